@@ -243,10 +243,7 @@ LATE: dict[str, set[str]] = {
     "experiments/sweeps/runner.py": {"distributed"},
     "experiments/validation/comparison.py": {"pandas"},
     "experiments/validation/validate.py": {"pandas"},
-    "topologies/clusters/names.py": {
-        "topologies.clusters.graph_file",
-        "topologies.clusters.yaml_file",
-    },
+    "topologies/clusters/names.py": {"topologies.clusters.yaml_file"},
     "experiments/explore/page.py": {"panel", "param"},
     "topologies/files/table.py": {"pandas"},
     "topologies/files/tool_files.py": {"tomllib", "topologies.files.yaml_documents"},

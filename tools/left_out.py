@@ -205,8 +205,8 @@ def pairs(name: str, rows: Sequence[Mapping[str, Any]], others: Residuals) -> li
     """Pairs of a table's training rows with the same model and machine, with others' margins."""
     groups: dict[str, list[tuple[Prediction, float, float]]] = {}
     for row in rows:
-        prediction = prediction_of(row, name) if row.get("predicted") else None
-        if prediction is None or FAMILY[prediction.kind] != TRAINING or is_mixed(name, row):
+        prediction = prediction_of(row) if row.get("predicted") else None
+        if prediction is None or FAMILY[prediction.kind] != TRAINING or is_mixed(row):
             continue
         job = f"{prediction.kind}|{group_of(row)}"
         times = math.log(row["predicted"]), math.log(row["published"])

@@ -11,6 +11,7 @@ any dataclass may describe its fields.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar
@@ -82,6 +83,16 @@ def described(kind: type) -> dict[str, Option]:
     """Return the options among the fields of a dataclass, by field name, in their order."""
     declared: tuple[Field[Any], ...] = fields(kind)
     return {each.name: each.metadata[KEY] for each in declared if KEY in each.metadata}
+
+
+def documented(kind: type[T]) -> type[T]:
+    """Return a class whose docstring ends with a list of attributes, with the described fields."""
+    entries = [
+        f"{name} : {kind.__annotations__[name]}\n    {each.sentence()}"
+        for name, each in described(kind).items()
+    ]
+    kind.__doc__ = "\n".join([inspect.cleandoc(kind.__doc__ or ""), *entries])
+    return kind
 
 
 def observed(options: T) -> tuple[T, set[str]]:

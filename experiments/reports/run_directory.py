@@ -53,6 +53,7 @@ class Run:
         *,
         title: str = "",
         note: str = "",
+        finding: str = "",
         parquet: bool = False,
     ) -> None:
         """Write ``<name>.csv``, and optionally ``<name>.parquet``; a named index is a column."""
@@ -64,7 +65,7 @@ class Run:
         self._new(f"{name}.csv").write_text(_csv(frame), encoding="utf-8", newline="")
         if parquet:
             frame.to_parquet(self._new(f"{name}.parquet"), index=_is_named(frame))
-        self._show("table", f"{name}.csv", title or name, note)
+        self._show("table", f"{name}.csv", title or name, note, finding=finding)
 
     def figure(
         self,

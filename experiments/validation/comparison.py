@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cluster_sim.collectives.duration.expert_library import LIBRARIES
 from cluster_sim.collectives.results import bus_factor
 from experiments.validation.predictions.training import filled, question
 from experiments.validation.reading.rows import (
@@ -343,13 +344,11 @@ def agreement(compared: pd.DataFrame) -> dict[str, Any]:
     return {"rows": len(errors), **condensed(errors)}
 
 
-EXCHANGES = "expert_exchange"
-"""Table of exchanges of experts, which are collectives of uneven sizes."""
 MIXED_NODES = "nic_bandwidth=research"
 """Variant that rows state whose cluster mixed healthy and slow nodes."""
 SEPARATE_KERNELS = "unfused"  # attention of frameworks before fused kernels, as plans name it
 MIXED_ABOVE_CHIPS = 128
-"""Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
+"""Chips above which such a cluster's runs met a mixture of healthy and slow nodes."""
 
 FIRST, LATER = (FIRST_TOKEN, FIRST_TOKEN_EXPERTS), (SERVING, SERVING_EXPERTS)
 """Kinds of residuals of first and of later tokens: dense models, mixtures of experts."""
@@ -360,7 +359,7 @@ Compared = Mapping[str, Any]  # one row of :func:`compare`
 
 def residuals(tables: Mapping[str, Sequence[Compared]]) -> list[Residual]:
     """Residuals of the compared rows of tables, in their order."""
-    # The pipelined and the largest runs of the nanotron sweep mix healthy and slow machines: their
+    # Pipelined and large runs on a cluster that mixed healthy and slow nodes are left out: their
     # residuals say how often a node was slow rather than how far a prediction is off.
     return [residual for name, rows in tables.items() for residual in _of_table(name, rows)]
 
@@ -368,14 +367,14 @@ def residuals(tables: Mapping[str, Sequence[Compared]]) -> list[Residual]:
 def _of_table(name: str, rows: Sequence[Compared]) -> Iterator[Residual]:
     for row in rows:
         error = row.get("error")
-        if error is None or error <= -1 or is_mixed(name, row):
+        if error is None or error <= -1 or is_mixed(row):
             continue
         pairs = [(row, error)]
         first = row.get("error_ttft_s")
         if first is not None and first > -1 and row["quantity"] != "ttft_s":
             pairs.append(({**row, "quantity": "ttft_s"}, float(first)))
         for each, off in pairs:
-            prediction = prediction_of(each, name)
+            prediction = prediction_of(each)
             if prediction is None:
                 continue
             residual, features = -math.log1p(off), vars(prediction)
@@ -388,16 +387,14 @@ def group_of(row: Compared) -> str:
     return f"{row.get('cluster')}|{subject}"
 
 
-def is_mixed(name: str, row: Compared) -> bool:
-    """Return whether a row of the nanotron sweep may have met a slow node."""
-    if name != "nanotron_h100":
+def is_mixed(row: Compared) -> bool:
+    """Return whether a run may have met a slow node of a cluster that mixed them with others."""
+    if MIXED_NODES not in str(row.get("variant")):
         return False
     return (row.get("pp") or 1) > 1 or (row.get("chips") or 1) > MIXED_ABOVE_CHIPS
 
 
-def prediction_of(
-    row: Compared, table: str = "", catalogue: Catalogue | None = None
-) -> Prediction | None:
+def prediction_of(row: Compared, catalogue: Catalogue | None = None) -> Prediction | None:
     """Features of a compared row for its interval; None for memory and other non-times."""
     quantity = row["quantity"]
     chip = _chip(str(row.get("cluster") or row.get("chip") or ""))
@@ -423,7 +420,8 @@ def prediction_of(
             **_logs_of_ends(row),
         )
     if "collective" in row:
-        kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
+        by_kernels = (row.get("library") or row.get("tool")) in LIBRARIES
+        kind = EXCHANGE if by_kernels else collective_kind(int(row["size_bytes"] or 0))
         reach = servers_reach(int(row.get("chips") or 1), str(row.get("group") or ""))
         return Prediction(
             *(kind, chip),
@@ -485,13 +483,13 @@ def _model(name: str, precision: str) -> tuple[bool, str]:
 
 
 def row_interval(
-    row: Compared, table: str, measured: Residuals, catalogue: Catalogue | None = None
+    row: Compared, measured: Residuals, catalogue: Catalogue | None = None
 ) -> Interval | None:
     """Interval of one compared row's prediction; None where there is no predicted time."""
     predicted = row.get("predicted")
     if not predicted or row["status"] == "unsupported":
         return None
-    prediction = prediction_of(row, table, catalogue)
+    prediction = prediction_of(row, catalogue)
     if prediction is None:
         return None
     ends = interval(predicted, prediction, measured)
@@ -501,12 +499,12 @@ def row_interval(
 
 
 def with_intervals(
-    rows: Sequence[Compared], table: str, measured: Residuals, catalogue: Catalogue | None = None
+    rows: Sequence[Compared], measured: Residuals, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
     """Rows with the ends of their predictions, None for none; a catalogue says what is measured."""
     complete = []
     for row in rows:
-        ends = row_interval(row, table, measured, catalogue)
+        ends = row_interval(row, measured, catalogue)
         low, high = (ends.low, ends.high) if ends else (None, None)
         complete.append({**row, "low": low, "high": high})
     return complete

@@ -9,8 +9,6 @@ from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
-import networkx as nx
-
 from tests.support.foreign_plans import DEEPSPEED, MEGATRON, NEMO, NXD, TITAN
 from tests.support.request_logs import CHAT, MOONCAKE
 from tests.support.small_traces import GOAL, job, profile
@@ -47,15 +45,12 @@ software,job,400h,0
 @cache
 def foreign_files() -> dict[str, bytes]:
     """Content by name; traces, kit and run directory are written once by what writes them."""
-    ring = nx.cycle_graph(4)
-    nx.set_edge_attributes(ring, {edge: {"bandwidth": "50GB/s"} for edge in ring.edges})
     texts = {
         "launch.sh": MEGATRON, "job.toml": TITAN, "nemo.yaml": NEMO, "nxd.yaml": NXD,
         "deepspeed.json": DEEPSPEED, "vllm.sh": VLLM, "pod.yaml": POD, "schedule.goal": GOAL,
         "bench.json": json.dumps(BENCH),
         "profile.json": json.dumps(profile()), "summary.json": json.dumps({"n1": SUMMARY}),
-        "report.json": json.dumps(NCCOM), "graph.json": json.dumps(nx.node_link_data(ring)),
-        "ring.graphml": "\n".join(nx.generate_graphml(ring)),
+        "report.json": json.dumps(NCCOM),
         "mooncake.jsonl": "\n".join(map(json.dumps, MOONCAKE)), "chat.json": json.dumps(CHAT),
     }  # fmt: skip
     contents = {name: text.encode() for name, text in texts.items()}

@@ -242,8 +242,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train", *ON_SEVERAL, "--plan", "nxd.yaml", "--tp", "4"),
     ("train", *ON_TRN2, "--plan", "deepspeed.json"),
     ("topology", "astra.yml"),
-    ("topology", "graph.json", "--latency", "1us"),
-    ("topology", "ring.graphml", "--latency", "1us"),
     ("serve", *ON_TRN2, "--count", "20", "--deployment", "vllm.sh"),
     ("serve", *ON_TRN2, "--count", "20", "--deployment", "pod.yaml"),
     ("serve", *ON_TRN2, "--requests", "mooncake.jsonl"),

@@ -27,7 +27,6 @@ NIGHT = ("--cluster", "trn2-ultraserver:8", "--demand", "history.csv")
 QUICK: tuple[tuple[str, ...], ...] = (
     ("topology", "trn2.48xlarge"),
     ("topology", "torus:2x3", *LINKS),
-    ("topology", "graph.json", "--latency", "1us"),
     ("replay", "traces", "--cluster", "ring:2", *LINKS),
     ("replay", "profile.json", "--cluster", "dgx-h100"),
     ("list", "models"),

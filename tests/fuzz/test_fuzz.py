@@ -74,7 +74,6 @@ READERS = {
     "experiments/validation/reading/tool_outputs.py": "log.txt steps.log monitor.json",
     "experiments/validation/reading/rows.py": "rows.csv bench.json",
     "topologies/catalogue/reader.py": "overlay.csv",
-    "topologies/clusters/graph_file.py": "graph.json",
     "topologies/clusters/yaml_file.py": "astra.yml cluster.yaml",
     "workloads/demand/read.py": "demand.csv",
     "workloads/demand/request_logs.py": "mooncake.jsonl",

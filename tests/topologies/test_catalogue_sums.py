@@ -1,5 +1,7 @@
 """The catalogue: totals are the sums of their parts, figures are dense, sources agree."""
 
+from math import prod
+
 import pytest
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
@@ -8,29 +10,31 @@ GB, GiB = 10**9, 2**30
 
 TRAINIUM = ("trn1", "inf2", "trn2", "trn3")
 GPUS = ("a100-40gb", "a100-80gb", "h100", "h200", "b200", "gb200")
-CHIP_OF = {
-    "trn1.2xlarge": "trn1",
-    "trn1.32xlarge": "trn1",
-    "trn1n.32xlarge": "trn1",
-    "inf2.48xlarge": "inf2",
-    "trn2.3xlarge": "trn2",
-    "trn2.48xlarge": "trn2",
-    "trn2-ultraserver": "trn2",
-    "trn3-gen1": "trn3",
-    "trn3-gen2": "trn3",
-    "tpu-v4-pod": "tpu-v4",
-    "p4de.24xlarge": "a100-80gb",
-    "p5.48xlarge": "h100",
-    "p5en.48xlarge": "h200",
-    "p6-b200.48xlarge": "b200",
-    "dgx-a100": "a100-80gb",
-    "dgx-a100-40gb": "a100-40gb",
-    "dgx-h100": "h100",
-    "dgx-h200": "h200",
-    "dgx-b200": "b200",
-    "gb200-nvl72": "gb200",
-}
-FABRICS = ("efa-v1", "efa-v2", "efa-v3", "efa-v4", "infiniband-hdr", "infiniband-ndr")
+
+MACHINES = [
+    ("trn1.2xlarge", "trn1", None),
+    ("trn1.32xlarge", "trn1", "efa-v2"),
+    ("trn1n.32xlarge", "trn1", "efa-v2"),
+    ("inf2.48xlarge", "inf2", None),
+    ("trn2.3xlarge", "trn2", None),
+    ("trn2.48xlarge", "trn2", "efa-v3"),
+    ("trn2-ultraserver", "trn2", "efa-v3"),
+    ("trn3-gen1", "trn3", None),
+    ("trn3-gen2", "trn3", None),
+    ("tpu-v4-pod", "tpu-v4", None),
+    ("p4de.24xlarge", "a100-80gb", "efa-v1"),
+    ("p5.48xlarge", "h100", "efa-v2"),
+    ("p5en.48xlarge", "h200", "efa-v3"),
+    ("p6-b200.48xlarge", "b200", "efa-v4"),
+    ("dgx-a100", "a100-80gb", "infiniband-hdr"),
+    ("dgx-a100-40gb", "a100-40gb", "infiniband-hdr"),
+    ("dgx-h100", "h100", "infiniband-ndr"),
+    ("dgx-h200", "h200", "infiniband-ndr"),
+    ("dgx-b200", "b200", "infiniband-ndr"),
+    ("gb200-nvl72", "gb200", "infiniband-ndr"),
+]
+"""Machine, chip, and fabric whose adapters it is stated to have."""
+FABRICS = sorted({fabric for *_, fabric in MACHINES if fabric})
 
 
 @pytest.fixture(scope="module")
@@ -91,22 +95,11 @@ def test_trn2_links_add_up_both_ways(shipped: Catalogue) -> None:
     assert z == lane * shipped.integer("trn2", "z_link_lanes")
 
 
-def test_trn1_links_add_up_both_ways(shipped: Catalogue) -> None:
-    one_way = shipped.integer("trn1", "links") * shipped.integer("trn1", "link_bandwidth")
-    assert one_way == shipped.integer("trn1", "scale_up_bandwidth") == 192 * GB
-    assert 2 * one_way == shipped.integer("trn1", "scale_up_headline") == 384 * GB
-
-
-def test_inf2_links_are_two_of_trn1_s(shipped: Catalogue) -> None:
-    link = shipped.integer("inf2", "link_bandwidth")
-    assert link == shipped.integer("trn1", "link_bandwidth")
-    one_way = shipped.integer("inf2", "links") * link
-    assert one_way == shipped.integer("inf2", "scale_up_bandwidth") == 96 * GB
-    assert 2 * one_way == shipped.integer("inf2", "scale_up_headline") == 192 * GB
-    assert shipped.integer("inf2.48xlarge", "columns") == shipped.integer("inf2.48xlarge", "chips")
-    for quantity in ("scale_up_bandwidth", "scale_up_headline"):
-        whole = shipped.integer("inf2.48xlarge", quantity)
-        assert whole == shipped.integer("inf2", quantity)
+@pytest.mark.parametrize("chip", ["trn1", "inf2", *GPUS])
+def test_links_add_up_both_ways(shipped: Catalogue, chip: str) -> None:
+    one_way = shipped.integer(chip, "links") * shipped.integer(chip, "link_bandwidth")
+    assert shipped.integer(chip, "scale_up_bandwidth") == one_way
+    assert shipped.integer(chip, "scale_up_headline") == 2 * one_way
 
 
 def test_inf2_runs_the_kernels_of_trn1(shipped: Catalogue) -> None:
@@ -140,13 +133,13 @@ def test_trn3_lanes_make_its_tiers(shipped: Catalogue) -> None:
     spare = built.integer("trn3", "backplane_lanes") - shipped.integer("trn3", "backplane_lanes")
     headline = built.with_variants({"trn3.scale_up_headline": "vendor-chip"})
     assert 2 * (lanes + spare) * lane == headline.integer("trn3", "scale_up_headline")
-
-
-@pytest.mark.parametrize("chip", GPUS)
-def test_gpu_links_add_up_both_ways(shipped: Catalogue, chip: str) -> None:
-    one_way = shipped.integer(chip, "links") * shipped.integer(chip, "link_bandwidth")
-    assert shipped.integer(chip, "scale_up_bandwidth") == one_way
-    assert shipped.integer(chip, "scale_up_headline") == 2 * one_way
+    rack = {
+        name: shipped.integer("trn3-gen2", name)
+        for name in ("servers", "racks", "planes", "switches_per_plane", "sled_switches")
+    }
+    in_planes = rack["planes"] * rack["switches_per_plane"]
+    in_sleds = rack["servers"] // rack["racks"] * rack["sled_switches"]
+    assert in_planes + in_sleds == shipped.integer("trn3-gen2", "switches_per_rack") == 184
 
 
 @pytest.mark.parametrize(
@@ -160,33 +153,21 @@ def test_gpu_links_add_up_both_ways(shipped: Catalogue, chip: str) -> None:
         ("gb200", 2500, 5000, 90, 8, 1800, 1200),
     ],
 )
-def test_gpu_figures_are_dense(
-    shipped: Catalogue,
-    chip: str,
-    bf16: float,
-    fp8: float | None,
-    fp32: float,
-    hbm_tb_s: float,
-    scale_up_gb_s: float,
-    tdp: float,
-) -> None:
-    def close(quantity: str, scale: float, expected: float) -> None:
-        assert shipped.value(chip, quantity) / scale == pytest.approx(expected, rel=2e-3)
-
-    close("bf16_peak", 1e12, bf16)
-    close("fp32_peak", 1e12, fp32)
-    close("hbm_bandwidth", 1e12, hbm_tb_s)
-    close("scale_up_headline", 1e9, scale_up_gb_s)
-    close("tdp", 1, tdp)
-    assert shipped.has(chip, "fp8_peak") == (fp8 is not None)
-    if fp8 is not None:
-        close("fp8_peak", 1e12, fp8)
-    widest = max(
-        shipped.value(chip, peak)
-        for peak in ("fp16_peak", "fp8_peak", "fp4_peak")
-        if shipped.has(chip, peak)
-    )
-    close("sparse_peak", widest, 2)
+def test_gpu_figures_are_dense(shipped, chip, bf16, fp8, fp32, hbm_tb_s, scale_up_gb_s, tdp):
+    has = {peak for peak in ("fp16_peak", "fp8_peak", "fp4_peak") if shipped.has(chip, peak)}
+    assert ("fp8_peak" in has) == (fp8 is not None)
+    for quantity, scale, expected in (
+        ("bf16_peak", 1e12, bf16),
+        ("fp8_peak", 1e12, fp8),
+        ("fp32_peak", 1e12, fp32),
+        ("hbm_bandwidth", 1e12, hbm_tb_s),
+        ("scale_up_headline", 1e9, scale_up_gb_s),
+        ("tdp", 1, tdp),
+        ("sparse_peak", max(shipped.value(chip, peak) for peak in has), 2),
+    ):
+        if expected is not None:
+            value = shipped.value(chip, quantity) / scale
+            assert value == pytest.approx(expected, rel=2e-3), quantity
 
 
 def test_tensor_cores_times_clock_are_the_dense_figure(shipped: Catalogue) -> None:
@@ -202,9 +183,11 @@ def test_printed_gb_of_gpus_are_nearly_gib(shipped: Catalogue) -> None:
         assert 1.05 < ratio <= GiB / GB
 
 
-@pytest.mark.parametrize("machine", CHIP_OF)
-def test_a_machine_is_the_sum_of_its_chips(shipped: Catalogue, machine: str) -> None:
-    chip, chips = CHIP_OF[machine], shipped.integer(machine, "chips")
+@pytest.mark.parametrize(("machine", "chip", "fabric"), MACHINES)
+def test_a_machine_is_the_sum_of_its_chips(
+    shipped: Catalogue, machine: str, chip: str, fabric: str | None
+) -> None:
+    chips = shipped.integer(machine, "chips")
     assert chips % shipped.integer(machine, "servers") == 0
     assert shipped.integer(machine, "hbm_bytes") == chips * shipped.integer(chip, "hbm_bytes")
     for quantity in ("bf16_peak", "fp8_peak", "fp32_peak", "sparse_peak", "hbm_bandwidth"):
@@ -212,39 +195,17 @@ def test_a_machine_is_the_sum_of_its_chips(shipped: Catalogue, machine: str) -> 
             total = chips * shipped.value(chip, quantity)
             assert shipped.value(machine, quantity) == pytest.approx(total, rel=4e-3), quantity
     if shipped.has(machine, "rows"):
-        sides = (name for name in ("layers", "rows", "columns") if shipped.has(machine, name))
-        product = 1
-        for side in sides:
-            product *= shipped.integer(machine, side)
-        assert product == chips
+        sides = [name for name in ("layers", "rows", "columns") if shipped.has(machine, name)]
+        assert prod(shipped.integer(machine, side) for side in sides) == chips
     if shipped.has(machine, "price") and shipped.has(chip, "price") and machine != "trn1n.32xlarge":
         total = chips * shipped.value(chip, "price")
         assert shipped.value(machine, "price") == pytest.approx(total)
-
-
-def test_adapters_add_up(shipped: Catalogue) -> None:
-    for machine, fabric in [
-        ("trn1.32xlarge", "efa-v2"),
-        ("trn1n.32xlarge", "efa-v2"),
-        ("trn2.48xlarge", "efa-v3"),
-        ("trn2-ultraserver", "efa-v3"),
-        ("p4de.24xlarge", "efa-v1"),
-        ("p5.48xlarge", "efa-v2"),
-        ("p5en.48xlarge", "efa-v3"),
-        ("p6-b200.48xlarge", "efa-v4"),
-        ("dgx-a100", "infiniband-hdr"),
-        ("dgx-a100-40gb", "infiniband-hdr"),
-        ("dgx-h100", "infiniband-ndr"),
-        ("dgx-h200", "infiniband-ndr"),
-        ("dgx-b200", "infiniband-ndr"),
-        ("gb200-nvl72", "infiniband-ndr"),
-    ]:
+    if fabric:
         adapters = shipped.integer(machine, "nics") * shipped.integer(fabric, "nic_bandwidth")
-        assert shipped.integer(machine, "nic_bandwidth") == adapters, machine
-    for machine, chip in CHIP_OF.items():
-        if shipped.has(chip, "nic_bandwidth") and machine not in ("trn1.2xlarge", "trn1n.32xlarge"):
-            total = shipped.integer(machine, "chips") * shipped.integer(chip, "nic_bandwidth")
-            assert shipped.integer(machine, "nic_bandwidth") == total, machine
+        assert shipped.integer(machine, "nic_bandwidth") == adapters
+    if shipped.has(chip, "nic_bandwidth") and machine not in ("trn1.2xlarge", "trn1n.32xlarge"):
+        total = chips * shipped.integer(chip, "nic_bandwidth")
+        assert shipped.integer(machine, "nic_bandwidth") == total
 
 
 def test_an_ultraserver_is_four_instances(shipped: Catalogue) -> None:
@@ -256,15 +217,6 @@ def test_an_ultraserver_is_four_instances(shipped: Catalogue) -> None:
     assert shipped.value("trn2-ultraserver", "power") == 64 * shipped.value(
         "trn2", "power_with_host"
     )
-
-
-def test_trn3_racks_hold_their_switches(shipped: Catalogue) -> None:
-    sleds = shipped.integer("trn3-gen2", "servers") // shipped.integer("trn3-gen2", "racks")
-    in_planes = shipped.integer("trn3-gen2", "planes") * shipped.integer(
-        "trn3-gen2", "switches_per_plane"
-    )
-    in_sleds = sleds * shipped.integer("trn3-gen2", "sled_switches")
-    assert in_planes + in_sleds == shipped.integer("trn3-gen2", "switches_per_rack") == 184
 
 
 def test_rainier_closes(shipped: Catalogue) -> None:

@@ -14,7 +14,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster, machine
 from topologies.clusters.yaml_file import LARGEST_FILE_BYTES, cluster_from_file
 from topologies.errors import InputError
-from topologies.shapes.basic import Clos, FullMesh, Switch, Tiered, Torus
+from topologies.shapes.basic import Axis, Clos, FullMesh, Switch, Tiered, Torus
 from topologies.views.measures import measure
 
 POD = """
@@ -44,29 +44,22 @@ def read(folder: Path, text: str) -> Cluster:
 
 def test_a_whole_file(tmp_path: Path) -> None:
     recording = read(tmp_path, POD)
-    assert (recording.name, recording.chip, recording.domains, recording.chips) == (
-        "my-pod",
-        "trn2",
-        8,
-        64,
+    assert (recording.name, recording.chip, recording.domains) == ("my-pod", "trn2", 8)
+    assert (recording.chips, recording.servers) == (64, 16)
+    assert recording.shape == Torus(
+        (Axis("Y", 2, 64 * GB, 400_000), Axis("X", 4, 128 * GB, 300_000, wrap=False))
     )
-    assert isinstance(recording.shape, Torus)
-    assert [
-        (a.name, a.size, a.bandwidth_bytes_per_s, a.latency_ps, a.wrap)
-        for a in recording.shape.axes
-    ] == [
-        ("Y", 2, 64 * GB, 400_000, True),
-        ("X", 4, 128 * GB, 300_000, False),
-    ]
     fabric = recording.scale_out
     assert fabric is not None
-    assert (fabric.name, fabric.bandwidth_bytes_per_s, fabric.latency_ps) == (
-        "my-fabric",
-        25 * GB,
-        12_000_000,
-    )
-    assert (fabric.radix, fabric.oversubscription, fabric.port_bytes_per_s) == (32, 2, 25 * GB)
-    assert recording.servers == 16
+    assert (fabric.name, fabric.bandwidth_bytes_per_s) == ("my-fabric", 25 * GB)
+    assert (fabric.latency_ps, fabric.port_bytes_per_s) == (12_000_000, 25 * GB)
+    assert (fabric.radix, fabric.oversubscription) == (32, 2)
+    labelled = POD.replace("chip: trn2", "chip: {like: trn2, name: mine}")
+    assert read(tmp_path, labelled).chip == "trn2"
+    own = "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
+    measured = measure(read(tmp_path, POD.replace("chip: trn2", own)))
+    assert measured.flops_per_s_per_chip == {"bf16": 500e12}
+    assert (measured.hbm_bytes_per_chip, measured.hbm_bytes_per_s_per_chip) == (2**36, 2000 * GB)
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
@@ -82,28 +75,14 @@ def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path: Path) -> None:
     path = tmp_path / "ring:odd.yml"
     path.write_text(POD)
     assert cluster(str(path)).name == "my-pod"
-    with pytest.raises(InputError, match="--bandwidth and --latency are for plain shapes"):
-        cluster(str(path), bandwidth="1GB/s")
-
-
-def test_without_a_chip_it_is_the_plain_model(tmp_path: Path) -> None:
-    recording = read(tmp_path, "scale_up: {shape: mesh, size: 5, bandwidth: 1GB/s, latency: 2us}")
-    assert (recording.name, recording.chip, recording.plain) == ("pod", "", True)
-    assert recording.shape == FullMesh(5, GB, 2_000_000)
-    assert measure(recording).flops_per_s == {}
-
-
-def test_a_chip_by_its_own_values(tmp_path: Path) -> None:
-    text = POD.replace(
-        "chip: trn2",
-        "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}",
-    )
-    measured = measure(read(tmp_path, text))
-    assert measured.flops_per_s_per_chip == {"bf16": 500e12}
-    assert (measured.hbm_bytes_per_chip, measured.hbm_bytes_per_s_per_chip) == (
-        64 * 2**30,
-        2000 * GB,
-    )
+    (tmp_path / "folder.yaml").mkdir()
+    for stated, bandwidth, message in (
+        (path, "1GB/s", "--bandwidth and --latency are for plain shapes"),
+        (tmp_path / "none.yaml", None, "cannot be read: there is no such file"),
+        (tmp_path / "folder.yaml", None, "cannot be read: Is a directory"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cluster(str(stated), bandwidth=bandwidth)
 
 
 def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> None:
@@ -114,7 +93,13 @@ def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> Non
     assert shipped_catalogue().value("trn2", "hbm_bandwidth") == 2.9e12
 
 
-def test_other_shapes(tmp_path: Path) -> None:
+def test_other_shapes_of_no_chip(tmp_path: Path) -> None:
+    mesh = read(tmp_path, "scale_up: {shape: mesh, size: 5, bandwidth: 1GB/s, latency: 2us}")
+    assert (mesh.name, mesh.chip, mesh.plain) == ("pod", "", True)
+    assert mesh.shape == FullMesh(5, GB, 2_000_000)
+    assert measure(mesh).flops_per_s == {}
+    with pytest.raises(InputError, match="states no chip, so nothing can be computed"):
+        machine(str(tmp_path / "pod.yaml"))
     link = "bandwidth: 100GB/s, latency: 1us"
     switch = read(tmp_path, f"scale_up: {{shape: switch, size: 8, links: 18, {link}}}").shape
     assert switch == Switch(8, 100 * GB, 10**6, 18)
@@ -128,33 +113,12 @@ def test_other_shapes(tmp_path: Path) -> None:
     assert (tiered.sizes, tiered.switches) == ((4, 2), 4)
 
 
-def test_a_name_beside_like_is_a_label(tmp_path: Path) -> None:
-    text = POD.replace("chip: trn2", "chip: {like: trn2, name: mine}")
-    assert text != POD
-    assert read(tmp_path, text).chip == read(tmp_path, POD).chip == "trn2"
-
-
-def test_nothing_is_computed_on_a_file_without_a_chip(tmp_path: Path) -> None:
-    path = tmp_path / "mesh.yaml"
-    path.write_text("scale_up: {shape: mesh, size: 4, bandwidth: 10GB/s, latency: 1us}")
-    with pytest.raises(InputError, match="states no chip, so nothing can be computed"):
-        machine(str(path))
-
-
-def test_a_fabric_like_one_of_the_catalogue(tmp_path: Path) -> None:
-    head, _, _ = POD.partition("scale_out:")
-    fabric = read(tmp_path, head + "scale_out: {like: efa-v3, latency: 9us}").scale_out
-    assert fabric is not None
-    assert (fabric.name, fabric.bandwidth_bytes_per_s, fabric.latency_ps, fabric.radix) == (
-        "efa-v3",
-        25 * GB,
-        9_000_000,
-        128,
-    )
-
-
 def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
     head, _, _ = POD.partition("scale_out:")
+    usual = read(tmp_path, head + "scale_out: {like: efa-v3, latency: 9us}").scale_out
+    assert usual is not None
+    assert (usual.name, usual.bandwidth_bytes_per_s) == ("efa-v3", 25 * GB)
+    assert (usual.latency_ps, usual.radix) == (9_000_000, 128)
     recording = read(tmp_path, head + "scale_out: {name: mine, like: efa-v3, oversubscription: 4}")
     shipped = cluster("trn2.48xlarge:8").scale_out
     assert recording.scale_out is not None
@@ -190,6 +154,9 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
             "chip.hbm_bandwidth 'much' is not a number",
         ),
         ("chip: trn2", "chip: {bf16_peak: 1TFLOP/s}", "chip.hbm_bytes is missing"),
+        # What only a role change or a machine has would change nothing.
+        ("chip: trn2", "chip: {like: trn2, drain: 60s}", "is no quantity of a chip, but of "),
+        ("chip: trn2", "chip: {like: trn2, nics: 8}", "is no quantity of a chip, but of "),
         ("radix:", "radixx:", "unknown key scale_out.radixx. Did you mean radix?"),
         ("  radix: 32\n", "", "scale_out.radix is missing, and there is no like:"),
         ("radix: 32", "radix: 2", "a radix of 2; a Clos needs at least 4 ports"),
@@ -265,22 +232,3 @@ def test_files_from_strangers(tmp_path: Path, content: bytes, message: str) -> N
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
     assert len(str(mistake.value)) < 400
-
-
-def test_a_folder_or_nothing_at_all(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read: there is no such file"):
-        cluster_from_file(tmp_path / "none.yaml", shipped_catalogue())
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        cluster_from_file(tmp_path, shipped_catalogue())
-
-
-def test_a_quantity_of_another_part_is_none_of_the_chip(tmp_path: Path) -> None:
-    """A chip that states what only a role change or a machine has would change nothing."""
-    text = (
-        "chip: {like: trn2, %s}\nscale_up: {shape: mesh, size: 4, bandwidth: 1GB/s, latency: 1us}\n"
-    )
-    for stated in ("drain: 60s", "nics: 8"):
-        with pytest.raises(
-            InputError, match=r"is no quantity of a chip, but of [\w.-]+; .* Leave it"
-        ):
-            read(tmp_path, text % stated)

@@ -33,6 +33,8 @@ def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name: str) -
         assert draw(machine).axes
         return
     words = texts(draw(machine))
+    if name == "trn2.48xlarge":
+        assert words.count("12") == 3  # the chip itself, and the stubs of chips 0 and 15
     assert {str(chip) for chip in range(machine.chips_per_domain)} <= set(words)
 
 
@@ -45,13 +47,12 @@ def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name: str) -
         ("torus:1x1", 1),
         ("torus:3x1x2", 6),
         ("torus:2x2x2x2", 8),
-        ("torus:20x20", 49),
-        ("torus:16x16x16", 64),
+        ("torus:9x9x9", 64),
         ("mesh:1", 1),
         ("mesh:5", 5),
         ("switch:100", 72),
         ("clos:40:8", 40),
-        ("clos:1000:32:3", 64),
+        ("clos:300:32:3", 64),
     ],
 )
 def test_plain_shapes_are_drawn_in_part_where_they_are_large(name: str, drawn: int) -> None:
@@ -62,26 +63,18 @@ def test_plain_shapes_are_drawn_in_part_where_they_are_large(name: str, drawn: i
     figure.savefig(BytesIO(), format="png", dpi=20)
 
 
-def test_the_title_gives_the_totals() -> None:
-    title = draw(cluster("trn2-ultraserver:16")).get_suptitle()
+def test_title_and_legend_give_rate_and_latency_of_each_kind_of_link() -> None:
+    figure = draw(cluster("trn2-ultraserver:16"))
+    title, words = figure.get_suptitle(), texts(figure)
     assert "trn2-ultraserver:16: 1,024 chips, 6,144 directed scale-up links" in title
     assert "640 GB/s scale-up and 25 GB/s scale-out" in title
     assert "diameter 6 hops, mean 3.05; bisection 2.048 TB/s" in title
-
-
-def test_the_legend_gives_rate_and_latency_of_each_kind_of_link() -> None:
-    words = texts(draw(cluster("trn2-ultraserver")))
     assert "Z: 64 GB/s a cable and direction, 300 ns a hop" in words
     assert "X: 128 GB/s a cable and direction, 300 ns a hop" in words
     assert "stub with a number: cable round to that chip" in words
     assert "stub with a number: cable round to that chip" not in texts(
         draw(cluster("ring:8", **PLAIN))
     )
-
-
-def test_wrapping_cables_name_the_chip_at_their_other_end() -> None:
-    words = texts(draw(cluster("trn2.48xlarge")))
-    assert words.count("12") == 3  # the chip itself, and the stubs of chips 0 and 15
 
 
 def test_trn3_shows_planes_and_switches() -> None:
@@ -123,10 +116,3 @@ def test_tiers_of_any_number_are_drawn(tiers: tuple[int, ...], switches: int) ->
     figure = draw(Cluster("own", shape))
     assert "0" in texts(figure)
     figure.savefig(BytesIO(), format="png", dpi=20)
-
-
-def test_drawing_leaves_no_figure_behind_in_pyplot() -> None:
-    from matplotlib import pyplot
-
-    draw(cluster("trn2.48xlarge"))
-    assert pyplot.get_fignums() == []

@@ -1,188 +1,31 @@
-"""Clusters from graphs of networkx and from network files of ASTRA-sim."""
+"""Clusters from network files of ASTRA-sim."""
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
 
-import networkx as nx
 import pytest
 
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import cluster, machine
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.routing import routes
 from topologies.shapes.basic import FullMesh, Switch, Tiered, Torus
-from topologies.views.graph import graph as graph_of
-
-RATE = {"bandwidth_bytes_per_s": 100 * 10**9, "latency_s": 1e-6}
 
 
-def _read(tmp_path: Path, graph: nx.Graph[Any], *, ending: str = "json") -> Cluster:
-    path = tmp_path / f"pod.{ending}"
-    if ending == "json":
-        path.write_text(json.dumps(nx.node_link_data(graph, edges="edges"), default=str))
-    else:
-        nx.write_graphml(graph, path)
-    return cluster(str(path))
-
-
-def _shuffled(graph: nx.Graph[Hashable], seed: int = 1) -> nx.Graph[Hashable]:
-    nodes = list(graph)
-    names = [f"node {number}" for number in range(len(nodes))]
-    random.Random(seed).shuffle(names)
-    return nx.relabel_nodes(graph, dict(zip(nodes, names, strict=True)))
-
-
-def _grid(sizes: tuple[int, ...], periodic: bool) -> nx.Graph[Hashable]:
-    graph: nx.Graph[Hashable] = nx.grid_graph(sizes[::-1], periodic=periodic)
-    nx.set_edge_attributes(graph, dict.fromkeys(graph.edges, RATE))
-    return _shuffled(graph)
-
-
-@pytest.mark.parametrize("ending", ["json", "graphml"])
-@pytest.mark.parametrize("name", ["torus:4x4", "torus:2x3x4", "mesh:6", "switch:8", "ring:7"])
-def test_our_own_graphs_come_back(tmp_path: Path, name: str, ending: str) -> None:
-    ours = cluster(name, bandwidth="100GB/s", latency="1us")
-    read = _read(tmp_path, graph_of(ours), ending=ending)
-    assert (type(read.shape), read.chips) == (type(ours.shape), ours.chips)
-    if isinstance(ours.shape, Torus) and isinstance(read.shape, Torus):
-        assert sorted(read.shape.sizes) == sorted(ours.shape.sizes)
-        rates = {(axis.bandwidth_bytes_per_s, axis.latency_ps) for axis in read.shape.axes}
-        assert rates == {(10**11, 10**6)}
-    else:
-        assert read.shape == ours.shape
-
-
-@pytest.mark.parametrize("sizes", [(4, 4), (3, 5), (4, 4, 4), (16, 16)])
-@pytest.mark.parametrize("periodic", [True, False])
-def test_shuffled_grids_and_tori(tmp_path: Path, sizes: tuple[int, ...], periodic: bool) -> None:
-    shape = _read(tmp_path, _grid(sizes, periodic)).shape
-    assert isinstance(shape, Torus)
-    assert shape.sizes == sizes
-    assert {axis.wrap for axis in shape.axes} == {periodic}
-
-
-def test_axes_keep_their_own_rates(tmp_path: Path) -> None:
-    graph: nx.Graph[Any] = nx.grid_graph((4, 4), periodic=True)
-    for begin, end in graph.edges:
-        fast = begin[0] == end[0]
-        graph.edges[begin, end].update(bandwidth="128GB/s" if fast else "64GB/s", latency="1us")
-    shape = _read(tmp_path, _shuffled(graph)).shape
-    assert isinstance(shape, Torus)
-    assert sorted(axis.bandwidth_bytes_per_s for axis in shape.axes) == [64 * 10**9, 128 * 10**9]
-
-
-def test_a_star_is_a_switch_and_rates_may_come_from_the_command(tmp_path: Path) -> None:
-    path = tmp_path / "star.graphml"
-    nx.write_graphml(nx.star_graph(5), path)
-    read = cluster(str(path), bandwidth="50GB/s", latency="2us")
-    assert read.shape == Switch(5, 50 * 10**9, 2_000_000)
-    with pytest.raises(InputError, match=r"star.graphml: link 0-1 has no bandwidth; add it, or"):
-        cluster(str(path))
-
-
-def test_a_rate_that_no_link_needs_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "ring.json"
-    graph = nx.cycle_graph(4)
-    nx.set_edge_attributes(graph, "10GB/s", "bandwidth")
-    path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
-    assert cluster(str(path), latency="1us").chips == 4
-    with pytest.raises(InputError, match="every link states its bandwidth; leave --bandwidth 1GB"):
-        cluster(str(path), bandwidth="1GB/s", latency="1us")
-
-
-def test_nothing_is_computed_on_a_graph(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"states no chips, so nothing can be computed on it"):
-        machine(str(tmp_path / "pod.graphml"))
-
-
-def _without(graph: nx.Graph[Hashable]) -> nx.Graph[Hashable]:
-    graph.remove_edge(*next(iter(graph.edges)))
-    return graph
-
-
-def _pieces() -> nx.Graph[Hashable]:
-    graph: nx.Graph[Hashable] = nx.disjoint_union(nx.cycle_graph(4), nx.cycle_graph(4))
-    nx.set_edge_attributes(graph, dict.fromkeys(graph.edges, RATE))
-    return graph
-
-
-def _odd_rate() -> nx.Graph[Hashable]:
-    graph = _grid((4, 4), periodic=True)
-    graph.edges[next(iter(graph.edges))]["bandwidth_bytes_per_s"] = 7
-    return graph
-
-
-def _host() -> nx.Graph[Hashable]:
-    graph = _grid((4,), periodic=True)
-    graph.add_node("h", kind="host")
-    return graph
-
-
-def _one_way() -> nx.Graph[Hashable]:
-    graph: nx.Graph[Hashable] = nx.DiGraph()
-    graph.add_edge(0, 1, **RATE)
-    return graph
-
-
-@pytest.mark.parametrize(
-    ("graph", "message"),
-    [
-        (_without(_grid((4, 4), periodic=True)), r"16 chips with 3 or 4 neighbours .* are no ring"),
-        (_pieces(), r"it is in pieces; 4 of 8 nodes are joined"),
-        (_odd_rate(), r"are no ring, grid, torus"),
-        (_host(), r"node h is of kind host; only chips and switches"),
-        (_one_way(), r"links between 0 and 1 differ by direction"),
-        (nx.empty_graph(3), r"it has no links"),
-        (nx.path_graph(50), r"link 0-1 has no bandwidth"),
-        (nx.path_graph(5000), r"5,000 nodes; shapes are recognised up to 4,096"),
-    ],
-    ids=["missing link", "pieces", "odd rate", "host", "one way", "no links", "no rate", "large"],
-)
-def test_a_graph_of_no_known_shape_is_refused(
-    tmp_path: Path, graph: nx.Graph[Hashable], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        _read(tmp_path, graph)
-
-
-@pytest.mark.parametrize(
-    ("ending", "content", "message"),
-    [
-        ("json", "{", r"no JSON"),
-        ("json", "[" * 100_000, r"no JSON"),
-        ("json", "[1]", r"no node-link JSON; it has the keys"),
-        ("json", '{"nodes": [1], "edges": 2}', r"no node-link JSON"),
-        ("graphml", "<a/>", r"no GraphML|no links"),
-        ("graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml/>", r"declares a document type"),
-        ("graphml", "not xml", r"no GraphML"),
-        ("graphml", "<node id=''/>" * 4097 + "not xml", r"4,097 nodes"),
-        ("json", f'{{"nodes": {[1] * 4097}, "edges": 2}}', r"4,097 nodes"),
-    ],
-)
-def test_broken_files_are_one_line(tmp_path: Path, ending: str, content: str, message: str) -> None:
-    path = tmp_path / f"pod.{ending}"
-    path.write_text(content)
-    with pytest.raises(InputError, match=message):
-        cluster(str(path))
-
-
-def _astra(tmp_path: Path, text: str) -> Cluster:
+def _astra(
+    tmp_path: Path, topology: str, counts: str, bandwidth: str, latency: str, more: str = ""
+) -> Cluster:
     path = tmp_path / "network.yml"
-    path.write_text(text)
+    path.write_text(
+        f"topology: [{topology}]\nnpus_count: [{counts}]\nbandwidth: [{bandwidth}]\n"
+        f"latency: [{latency}]\n{more}"
+    )
     return cluster(str(path))
 
 
 def test_rings_of_astra_sim_are_a_torus_with_the_first_dimension_fastest(tmp_path: Path) -> None:
-    read = _astra(
-        tmp_path,
-        "topology: [Ring, Ring]\nnpus_count: [8, 4]\n"
-        "bandwidth: [200.0, 50.0]\nlatency: [50, 500]\n",
-    )
+    read = _astra(tmp_path, "Ring, Ring", "8, 4", "200.0, 50.0", "50, 500")
     assert isinstance(read.shape, Torus)
     assert read.shape.sizes == (4, 8)
     slow, fast = read.shape.axes
@@ -192,33 +35,25 @@ def test_rings_of_astra_sim_are_a_torus_with_the_first_dimension_fastest(tmp_pat
 
 @pytest.mark.parametrize(("block", "kind"), [("FullyConnected", FullMesh), ("Switch", Switch)])
 def test_single_blocks_of_astra_sim(tmp_path: Path, block: str, kind: type) -> None:
-    read = _astra(
-        tmp_path, f"topology: [{block}]\nnpus_count: [8]\nbandwidth: [50.0]\nlatency: [500.0]\n"
-    )
-    assert read.shape == kind(8, 50 * 2**30, 500_000)
+    assert _astra(tmp_path, block, "8", "50.0", "500.0").shape == kind(8, 50 * 2**30, 500_000)
 
 
 def test_tiers_and_domains_of_astra_sim(tmp_path: Path) -> None:
-    values = "npus_count: [8, 4]\nbandwidth: [100.0, 50.0]\nlatency: [500, 2000]\n"
-    tiers = _astra(tmp_path, "topology: [FullyConnected, Switch]\n" + values).shape
+    values = ("8, 4", "100.0, 50.0", "500, 2000")
+    tiers = _astra(tmp_path, "FullyConnected, Switch", *values).shape
     assert isinstance(tiers, Tiered)
     assert [tier.size for tier in tiers.tiers] == [4, 8]
     assert tiers.tiers[1].bandwidth_bytes_per_s == 7 * 100 * 2**30
-    domains = _astra(tmp_path, "topology: [Ring, Switch]\n" + values)
+    domains = _astra(tmp_path, "Ring, Switch", *values)
     assert (domains.domains, domains.chips) == (4, 32)
     assert domains.scale_out is not None
     assert domains.scale_out.bandwidth_bytes_per_s == 50 * 2**30
     assert domains.scale_out.latency_ps == 4_000_000
 
 
-THREE = (
-    "topology: [Ring, FullyConnected, Switch]\nnpus_count: [4, 2, 3]\n"
-    "bandwidth: [100.0, 50.0, 25.0]\nlatency: [500, 700, 1000]\n"
-)
-
-
 def test_a_product_of_three_kinds_is_tiers_each_of_its_own(tmp_path: Path) -> None:
-    shape = _astra(tmp_path, THREE).shape
+    three, rates = "Ring, FullyConnected, Switch", ("100.0, 50.0, 25.0", "500, 700, 1000")
+    shape = _astra(tmp_path, three, "4, 2, 3", *rates).shape
     assert isinstance(shape, Tiered)
     gb = 2**30
     assert [(tier.size, tier.link_bytes_per_s // gb, tier.ring) for tier in shape.tiers] == [
@@ -227,35 +62,25 @@ def test_a_product_of_three_kinds_is_tiers_each_of_its_own(tmp_path: Path) -> No
     assert [tier.switches for tier in shape.tiers] == [1, 0, 0]
     # the far corner: two hops of the ring, one direct link, to the switch and from it
     assert routes(shape, [0], [2 + 4 + 8]).hops.tolist() == [2 + 1 + 2]
-    rings = _astra(tmp_path, THREE.replace("[4, 2, 3]", "[2, 2, 3]")).shape
+    rings = _astra(tmp_path, three, "2, 2, 3", *rates).shape
     assert isinstance(rings, Tiered)
     assert not rings.tiers[2].ring  # two chips have one link, as in ASTRA-sim
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("columns", "message"),
     [
-        (
-            "topology: [Rings]\nnpus_count: [8]\nbandwidth: [1]\nlatency: [1]\n",
-            r"topology.0 'Rings': .* 'Ring', 'FullyConnected' or 'Switch'",
-        ),
-        ("topology: [Ring]\nnpus_count: [8, 2]\nbandwidth: [1]\nlatency: [1]\n", r"npus_count 2"),
-        (
-            "topology: [Ring]\nnpus_count: [0]\nbandwidth: [1]\nlatency: [1]\n",
-            r"npus_count.0 '0': it must be at least 1",
-        ),
-        (
-            "topology: [Ring]\nnpus_count: [8]\nbandwidth: [.inf]\nlatency: [1]\n",
-            r"bandwidth.0 'inf'",
-        ),
-        (
-            "topology: [Ring]\nnpus_count: [8]\nbandwidth: [0]\nlatency: [1]\n",
-            r"bandwidth.0 '0': .* greater than 0",
-        ),
-        ("topology: [Ring]\nnpus_count: [8]\nbandwidth: [1]\n", r"latency is missing"),
-        ("topology: [Ring]\nnpus_count: [8]\nx: 1\n", r"unknown key x"),
+        (("Rings", "8", "1", "1"), r"topology.0 'Rings': .* 'Ring', 'FullyConnected' or 'Switch'"),
+        (("Ring", "8, 2", "1", "1"), r"npus_count 2"),
+        (("Ring", "0", "1", "1"), r"npus_count.0 '0': it must be at least 1"),
+        (("Ring", "8", ".inf", "1"), r"bandwidth.0 'inf'"),
+        (("Ring", "8", "0", "1"), r"bandwidth.0 '0': .* greater than 0"),
+        (("Ring", "8", "1", ""), r"latency: it must have at least 1 entry"),
+        (("Ring", "8", "1", "1", "x: 1"), r"unknown key x"),
     ],
 )
-def test_wrong_networks_of_astra_sim_name_the_key(tmp_path: Path, text: str, message: str) -> None:
+def test_wrong_networks_of_astra_sim_name_the_key(
+    tmp_path: Path, columns: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        _astra(tmp_path, text)
+        _astra(tmp_path, *columns)

@@ -21,11 +21,11 @@ CLUSTERS = [
     ("mesh:5", PLAIN),
     ("clos:40:8:3", PLAIN),
     ("trn2.48xlarge", {}),
-    ("trn2-ultraserver:40", {}),
+    ("trn2-ultraserver:12", {}),
     ("trn3-gen1:2", {}),
     ("trn3-gen2", {}),
     ("p5.48xlarge:20", {}),
-    ("dgx-h100:80", {}),
+    ("dgx-h100:40", {}),
 ]
 
 
@@ -70,31 +70,18 @@ def test_graph_has_the_nodes_and_edges_that_measures_count(
     assert nx.is_strongly_connected(multigraph)
 
 
-def test_every_edge_carries_rate_latency_tier_links_and_lane() -> None:
-    multigraph = graph(cluster("trn2-ultraserver:2"))
-    for _, _, edge in multigraph.edges(data=True):
-        assert edge["bandwidth_bytes_per_s"] > 0
-        assert edge["latency_s"] >= 0
-        assert edge["links"] >= 1
-        assert set(edge) == {"tier", "bandwidth_bytes_per_s", "latency_s", "links", "lane"}
-
-
-def test_edges_do_not_share_their_attributes() -> None:
-    multigraph = graph(cluster("trn2.48xlarge"))
-    multigraph[0][1][0]["bandwidth_bytes_per_s"] = 1
-    assert multigraph[1][0][0]["bandwidth_bytes_per_s"] == 128 * GB
-
-
-def test_two_cables_are_two_edges() -> None:
-    multigraph = graph(cluster("ring:2", **PLAIN))
-    assert multigraph.number_of_edges(0, 1) == multigraph.number_of_edges(1, 0) == 2
-    assert [multigraph[0][1][key]["lane"] for key in (0, 1)] == [0, 1]
-
-
-def test_chips_know_their_domain_and_server() -> None:
+def test_nodes_and_edges_have_attributes_of_their_own() -> None:
     multigraph = graph(cluster("trn2-ultraserver:2"))
     assert multigraph.nodes[100] == {"kind": "chip", "domain": 1, "server": 6}
+    names = {"tier", "bandwidth_bytes_per_s", "latency_s", "links", "lane"}
+    for _, _, edge in multigraph.edges(data=True):
+        assert set(edge) == names
+        assert min(edge["bandwidth_bytes_per_s"], edge["links"]) >= 1
+    multigraph[0][1][0]["bandwidth_bytes_per_s"] = 1
+    assert multigraph[1][0][0]["bandwidth_bytes_per_s"] == 128 * GB
     assert graph(cluster("trn3-gen1:2")).nodes["switch:40"] == {"kind": "switch", "domain": 1}
+    pair = graph(cluster("ring:2", **PLAIN))
+    assert [pair[0][1][key]["lane"] for key in (0, 1)] == [0, 1]
 
 
 def test_parallel_links_between_two_layers_are_one_edge() -> None:
@@ -107,12 +94,12 @@ def test_parallel_links_between_two_layers_are_one_edge() -> None:
     assert multigraph.nodes["adapters:4"]["links"] == 16
 
 
-@pytest.mark.parametrize(("other", "step_us"), [(16, 15.0), (64, 16.0), (64 * 64, 17.0)])
-def test_latencies_add_up_to_a_step_between_servers(other: int, step_us: float) -> None:
-    multigraph = graph(cluster("trn2.48xlarge:1024"))
-    path = nx.shortest_path(multigraph, 0, other, weight="latency_s")
-    total = sum(multigraph[a][b][0]["latency_s"] for a, b in pairwise(path))
-    assert total * 1e6 == pytest.approx(step_us)
+def test_latencies_add_up_to_a_step_between_servers() -> None:
+    multigraph = graph(cluster("trn2.48xlarge:600"))
+    for other, step_us in ((16, 15.0), (64, 16.0), (64 * 64, 17.0)):
+        path = nx.shortest_path(multigraph, 0, other, weight="latency_s")
+        total = sum(multigraph[a][b][0]["latency_s"] for a, b in pairwise(path))
+        assert total * 1e6 == pytest.approx(step_us)
 
 
 def test_the_garbage_collector_is_left_as_it_was() -> None:
@@ -124,8 +111,3 @@ def test_the_garbage_collector_is_left_as_it_was() -> None:
         gc.enable()
     graph(cluster("trn2.48xlarge"))
     assert gc.isenabled()
-
-
-def test_rainier_stays_below_five_million_edges() -> None:
-    counted = measure(cluster("rainier"))
-    assert counted.links + counted.scale_out_links == 4_140_620

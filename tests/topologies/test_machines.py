@@ -48,43 +48,36 @@ MACHINES: list[tuple[str, str, int, int, int | None, int | None]] = [
 @pytest.mark.parametrize(
     ("name", "chip", "chips", "servers", "scale_out_gbit_s", "adapters"), MACHINES
 )
-def test_named_machines(
-    name: str,
-    chip: str,
-    chips: int,
-    servers: int,
-    scale_out_gbit_s: int | None,
-    adapters: int | None,
-) -> None:
-    machine = cluster(name)
-    assert (machine.chip, machine.chips, machine.domains, machine.servers) == (
-        chip,
-        chips,
-        1,
-        servers,
-    )
-    if scale_out_gbit_s is None:
-        assert machine.scale_out is None
-        return
-    assert machine.scale_out is not None
-    assert machine.scale_out.bandwidth_bytes_per_s == scale_out_gbit_s * 125_000_000
-    assert machine.scale_out.adapters_per_server == adapters
-    assert not machine.plain
+def test_named_machines(name, chip, chips, servers, scale_out_gbit_s, adapters):
+    machine, fabric = cluster(name), cluster(name).scale_out
+    assert (machine.chip, machine.chips, machine.domains) == (chip, chips, 1)
+    assert (machine.servers, machine.plain) == (servers, False)
+    stated = fabric and (fabric.bandwidth_bytes_per_s // 125_000_000, fabric.adapters_per_server)
+    assert stated == (None if adapters is None else (scale_out_gbit_s, adapters))
 
 
-def test_no_named_machine_is_left_out_above() -> None:
+def test_all_machines_are_above_and_counted() -> None:
     assert set(machines(shipped_catalogue())) == {name for name, *_ in MACHINES}
+    assert cluster("trn2-ultraserver:16").chips == 1024
+    for name, domains in (("rainier", 7812), ("rainier:1000000", 15_625)):
+        assert (cluster(name).domains, cluster(name).chips) == (domains, domains * 64)
+    assert cluster("rainier:64").shape == cluster("trn2-ultraserver").shape
+    for alias, usual in (("NL32x2", "trn3-gen1"), ("NL72x2:2", "trn3-gen2:2")):
+        assert cluster(alias) == cluster(usual)
+    plain = cluster("torus:4x4", bandwidth="100GB/s", latency="1us")
+    assert (plain.chip, plain.plain, plain.domains, plain.servers) == ("", True, 1, 1)
+    assert plain.scale_out is None
+    assert machine("trn2-ultraserver:2") == cluster("trn2-ultraserver:2")
 
 
-def test_the_trn2_ultraserver_has_thinner_z_links() -> None:
+def test_links_of_machines() -> None:
     shape = cluster("trn2-ultraserver").shape
     assert isinstance(shape, Torus)
-    assert [(axis.name, axis.size, axis.bandwidth_bytes_per_s) for axis in shape.axes] == [
-        ("Z", 4, 64 * GB),
-        ("Y", 4, 128 * GB),
-        ("X", 4, 128 * GB),
-    ]
+    rates = [(axis.name, axis.size, axis.bandwidth_bytes_per_s // GB) for axis in shape.axes]
+    assert rates == [("Z", 4, 64), ("Y", 4, 128), ("X", 4, 128)]
     assert {axis.latency_ps for axis in shape.axes} == {300_000}
+    assert cluster("dgx-h100").shape == Switch(8, 450 * GB, 250_000, 18)
+    assert cluster("gb200-nvl72").shape == Switch(72, 900 * GB, 250_000, 18)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +94,6 @@ def test_the_tiers_of_trn3_agree_with_the_catalogue(
     assert sum(tier.bandwidth_bytes_per_s for tier in shape.tiers) == 1152 * GB
     if catalogue.has(name, "switches_per_rack"):
         assert shape.switches == racks * catalogue.integer(name, "switches_per_rack")
-
-
-def test_nvlinks_are_summed() -> None:
-    assert cluster("dgx-h100").shape == Switch(8, 450 * GB, 250_000, 18)
-    assert cluster("gb200-nvl72").shape == Switch(72, 900 * GB, 250_000, 18)
 
 
 def test_rainier_in_one_building_and_in_several() -> None:
@@ -141,14 +129,6 @@ def test_what_leaves_a_building_or_a_site_has_the_stated_rate() -> None:
     assert fabric.climb_ps[-2:] == (7_500_000, 500_000_000)
 
 
-def test_counts_and_rainier() -> None:
-    assert cluster("trn2-ultraserver:16").chips == 1024
-    assert cluster("rainier").domains == 7812
-    assert cluster("rainier").chips == 499_968
-    assert cluster("rainier:1000000").domains == 15_625
-    assert cluster("rainier:64").shape == cluster("trn2-ultraserver").shape
-
-
 def test_a_variant_of_the_catalogue_is_honoured() -> None:
     numbers = shipped_catalogue().with_variants(
         {
@@ -163,24 +143,15 @@ def test_a_variant_of_the_catalogue_is_honoured() -> None:
     fabric = cluster("trn2.48xlarge", catalogue=numbers).scale_out
     assert fabric is not None
     assert fabric.oversubscription == 2
-
-
-def test_clusters_are_values() -> None:
-    assert cluster("trn2-ultraserver:2") == cluster("trn2-ultraserver:2")
     assert hash(cluster("rainier")) == hash(cluster("rainier"))
-    other = shipped_catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
-    assert cluster("trn2.48xlarge", catalogue=other) != cluster("trn2.48xlarge")
-
-
-def test_plain_shapes_are_one_domain_without_a_chip() -> None:
-    machine = cluster("torus:4x4", bandwidth="100GB/s", latency="1us")
-    assert (machine.chip, machine.plain, machine.domains, machine.servers) == ("", True, 1, 1)
-    assert machine.scale_out is None
+    assert cluster("trn2.48xlarge", catalogue=numbers) != cluster("trn2.48xlarge")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("trn2.48xlarge/100GB/s", "--bandwidth and --latency are for plain shapes"),
+        ("rong:4/100GB/s", "unknown cluster 'rong:4'"),
         ("trn2.48xlrge", "unknown cluster 'trn2.48xlrge'. Did you mean trn2.48xlarge?"),
         ("", "unknown cluster ''. There are trn1.2xlarge"),
         ("H100:8", "H100 is a chip, of p5.48xlarge, dgx-h100. Write p5.48xlarge, or"),
@@ -202,33 +173,14 @@ def test_plain_shapes_are_one_domain_without_a_chip() -> None:
     ],
 )
 def test_bad_names_are_refused_in_one_line(text: str, message: str) -> None:
+    name, _, bandwidth = text.partition("/")
     with pytest.raises(InputError) as mistake:
-        cluster(text)
+        cluster(name, bandwidth=bandwidth or None)
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
     assert len(str(mistake.value)) < 600
-
-
-def test_rates_of_named_machines_are_not_the_command_lines() -> None:
-    with pytest.raises(InputError, match="--bandwidth and --latency are for plain shapes"):
-        cluster("trn2.48xlarge", bandwidth="100GB/s")
-    with pytest.raises(InputError, match="unknown cluster 'rong:4'"):
-        cluster("rong:4", bandwidth="100GB/s")
-
-
-def test_a_plain_shape_cannot_compute() -> None:
-    assert machine("trn2-ultraserver:2") == cluster("trn2-ultraserver:2")
-    with pytest.raises(InputError) as mistake:
+    with pytest.raises(InputError, match="ring:8 is a plain shape without chips, so nothing can"):
         machine("ring:8")
-    assert str(mistake.value) == (
-        "ring:8 is a plain shape without chips, so nothing can be computed on it; "
-        "name a machine such as trn2-ultraserver, or a YAML file."
-    )
-
-
-def test_ultraservers_of_trn3_have_the_names_of_their_racks() -> None:
-    for name, usual in (("NL32x2", "trn3-gen1"), ("NL72x2:2", "trn3-gen2:2")):
-        assert cluster(name) == cluster(usual)
 
 
 def test_a_rack_of_the_ualink_generation_is_one_switch_away() -> None:

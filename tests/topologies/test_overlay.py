@@ -50,11 +50,26 @@ def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path: Path, shipped: Ca
     ) == pytest.approx(1e-6)
 
 
-def test_columns_may_lack_and_stand_in_any_order(tmp_path: Path, shipped: Catalogue) -> None:
+def test_columns_ends_of_ranges_and_names_of_own_parts(tmp_path: Path, shipped: Catalogue) -> None:
     header = "source,grade,unit,value,quantity,part"
-    mine = shipped.with_overlay(overlay(tmp_path, "me,measured,W,480,tdp,trn2", header=header))
-    assert mine.value("trn2", "tdp") == 480.0
-    assert mine.entry("trn2", "tdp").note == ""
+    file = overlay(
+        tmp_path,
+        "me,measured,W,480,tdp,trn2",
+        # A thousandth is exact in a file, and no binary fraction.
+        "me,measured,ratio,0.001,collective_efficiency,trn2",
+        "me,stated,count,4,cores,mychip",
+        "me,measured,ratio,0.5,gemm_sustained_mychip,kernels.trainium",
+        # Parts that are named almost as others.
+        *("own,stated,name,trainium,family,trn2b", "own,stated,TFLOP/s,700,bf16_peak,trn2b"),
+        *("own,stated,name,trn2,chip,trn2.49xlarge", "own,stated,count,16,chips,trn2.49xlarge"),
+        header=header,
+    )
+    mine = shipped.with_overlay(file)
+    assert (mine.value("trn2", "tdp"), mine.entry("trn2", "tdp").note) == (480.0, "")
+    assert mine.value("trn2", "collective_efficiency") == 0.001
+    assert mine.value("kernels.trainium", "gemm_sustained_mychip") == 0.5
+    assert mine.has("trn2b", "bf16_peak")
+    assert mine.has("trn2.49xlarge", "chips")
 
 
 def test_the_digest_follows_values_not_words(tmp_path: Path, shipped: Catalogue) -> None:
@@ -87,6 +102,7 @@ def test_the_digest_follows_values_not_words(tmp_path: Path, shipped: Catalogue)
             "line 2: trn2 link_latnecy: no command reads a quantity of that name. Did you mean "
             "link_latency? Correct it",
         ),
+        ("trm2,link_bandwidth,,64,GB/s,stated,own,,,", "no part 'trm2'. Did you mean trn2? Corr"),
         ("trn2,tdp,,480", "line 2: it has not as many cells as the header has columns."),
         ("trn2,tdp,,480,W,stated,me,,,,,", "line 2: it has not as many cells as the header"),
         ('trn2,tdp,,480,W,"stated,me,,,', "not CSV (unexpected end of data)."),
@@ -107,32 +123,28 @@ def test_a_bad_row_is_refused_with_file_and_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_bad_file_is_refused_by_name(tmp_path: Path, shipped: Catalogue) -> None:
-    def refused(content: bytes) -> str:
-        (tmp_path / "bad.csv").write_bytes(content)
-        with pytest.raises(InputError) as caught:
-            shipped.with_overlay(tmp_path / "bad.csv")
-        assert str(caught.value).startswith(str(tmp_path / "bad.csv"))
-        return str(caught.value).removeprefix(str(tmp_path / "bad.csv"))
-
-    assert refused(b"part,value\n") == (
-        f" line 1: no column quantity, unit, grade, source; a catalogue has {HEADER}."
-    )
-    assert refused(HEADER.encode() + b",notes\n") == (" line 1 has no 'notes'. Did you mean note?")
-    assert refused(b"").startswith(" line 1: no column part, quantity, value, unit, grade, source;")
-    assert refused(b"x" * 5_000_001) == " is over the limit of 5 MB."
-    assert (
-        refused(HEADER.encode() + b"\ntrn2,\xff\xfe\n")
-        == " line 2: not UTF-8 text. Save it in UTF-8."
-    )
-    assert "line 2" in refused(HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n")
-    with pytest.raises(
-        InputError,
-        match=r"none\.csv cannot be read: there is no such file in .* Correct the path\.$",
-    ):
-        shipped.with_overlay(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        shipped.with_overlay(tmp_path)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"part,value\n",
+            f" line 1: no column quantity, unit, grade, source; a catalogue has {HEADER}.",
+        ),
+        (HEADER.encode() + b",notes\n", " line 1 has no 'notes'. Did you mean note?"),
+        (b"", " line 1: no column part, quantity, value, unit, grade, source;"),
+        (b"x" * 5_000_001, " is over the limit of 5 MB."),
+        (HEADER.encode() + b"\ntrn2,\xff\xfe\n", " line 2: not UTF-8 text. Save it in UTF-8."),
+        (HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n", " line 2"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(
+    tmp_path: Path, shipped: Catalogue, content: bytes, message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        shipped.with_overlay(path)
+    assert str(caught.value).startswith(f"{path}{message}")
 
 
 @given(st.binary(max_size=400))
@@ -147,44 +159,6 @@ def test_any_bytes_are_read_or_refused_in_one_line(
         outcome = str(refusal)
     assert "\n" not in outcome
     assert outcome
-
-
-def test_the_ends_of_a_range_belong_to_it(tmp_path: Path, shipped: Catalogue) -> None:
-    """A thousandth is exact in a file, and no binary fraction."""
-    file = overlay(tmp_path, "trn2,collective_efficiency,,0.001,ratio,measured,me,,,")
-    assert shipped.with_overlay(file).value("trn2", "collective_efficiency") == 0.001
-
-
-def test_a_constant_of_ones_own_chip_is_named_after_it(tmp_path: Path, shipped: Catalogue) -> None:
-    rows = (
-        "mychip,cores,,4,count,stated,me,,,\n"
-        "kernels.trainium,gemm_sustained_mychip,,0.5,ratio,measured,me,,,"
-    )
-    mine = shipped.with_overlay(overlay(tmp_path, rows))
-    assert mine.value("kernels.trainium", "gemm_sustained_mychip") == 0.5
-
-
-def test_a_mistyped_part_of_an_overlay_is_refused(tmp_path: Path, shipped: Catalogue) -> None:
-    path = overlay(tmp_path, "trm2,link_bandwidth,,64,GB/s,stated,own,,,")
-    with pytest.raises(InputError, match=r"line 2: .*no part 'trm2'\. Did you mean trn2\? Correct"):
-        shipped.with_overlay(path)
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["trn2b,family,,trainium,name,stated,own,,,", "trn2b,bf16_peak,,700,TFLOP/s,stated,own,,,"],
-        [
-            "trn2.49xlarge,chip,,trn2,name,stated,own,,,",
-            "trn2.49xlarge,chips,,16,count,stated,own,,,",
-        ],
-    ],
-)
-def test_new_parts_may_be_named_almost_as_others(
-    lines: list[str], tmp_path: Path, shipped: Catalogue
-) -> None:
-    part = lines[0].split(",")[0]
-    assert shipped.with_overlay(overlay(tmp_path, *lines)).has(part, lines[1].split(",")[1])
 
 
 @pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])

@@ -13,7 +13,7 @@ from tests.support.small_shapes import GB, closes, distances, equal_paths, shape
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.routing import Routes, routes
-from topologies.shapes.basic import Clos, Shape, Switch, Torus
+from topologies.shapes.basic import Clos, Shape, Torus
 from topologies.shapes.links import coordinates, domain_links
 
 
@@ -38,6 +38,7 @@ def test_routes_are_joined_and_shortest(shape: Shape) -> None:
     routed = routes(shape, src, dst)
     assert_joined(shape, src, dst, routed)
     assert np.array_equal(routed.hops.reshape(shape.chips, -1), distances(shape))
+    assert len(routes(shape, src[:0], dst[:0])) == 0
 
 
 @given(tori(24), st.sampled_from([-1, 0, 1]), st.data())
@@ -72,77 +73,32 @@ def test_ties_go_up_from_even_chips_and_down_from_odd_ones_unless_told(
 ) -> None:
     routed = routes(torus(4), [src], [(src + 2) % 4], tie=tie)
     assert domain_links(torus(4)).dst[routed.link].tolist() == [through, (src + 2) % 4]
-
-
-@pytest.mark.parametrize(("sizes", "load"), [((4, 4), 8), ((4, 4, 4), 32), ((8,), 8)])
-def test_uniform_traffic_loads_all_links_of_a_torus_alike(
-    sizes: tuple[int, ...], load: int
-) -> None:
-    shape = torus(*sizes)
-    counts = np.bincount(routes(shape, *all_pairs(shape.chips)).link)
-    assert set(counts.tolist()) == {load}
-
-
-def test_an_axis_of_two_takes_either_cable() -> None:
-    links = domain_links(torus(2))
+    links = domain_links(torus(2))  # an axis of two takes either cable
     assert [links.lane[routes(torus(2), [0], [1], tie=tie).link[0]] for tie in (1, -1)] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "same_plane", "same_rack", "other_rack"),
-    [("trn3-gen1", 1, 2, 3), ("trn3-gen2", 1, 3, 4)],
-)
-def test_switch_hops_of_trn3(name: str, same_plane: int, same_rack: int, other_rack: int) -> None:
-    """Switches and forwarding chips on the way, after the sheet's count."""
-    shape = cluster(name).shape
-    src, dst = all_pairs(shape.chips)
-    between = routes(shape, src, dst).hops - 1
-    here, there = (coordinates(shape, chips) for chips in (src, dst))
-    plane = (here[0] == there[0]) & (here[2] == there[2]) & (src != dst)
-    rack = (here[0] == there[0]) & (src != dst)
-    assert set(between[plane]) == {same_plane}
-    assert between[rack].max() == same_rack
-    assert between[here[0] != there[0]].max() == other_rack
-
-
-def test_trn3_reaches_the_other_rack_by_the_chip_in_the_same_position() -> None:
-    shape = cluster("trn3-gen2").shape
-    routed = routes(shape, [0], [72])
-    assert domain_links(shape).dst[routed.link].tolist() == [72]
-
-
-def test_chips_of_a_board_are_joined_directly_on_gen1_and_by_a_switch_on_gen2() -> None:
-    assert routes(cluster("trn3-gen1").shape, [0], [1]).hops.tolist() == [1]
-    assert routes(cluster("trn3-gen2").shape, [0], [1]).hops.tolist() == [2]
-
-
-def test_no_pairs_no_routes() -> None:
-    empty = np.empty(0, int)
-    for shape in (torus(4, 4), Switch(4, GB, 0), Clos(16, 4, GB, 0), cluster("trn3-gen1").shape):
-        routed = routes(shape, empty, empty)
-        assert (len(routed), len(routed.link)) == (0, 0)
-
-
-def test_a_chip_and_itself_need_no_link() -> None:
-    for shape in (torus(4), Switch(4, GB, 0), Clos(16, 4, GB, 0), cluster("trn3-gen2").shape):
-        assert routes(shape, [1, 2], [1, 3]).hops[0] == 0
+def test_trn3_crosses_boards_racks_and_its_switches() -> None:
+    gen1, gen2 = (cluster(f"trn3-gen{number}").shape for number in (1, 2))
+    assert domain_links(gen2).dst[routes(gen2, [0], [72]).link].tolist() == [72]
+    assert [routes(shape, [0], [1]).hops.tolist() for shape in (gen1, gen2)] == [[1], [2]]
+    for shape, (same_plane, same_rack, other_rack) in ((gen1, (1, 2, 3)), (gen2, (1, 3, 4))):
+        src, dst = all_pairs(shape.chips)
+        between = routes(shape, src, dst).hops - 1  # switches and chips on the way
+        here, there = (coordinates(shape, chips) for chips in (src, dst))
+        rack = (here[0] == there[0]) & (src != dst)
+        assert set(between[rack & (here[2] == there[2])]) == {same_plane}
+        assert between[rack].max() == same_rack
+        assert between[here[0] != there[0]].max() == other_rack
 
 
 def test_mistakes_are_refused() -> None:
-    with pytest.raises(InputError, match="destination chip 4 is not one of 0 to 3"):
-        routes(torus(4), [0], [4])
-    with pytest.raises(InputError, match="source chip -1 is not one of 0 to 3"):
-        routes(torus(4), [-1], [0])
-    with pytest.raises(InputError, match=r"axis order \[0, 0\] does not name each of 2 axes once"):
-        routes(torus(4, 4), [0], [1], axis_order=[0, 0])
-
-
-def test_a_million_pairs_at_once() -> None:
-    shape = cluster("trn2-ultraserver").shape
-    chips = np.random.default_rng(1).integers(0, 64, (2, 10**6))
-    routed = routes(shape, chips[0], chips[1])
-    assert routed.hops.max() == 6
-    assert abs(routed.hops.mean() - 3.0) < 0.01
+    for src, dst, order, message in (
+        (0, 4, None, "destination chip 4 is not one of 0 to 3"),
+        (-1, 0, None, "source chip -1 is not one of 0 to 3"),
+        (0, 1, [0, 0], r"axis order \[0, 0\] does not name each of 1 axes once"),
+    ):
+        with pytest.raises(InputError, match=message):
+            routes(torus(4), [src], [dst], axis_order=order)
 
 
 @given(closes(24), st.data())

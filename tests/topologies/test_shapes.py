@@ -17,49 +17,22 @@ from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, T
 from topologies.shapes.links import DOWN, UP, axis_links, coordinates, domain_links
 
 
-@pytest.mark.parametrize(("size", "wrap", "cables"), [(1, True, 0), (2, True, 2), (3, True, 3)])
-def test_a_wrapping_axis_has_as_many_cables_as_chips_but_none_alone(
-    size: int, wrap: bool, cables: int
-) -> None:
-    assert Axis("X", size, GB, 0, wrap).cables == cables
-
-
-def test_an_open_axis_has_one_cable_less() -> None:
-    assert [Axis("X", size, GB, 0, wrap=False).cables for size in (1, 2, 5)] == [0, 1, 4]
-
-
-def test_sizes_multiply() -> None:
-    assert torus(4, 3, 2).chips == 24
-    assert torus(4, 3, 2).sizes == (4, 3, 2)
-
-
-def test_trn3_gen2_has_184_switches_a_rack() -> None:
+def test_sizes_cables_tiers_and_layers() -> None:
+    cables = [Axis("X", size, GB, 0, wrap).cables for wrap in (True, False) for size in (1, 2, 5)]
+    assert cables == [0, 2, 5, 0, 1, 4]
+    assert (torus(4, 3, 2).chips, torus(4, 3, 2).sizes) == (24, (4, 3, 2))
     tiers = (Tier("cross", 2, 128, 0), Tier("rack", 18, 512, 0, 10), Tier("sled", 4, 512, 0, 8))
-    shape = Tiered(tiers)
-    assert shape.planes == (0, 8, 36)
-    assert shape.switches == 2 * 184
-
-
-def test_a_tier_divides_its_rate_over_its_links() -> None:
+    gen2 = Tiered(tiers)
+    assert (gen2.planes, gen2.switches) == ((0, 8, 36), 2 * 184)
     assert Tier("rack", 18, 512 * GB, 0, 10).link_bytes_per_s == 51_200_000_000
     assert Tier("mesh", 5, 100, 0).link_bytes_per_s == 25
     assert Tier("alone", 1, 100, 0, 3).fan == 0
-
-
-def test_the_fat_tree_of_radix_four() -> None:
-    shape = Clos(16, 4, GB, 0)
-    assert (shape.layers, shape.switches, shape.leaves_per_pod) == (3, (8, 8, 4), 2)
-
-
-def test_a_clos_has_no_more_layers_than_it_needs() -> None:
+    fat_tree = Clos(16, 4, GB, 0)
+    assert (fat_tree.layers, fat_tree.switches, fat_tree.leaves_per_pod) == (3, (8, 8, 4), 2)
     assert [Clos(size, 8, GB, 0).layers for size in (1, 8, 9, 32, 33, 128)] == [1, 1, 2, 2, 3, 3]
-
-
-def test_oversubscription_divides_the_ports_of_a_leaf() -> None:
-    shape = Clos(64, 8, GB, 0, Fraction(3))
-    assert (shape.down, shape.up) == (6, 2)
-    most = Clos(9, 4, GB, 0, Fraction(3))  # one port of a leaf leads up
-    assert (most.down, most.up) == (3, 1)
+    for size, radix, down, up in ((64, 8, 6, 2), (9, 4, 3, 1)):  # at most one port leads up
+        thin = Clos(size, radix, GB, 0, Fraction(3))
+        assert (thin.down, thin.up) == (down, up)
 
 
 @pytest.mark.parametrize(
@@ -119,20 +92,16 @@ def test_plain_shapes_from_text() -> None:
         ("torus:" + "9" * 300, "sizes must be whole numbers"),
         ("clos:64", "as clos:64:16"),
         ("mesh:5000", "full mesh: a size of 5,000"),
+        ("ring:8/1us", "ring:8 needs the bandwidth and latency"),
+        ("ring:8/100", "bandwidth '100' has no unit"),
     ],
 )
 def test_bad_plain_shapes_are_refused_in_one_line(text: str, message: str) -> None:
+    text, _, bandwidth = text.partition("/")
     with pytest.raises(InputError) as mistake:
-        plain_shape(text, "1GB/s", "1us")
+        plain_shape(text, {"": "1GB/s", "1us": None}.get(bandwidth, bandwidth), "1us")
     assert message in str(mistake.value)
     assert len(str(mistake.value)) < 250
-
-
-def test_plain_shapes_need_bandwidth_and_latency() -> None:
-    with pytest.raises(InputError, match="ring:8 needs the bandwidth and latency"):
-        plain_shape("ring:8", None, "1us")
-    with pytest.raises(InputError, match="bandwidth '100' has no unit"):
-        plain_shape("ring:8", "100", "1us")
 
 
 def ends(shape: Shape, *, fold: bool = True) -> list[tuple[int, int, int]]:
@@ -140,13 +109,22 @@ def ends(shape: Shape, *, fold: bool = True) -> list[tuple[int, int, int]]:
     return list(zip(links.src.tolist(), links.dst.tolist(), links.lane.tolist(), strict=True))
 
 
-def test_a_ring_of_one_has_no_link() -> None:
-    assert ends(torus(1)) == []
-    assert len(domain_links(torus(1, 1))) == 0
+TRIANGLE = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
-def test_a_ring_of_two_has_two_cables_each_way() -> None:
-    assert sorted(ends(torus(2))) == [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        (torus(1, 1), []),
+        (torus(2), [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]),
+        (torus(3), [(src, dst, 0) for src, dst in TRIANGLE]),
+        (torus(3, wrap=False), [(0, 1, 0), (1, 0, 0), (1, 2, 0), (2, 1, 0)]),
+        (FullMesh(3, GB, 0), [(src, dst, 0) for src, dst in TRIANGLE]),
+        (Switch(2, GB, 0), [(0, 2, 0), (1, 2, 0), (2, 0, 0), (2, 1, 0)]),
+    ],
+)
+def test_links_of_the_smallest_shapes(shape: Shape, expected: list[tuple[int, int, int]]) -> None:
+    assert sorted(ends(shape)) == expected
 
 
 def test_the_up_link_of_a_pair_and_the_down_link_back_are_one_cable() -> None:
@@ -155,46 +133,16 @@ def test_the_up_link_of_a_pair_and_the_down_link_back_are_one_cable() -> None:
     assert links.lane[number[1, 0, UP]] == links.lane[number[0, 0, DOWN]] == 1
 
 
-def test_a_ring_of_three() -> None:
-    assert ends(torus(3)) == [(0, 1, 0), (0, 2, 0), (1, 2, 0), (1, 0, 0), (2, 0, 0), (2, 1, 0)]
-
-
-def test_an_open_line_of_three() -> None:
-    assert ends(torus(3, wrap=False)) == [(0, 1, 0), (1, 2, 0), (1, 0, 0), (2, 1, 0)]
-
-
-def test_trn2_device_0_touches_12_3_4_and_1() -> None:
-    links = domain_links(cluster("trn2.48xlarge").shape)
-    assert sorted(links.dst[links.src == 0].tolist()) == [1, 3, 4, 12]
-    assert len(links) == 64
-
-
 def test_the_z_links_of_an_ultraserver_join_equal_positions_at_half_rate() -> None:
-    links = domain_links(cluster("trn2-ultraserver").shape)
+    server, links = (
+        domain_links(cluster(f"trn2{name}").shape) for name in (".48xlarge", "-ultraserver")
+    )
+    assert sorted(server.dst[server.src == 0].tolist()) == [1, 3, 4, 12]
     z = links.tier == links.tiers.index("Z")
     assert len(links) == 384
     assert set(links.bandwidth_bytes_per_s[z]) == {64 * GB}
     assert set(links.bandwidth_bytes_per_s[~z]) == {128 * GB}
     assert np.array_equal(links.src[z] % 16, links.dst[z] % 16)
-
-
-def test_full_mesh_and_switch_of_three() -> None:
-    assert [pair[:2] for pair in ends(FullMesh(3, GB, 0))] == [
-        (0, 1),
-        (0, 2),
-        (1, 0),
-        (1, 2),
-        (2, 0),
-        (2, 1),
-    ]
-    assert [pair[:2] for pair in ends(Switch(3, GB, 0))] == [
-        (0, 3),
-        (1, 3),
-        (2, 3),
-        (3, 0),
-        (3, 1),
-        (3, 2),
-    ]
 
 
 def test_tiers_of_two_boards_below_a_plane_each() -> None:
@@ -228,13 +176,9 @@ def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
     there = Counter(zip(links.src, links.dst, *kind, strict=True))
     back = Counter(zip(links.dst, links.src, *kind, strict=True))
     assert there == back
-
-
-@given(shapes())
-def test_links_are_told_apart_by_ends_and_lane(shape: Shape) -> None:
-    limits = ends(shape, fold=False)
-    assert len(set(limits)) == len(limits)
-    assert all(src != dst for src, dst, _ in limits)
+    limits = list(zip(links.src, links.dst, links.lane, strict=True))
+    assert len(set(limits)) == len(limits)  # told apart by ends and lane
+    assert (links.src != links.dst).all()
 
 
 @given(shapes())
@@ -282,10 +226,3 @@ def test_axis_links_lead_one_step_up_or_down(shape: Torus) -> None:
             assert np.array_equal(links.src[row[there]], there)
             assert np.array_equal(reached[a], (at[a][there] + step) % axis.size)
     assert np.array_equal(np.sort(number[number >= 0]), np.arange(len(links)))
-
-
-@pytest.mark.slow
-def test_a_million_chips_are_a_matter_of_arithmetic() -> None:
-    links = domain_links(torus(100, 100, 100))
-    assert len(links) == 6_000_000
-    assert links.dst.max() == 999_999

@@ -25,62 +25,40 @@ from topologies.units import (
 
 SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 SIZES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-TIMES = {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12, "min": 60 * 10**12}
 
 
 @pytest.mark.parametrize(
-    ("text", "size_bytes"),
+    ("parse", "text", "expected"),
     [
-        ("7B", 7),
-        ("0B", 0),
-        ("256MiB", 256 * 2**20),
-        ("1GB", 10**9),
-        ("1.5KiB", 1536),
-        ("0.1GB", 100_000_000),
-        (" 1.5 GiB ", 3 * 2**29),
-        ("1e3MB", 10**9),
-        (".5MB", 500_000),
-        ("1KB", 1000),
-        ("8Gbit", 10**9),
-        ("0.7GiB", 751_619_277),
-        ("4EiB", LIMIT),
+        (parse_bytes, "7B", 7),
+        (parse_bytes, "0B", 0),
+        (parse_bytes, "256MiB", 256 * 2**20),
+        (parse_bytes, "0.1GB", 100_000_000),
+        (parse_bytes, " 1.5 GiB ", 3 * 2**29),
+        (parse_bytes, "1e3MB", 10**9),
+        (parse_bytes, ".5MB", 500_000),
+        (parse_bytes, "1KB", 1000),
+        (parse_bytes, "8Gbit", 10**9),
+        (parse_bytes, "0.7GiB", 751_619_277),
+        (parse_bytes, "4EiB", LIMIT),
+        (parse_rate, "128GB/s", 128 * 10**9),
+        (parse_rate, "200Gbit/s", 25 * 10**9),
+        (parse_rate, "200Gb/s", 25 * 10**9),
+        (parse_rate, "200Gbps", 25 * 10**9),
+        (parse_rate, "820GiB/s", 820 * 2**30),
+        (parse_rate, "600MB/min", 10**7),
+        (parse_rate, "1B/s", 1),
+        (parse_ps, "1.5us", 1_500_000),
+        (parse_ps, "1.5µs", 1_500_000),
+        (parse_ps, "0s", 0),
+        (parse_ps, "1ps", 1),
+        (parse_seconds, "90s", 90),
+        (parse_seconds, "7d", 7 * 86_400),
+        (parse_seconds, "2h", 7_200),
     ],
 )
-def test_sizes_are_exact(text: str, size_bytes: int) -> None:
-    assert parse_bytes(text) == size_bytes
-
-
-@pytest.mark.parametrize(
-    ("text", "bytes_per_s"),
-    [
-        ("128GB/s", 128 * 10**9),
-        ("200Gbit/s", 25 * 10**9),
-        ("200Gb/s", 25 * 10**9),
-        ("200Gbps", 25 * 10**9),
-        ("12.8Tbit/s", 1_600 * 10**9),
-        ("820GiB/s", 820 * 2**30),
-        ("600MB/min", 10**7),
-        ("1B/s", 1),
-    ],
-)
-def test_rates_are_exact(text: str, bytes_per_s: int) -> None:
-    assert parse_rate(text) == bytes_per_s
-
-
-@pytest.mark.parametrize(
-    ("text", "time_ps"),
-    [("1.5us", 1_500_000), ("1.5µs", 1_500_000), ("90s", 90 * 10**12), ("0s", 0), ("1ps", 1)],
-)
-def test_times_are_exact_in_picoseconds(text: str, time_ps: int) -> None:
-    assert parse_ps(text) == time_ps
-    assert parse_seconds(text) == time_ps / 10**12
-
-
-def test_long_times_are_read_in_seconds() -> None:
-    assert parse_seconds("7d") == 7 * 86_400
-    assert parse_seconds("2h") == 7_200
-    with pytest.raises(InputError, match=r"latency '365d' is above the limit, 4\.61e\+18 ps"):
-        parse_ps("365d")
+def test_quantities_are_exact(parse: Callable[[str], float], text: str, expected: int) -> None:
+    assert parse(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -114,27 +92,29 @@ def test_a_bad_size_is_refused_in_one_line(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_other_kinds_are_refused_in_their_own_words() -> None:
-    with pytest.raises(InputError, match=r"^bandwidth '0B/s' is below the least, 1 B/s\.$"):
-        parse_rate("0B/s")
-    with pytest.raises(InputError, match=r"^bandwidth '5GB' is in B, not in B/s\. Write it as 128"):
-        parse_rate("5GB")
-    with pytest.raises(InputError, match=r"^horizon '5Ms': unknown unit Ms\. Did you mean ms\?$"):
-        parse_seconds("5Ms", "horizon")
-    with pytest.raises(InputError, match=r"^hold '10m' is in m, not in s\. Write it as 10min\.$"):
-        parse_seconds("10m", "hold")
-    with pytest.raises(InputError, match=r"^hold '1km' is in m, not in s\. Write it as 20ms"):
-        parse_seconds("1km", "hold")
-    with pytest.raises(InputError, match=r"^latency '0\.1ps' is below the least, 1 ps\.$"):
-        parse_ps("0.1ps")
-
-
-def test_a_huge_text_is_refused_at_once_and_shown_cut() -> None:
-    with pytest.raises(InputError) as caught:
-        parse_bytes("9" * 10_000_000 + "GB")
-    assert len(str(caught.value)) < 200
-    with pytest.raises(InputError):
-        parse_bytes("1e999999999GB")
+@pytest.mark.parametrize(
+    ("parse", "texts", "message"),
+    [
+        (parse_rate, ["0B/s"], r"^bandwidth '0B/s' is below the least, 1 B/s\.$"),
+        (parse_rate, ["5GB"], r"^bandwidth '5GB' is in B, not in B/s\. Write it as 128"),
+        (
+            parse_seconds,
+            ["5Ms", "horizon"],
+            r"^horizon '5Ms': unknown unit Ms\. Did you mean ms\?$",
+        ),
+        (parse_seconds, ["10m", "hold"], r"^hold '10m' is in m, not in s\. Write it as 10min\.$"),
+        (parse_seconds, ["1km", "hold"], r"^hold '1km' is in m, not in s\. Write it as 20ms"),
+        (parse_ps, ["0.1ps"], r"^latency '0\.1ps' is below the least, 1 ps\.$"),
+        (parse_ps, ["365d"], r"^latency '365d' is above the limit, 4\.61e\+18 ps"),
+        (parse_bytes, ["9" * 10_000_000 + "GB"], r"^.{,200}$"),  # refused at once and shown cut
+        (parse_bytes, ["1e999999999GB"], r"^.{,200}$"),
+    ],
+)
+def test_other_kinds_are_refused_in_their_own_words(
+    parse: Callable[..., float], texts: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        parse(*texts)
 
 
 def _outcome(parse: Callable[[str], float], text: str) -> str:
@@ -161,18 +141,8 @@ def test_sizes_equal_exact_arithmetic(digits: int, places: int, name: str) -> No
         assert parse_bytes(text) == exact
     if exact.denominator == 1 and 1 <= exact <= LIMIT:
         assert parse_rate(text + "/s") == exact
-
-
-@given(st.integers(0, 10**6), st.sampled_from(sorted(TIMES)))
-def test_times_equal_exact_arithmetic(count: int, name: str) -> None:
-    if count * TIMES[name] <= LIMIT:
-        assert parse_ps(f"{count}{name}") == count * TIMES[name]
-
-
-@given(st.integers(0, 1023), st.sampled_from(sorted(SIZES)))
-def test_round_sizes_survive_a_round_trip(count: int, name: str) -> None:
-    if count < 1000 or "i" in name:
-        assert parse_bytes(format_bytes(count * SIZES[name])) == count * SIZES[name]
+    if digits < 1000 or (digits < 1024 and "i" in name):
+        assert parse_bytes(format_bytes(digits * SIZES[name])) == digits * SIZES[name]
 
 
 @given(st.integers(1, LIMIT // 2))

@@ -52,7 +52,6 @@ NEAREST = {
 }
 """Machines, each with names of clouds for others of the same chips, in lower case."""
 FILES = (".yaml", ".yml")
-GRAPHS = (".graphml", ".json")
 
 
 CLUSTER_REMEDY = "Pass a name, such as 'trn2.48xlarge', or a Cluster."
@@ -74,11 +73,10 @@ def cluster(
     text : str
         Name of a machine (``trn2.48xlarge``), of several on their scale-out fabric
         (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, a plain shape (``ring:8``,
-        ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or the path of a YAML file or
-        of a graph in GraphML or node-link JSON.
+        ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or the path of a YAML file.
     bandwidth, latency : str, optional
-        Rate and latency of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of
-        a graph's links that state none; refused for other clusters.
+        Rate and latency of each directed link of a plain shape, as ``100GB/s`` and ``1us``;
+        refused for other clusters.
     catalogue : Catalogue or path, optional
         Numbers of machines, by default those shipped, or a CSV file of rows that replace some.
 
@@ -102,8 +100,6 @@ def cluster(
     """
     _check_types(text, catalogue, {"bandwidth": bandwidth, "latency": latency})
     catalogue = catalogue if isinstance(catalogue, Catalogue) else choose(overlay=catalogue)
-    if text.endswith(GRAPHS):
-        return _graph(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
     text = _usual_name(text)
     kind, colon, count = text.partition(":")
@@ -136,12 +132,6 @@ def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -
         check_type(name, rate, (str, NoneType), f"Pass text with its unit, such as {example}.")
 
 
-def _graph(text: str, catalogue: Catalogue, bandwidth: str | None, latency: str | None) -> Cluster:
-    from topologies.clusters.graph_file import cluster_from_graph  # networkx is slow to load
-
-    return cluster_from_graph(text, catalogue, bandwidth=bandwidth, latency=latency)
-
-
 def _from_yaml(path: str, catalogue: Catalogue) -> Cluster:
     from topologies.clusters.yaml_file import cluster_from_file  # pydantic takes its time to load
 
@@ -161,16 +151,11 @@ def as_cluster(machine: Cluster | str) -> Cluster:
 
 
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
-    """Make a cluster whose chips can compute, which those of plain shapes and graphs cannot."""
+    """Make a cluster whose chips can compute, which those of plain shapes cannot."""
     if text.partition(":")[0] in PLAIN and not text.endswith(FILES):
         raise InputError(
             f"{text[:80]} is a plain shape without chips, so nothing can be computed on it; "
             f"name a machine such as {RAINIER_MACHINE}, or a YAML file."
-        )
-    if text.endswith(GRAPHS):
-        raise InputError(
-            f"{shown(text, 80)} is a graph and states no chips, so nothing can be computed "
-            f"on it; name a machine such as {RAINIER_MACHINE}, or describe it in a YAML file."
         )
     named = cluster(text, catalogue=catalogue)
     if not named.chip:
@@ -205,8 +190,8 @@ def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
             )
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
-        f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "
-        "graphs (.graphml, .json)."
+        f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT and "
+        "YAML files."
     )
 
 

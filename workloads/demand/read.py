@@ -106,7 +106,7 @@ IGNORED = (
     "clock_utc8", "inference_nodes", "inference_nodes_mean", "theoretical_income_usd",
     "active_clients", "mean_client_cv", "prefix_blocks", "reused_prefix_blocks", "total tokens",
     "log type", "session id", "elapsed time", "request_id", "client_id", "num_total_tokens",
-    "pd_ratio",
+    "pd_ratio", "cached_tokens", "prefix_tokens",
 )  # fmt: skip
 """Columns of public traces that are not read."""
 
@@ -371,8 +371,8 @@ def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = Fal
     return values
 
 
-def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
-    """Read the times of the rows; relative times count from Monday, 1 January 2024."""
+def stated_times(table: pd.DataFrame, file: Path) -> pd.Series[Any] | FloatArray:
+    """Read the times of the rows: dates, or seconds since 1970 or since any start."""
     import pandas as pd
 
     clock = next((name for name in CLOCK if name in table), None)
@@ -399,6 +399,16 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
         seconds = days * 86400.0 + _numbers(table["hour"], "hour", file) * 3600.0
     else:
         raise InputError(f"{file}: no time column; add time, minute_utc, time_s or minute.")
+    return seconds
+
+
+def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
+    """Read the times of the rows as dates; relative ones count from Monday, 1 January 2024."""
+    import pandas as pd
+
+    seconds = stated_times(table, file)
+    if isinstance(seconds, pd.Series):
+        return seconds
     if seconds.min() >= UNIX_S:
         return pd.Series(pd.to_datetime(np.rint(seconds * 1000), unit="ms"))
     if seconds.max() > MAX_MINUTES * 60.0:

@@ -30,22 +30,10 @@ from workloads.kernels.chip_share import Part, Rank, Timing, plain, rank_of, wor
 from workloads.kernels.gemm import gemm
 
 __all__ = [
-    "AttentionShape",
-    "Timing",
-    "attention",
-    "attention_s",
-    "decode_attention",
-    "elementwise",
-    "elementwise_s",
-    "gather",
-    "gemm",
-    "gemm_s",
-    "host_dispatch_s",
-    "passes",
-    "step_overhead_s",
-    "unfused_attention",
-    "worst",
-]
+    "AttentionShape", "Timing", "attention", "attention_s", "decode_attention", "elementwise",
+    "elementwise_s", "gather", "gemm", "gemm_s", "host_dispatch_s", "passes", "step_overhead_s",
+    "unfused_attention", "worst",
+]  # fmt: skip
 
 Work = Literal["streaming", "activation", "norm", "softmax"]
 SHARES: dict[str, str] = {

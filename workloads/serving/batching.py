@@ -96,11 +96,7 @@ class Batching:
 
     @property
     def prompts_text(self) -> str:
-        """Way in which prompts are processed, for people.
-
-        >>> Batching().prompts_text, Batching(chunk_tokens=512).prompts_text
-        ('whole, while decoding waits', 'in pieces of 512 tokens, beside decoding')
-        """
+        """Way in which prompts are processed, for people."""
         if not self.chunk_tokens:
             return "whole, while decoding waits"
         if self.prompts == WHOLE:
@@ -201,10 +197,6 @@ def usual_slots(cluster: Cluster, engine: str | None = None, chunk: int | None =
     vLLM's ``max_num_seqs`` is 1,024 where its iterations have 8,192 tokens, and 256 elsewhere;
     SGLang allows at least 2,048 and TensorRT-LLM 2,048, as far as the cache has room for them.
     Iterations of ``chunk`` tokens leave room for one less than these.
-
-    >>> import cluster_sim as cs
-    >>> [usual_slots(cs.cluster(name)) for name in ("trn2.48xlarge", "dgx-a100", "dgx-h100")]
-    [64, 256, 1024]
     """
     if chip_family(cluster.chip, cluster.catalogue).is_neuron:
         slots = 64  # assumed: vLLM's plugin takes 32 unless told, published programs 1 to 48

@@ -380,8 +380,9 @@ class Deployed:
             numbers["weights"] = self.deployment.profile.weights_text
         if self.concurrency is not None:
             numbers["concurrency"] = self.concurrency
-        if self.served.requests.cached is not None:
-            numbers["prefix_hit_share"] = self._hit_share()
+        if (requests := self.served.requests).cached is not None:
+            held = sum(requests.held(request) for request in range(len(requests)))
+            numbers["prefix_hit_share"] = held / int(requests.prompt.sum())
         speculation, apart = self.deployment.speculation, self.apart
         if speculation is not None:
             numbers["speculation"] = {
@@ -458,11 +459,6 @@ class Deployed:
         last = float(self.apart.arrived_s.max()) if self.apart else 0.0
         return max(self.served.end_of_run_s, last) - start
 
-    def _hit_share(self) -> float:
-        requests = self.served.requests
-        held = sum(requests.held(request) for request in range(len(requests)))
-        return held / int(requests.prompt.sum())
-
     def _pools(self, apart: Apart, pools: Pools) -> dict[str, Any]:
         span = self._span_s(float(self.served.requests.arrival_s[0]))
         prefill = apart.prefill_busy_s / span / pools.prefill
@@ -501,11 +497,7 @@ class Deployed:
 
 
 def parse_pools(text: str) -> tuple[int, int]:
-    """Read ``P:D``, the numbers of prefill and decode replicas.
-
-    >>> parse_pools("2:6")
-    (2, 6)
-    """
+    """Read ``P:D``, the numbers of prefill and decode replicas, such as ``2:6``."""
     parts = [part.strip() for part in text.split(":")]
     if len(parts) != 2 or not all(part.isdecimal() and len(part) < 9 for part in parts):
         raise InputError(
@@ -556,7 +548,10 @@ def with_intervals(
     complete["interval"] = first_token.document()
     if later_s is not None:
         complete["tpot_interval"] = later.document()
-    busy, offered = _busiest(document), offered_per_s(requests)
+    # Share of time in which the replica works, or the busier pool of two
+    names = ("prefill_utilisation", "decode_utilisation")
+    busy = max(document.get(name, document["utilisation"]) for name in names)
+    offered = offered_per_s(requests)
     if {"max_rate_per_s", "concurrency"} & document.keys():  # a faster replica is offered more
         busy, offered = 1.0, math.inf
     if "max_rate_per_s" in document:
@@ -596,16 +591,10 @@ def with_intervals(
 def rate_ends(
     tokens_per_s: float, busy: float, offered_per_s: float, ends: Interval
 ) -> dict[str, float]:
-    """Return the ends of the interval of a replica's rate [1/s].
-
-    The replica may be slower or faster than predicted by the factor of an interval of time. If it
-    idles between requests, its rate is that of the requests: a slower replica first has less idle
-    time. The rate of a replica that is always busy changes by the factor.
-
-    >>> ends = Interval(8.0, 12.5)
-    >>> rate_ends(100.0, 0.5, 100.0, ends), rate_ends(100.0, 1.0, 500.0, ends)
-    ({'low': 100.0, 'high': 100.0}, {'low': 80.0, 'high': 125.0})
-    """
+    """Return the ends of the interval of a replica's rate [1/s]."""
+    # The replica may be slower or faster than predicted by the factor of an interval of time. If it
+    # idles between requests, its rate is that of the requests: a slower replica first has less idle
+    # time. The rate of a replica that is always busy changes by the factor.
     most = max(tokens_per_s, offered_per_s)
     return {
         "low": tokens_per_s / max(1.0, busy * ends.factor),
@@ -619,7 +608,3 @@ def offered_per_s(requests: Requests) -> float:
     return float(requests.output.sum()) / span if span > 0 else float("inf")
 
 
-def _busiest(document: Mapping[str, Any]) -> float:
-    """Share of time in which a replica works, or the busier pool of two."""
-    names = ("prefill_utilisation", "decode_utilisation")
-    return float(max(document.get(name, document["utilisation"]) for name in names))

@@ -163,11 +163,6 @@ def _proposed(text: Any, _fields: Keys) -> str:
     return json.dumps({**how, "num_speculative_tokens": int(tokens)})
 
 
-def _piece(value: Any, _all: Keys) -> int | None:
-    """Tokens of a piece of a prompt; -1 is SGLang's for whole prompts."""
-    return None if str(value) == "-1" else number(value)
-
-
 def _waits(value: Any, keys: Keys) -> str | None:
     """Passes for which TensorRT-LLM's prompts wait, with the share that ends the wait."""
     share = keys.get("batch-wait-max-tokens-ratio", 0)
@@ -196,7 +191,8 @@ SGLANG: Mapping[str, Key] = {
     **dict.fromkeys(("ep-size", "expert-parallel-size", "ep"), MORE_GROUPS),
     "enable-ep-moe": Key("ep", _all_ranks),
     "max-running-requests": whole("slots")._replace(read=_slots),
-    "chunked-prefill-size": Key("chunk", _piece, lambda tokens, _fields: tokens),
+    # -1 is SGLang's for whole prompts.
+    "chunked-prefill-size": whole("chunk", unset="-1"),
     "quantization": choice("precision", QUANTIZATION),
     "dtype": SIXTEEN_BITS,
     "kv-cache-dtype": choice("cache_precision", {"fp8_e4m3": "fp8", **CACHE}),

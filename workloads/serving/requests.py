@@ -15,7 +15,7 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError, check_choice, shown
 from topologies.files.table import read_table
 from workloads.demand.bundled import data_file
-from workloads.demand.read import CLOCK, MAX_BYTES, TIME_S, meanings
+from workloads.demand.read import MAX_BYTES, meanings, stated_times
 from workloads.demand.request_logs import BLOCKS, HASHES, is_json_log, read_json_log
 
 if TYPE_CHECKING:
@@ -124,11 +124,7 @@ def azure_lengths(service: str = "conv") -> Lengths:
 
 
 def drawn_rate(text: str) -> float | None:
-    """Return the rate of ``poisson:RATE`` [1/s]; None for other text, such as the path of a log.
-
-    >>> drawn_rate("poisson:0.5"), drawn_rate("requests.csv")
-    (0.5, None)
-    """
+    """Return the rate of ``poisson:RATE`` [1/s]; None for other text, such as the path of a log."""
     kind, colon, rate = text.partition(":")
     if kind != "poisson" or not colon:
         return None
@@ -200,10 +196,12 @@ def read_requests(
         return Requests(arrival, prompt, output, None, *_prefixes(table, file))
     if rate_per_s is not None:
         raise InputError(f"{file} states its times; leave --rate {rate_per_s:g} out.")
-    arrival = _seconds(table, file)
-    order = np.argsort(arrival, kind="stable")
+    times = stated_times(table, file)
+    if not isinstance(times, np.ndarray):
+        times = ((times - times.min()) / np.timedelta64(1, "s")).to_numpy(float)
+    order = np.argsort(times, kind="stable")
     table = table.iloc[order]
-    since = arrival[order] - arrival.min()
+    since = times[order] - times.min()
     return Requests(since, prompt[order], output[order], None, *_prefixes(table, file))
 
 
@@ -255,32 +253,6 @@ def _one_service(table: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
     kept = table[table["service"] == service]
     check_choice(f"{file}: service", service, sorted(set(table["service"].map(str))))
     return kept
-
-
-def _seconds(table: pd.DataFrame, file: Path) -> FloatArray:
-    """Arrival time of each request [s], from a column of numbers or dates."""
-    import pandas as pd
-
-    for name, unit_s in TIME_S.items():
-        if name in table:
-            values = pd.to_numeric(table[name], errors="coerce").to_numpy(float) * unit_s
-            break
-    else:
-        clock = next((name for name in CLOCK if name in table), None)
-        if clock is None:
-            raise InputError(f"{file}: no time column; add time, time_s or timestamp_ms.")
-        numbers = pd.to_numeric(table[clock], errors="coerce").to_numpy(float)
-        if np.isnan(numbers).any():
-            moments = pd.to_datetime(table[clock], errors="coerce", utc=True, format="ISO8601")
-            since = (moments - moments.min()) / pd.Timedelta(seconds=1)
-            numbers = since.to_numpy(float)
-        values = numbers
-    if not np.all(np.isfinite(values)) or (values < 0).any():
-        row = int(np.argmax(~np.isfinite(values) | (values < 0)))
-        raise InputError(
-            f"{file}, row {row + 2}: its time is no finite number from 0, nor a date. Correct it."
-        )
-    return values
 
 
 def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
@@ -406,11 +378,7 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
 
 
 def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
-    """Return the cached tokens of each prompt for a cached share, int64 (requests,).
-
-    >>> share_hits(np.array([100, 100, 100]), 0.5, cold_tokens=200).tolist()
-    [0, 25, 50]
-    """
+    """Return the cached tokens of each prompt for a cached share, int64 (requests,)."""
     filled = np.ones(len(prompt))
     if cold_tokens:
         before = np.cumsum(prompt) - prompt

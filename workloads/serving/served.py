@@ -41,13 +41,7 @@ LIMITS = ("ttft", "tpot")
 
 
 def parse_slo(text: str, *, share: float = 0.99) -> Slo:
-    """Read ``ttft=2s,tpot=50ms,share=99.9%``; a limit that is left out is infinite.
-
-    >>> parse_slo("ttft=2s,tpot=50ms")
-    Slo(ttft_s=2.0, tpot_s=0.05, share=0.99)
-    >>> parse_slo("tpot=50ms,share=99.9%").share
-    0.999
-    """
+    """Read ``ttft=2s,tpot=50ms,share=99.9%``; a limit that is left out is infinite."""
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -69,11 +63,7 @@ def parse_slo(text: str, *, share: float = 0.99) -> Slo:
 
 
 def parse_share(text: str, where: str) -> float:
-    """Read a share below 1, as ``99.9%`` or ``0.999``.
-
-    >>> parse_share("99.9%", "slo share"), parse_share("0.95", "slo share")
-    (0.999, 0.95)
-    """
+    """Read a share below 1, as ``99.9%`` or ``0.999``."""
     plain = text.strip()
     try:
         value = float(plain.removesuffix("%")) / (100.0 if plain.endswith("%") else 1.0)

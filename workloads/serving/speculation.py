@@ -106,11 +106,7 @@ class Speculation:
 
 
 def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation:
-    """Read ``TOKENS:ACCEPTANCE[:DRAFT]``, such as ``4:0.8`` or ``7:80%:llama-3.2-1b``.
-
-    >>> parse_speculation("4:80%:0.05", lambda name: None)
-    Speculation(tokens=4, acceptance=0.8, draft=0.05)
-    """
+    """Read ``TOKENS:ACCEPTANCE[:DRAFT]``, such as ``4:0.8`` or ``7:80%:llama-3.2-1b``."""
     parts = [part.strip() for part in text.split(":", 2)]
     remedy = "write TOKENS:ACCEPTANCE[:DRAFT], such as 4:0.8 or 7:0.9:llama-3.2-1b."
     if len(parts) < 2 or not parts[0].isdecimal() or len(parts[0]) > 9:

@@ -245,11 +245,8 @@ def _run(profile: Profile, lengths: Lengths, slo: Slo, runs: TableRuns) -> Capac
     )
     prompts = _means(lengths.prompt, runs.prompt_means)
     outputs = _means(lengths.output, runs.output_means)
-
-    def at_mix(prompt: float, output: float) -> float:
-        return saturated_rate(profile, lengths.with_means(prompt, output), runs)
-
-    rates = [[at_mix(prompt, output) for output in outputs] for prompt in prompts]
+    mixes = [[lengths.with_means(prompt, output) for output in outputs] for prompt in prompts]
+    rates = [[saturated_rate(profile, mix, runs) for mix in row] for row in mixes]
     return Capacity(
         rate_slo_per_s=best * most,
         rate_max_per_s=most,

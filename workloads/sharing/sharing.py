@@ -14,7 +14,7 @@ from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import ENGINES
 from topologies import display
 from topologies.arguments import checked
-from topologies.arrays import FloatArray, IntArray, distinct_rows
+from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, check_choice
@@ -126,7 +126,8 @@ class Meeting:
         """Pairs of a link and a job that crosses it, of links that several jobs cross."""
         job = self.exchange_job[self.use.exchange()]
         pairs = np.unique(np.stack([self.use.link, job], axis=1), axis=0)
-        return np.asarray(pairs[_jobs_on(self.use, self.exchange_job)[pairs[:, 0]] > 1])
+        jobs = np.bincount(pairs[:, 0], minlength=len(self.use.links))
+        return np.asarray(pairs[jobs[pairs[:, 0]] > 1])
 
     def parties(self) -> list[list[int]]:
         """Return the jobs that meet on links, directly or through others, job by job."""
@@ -189,12 +190,6 @@ class Meeting:
             )
             for (kind, names), links in alike.items()
         )
-
-
-def _jobs_on(use: LinkUse, job: IntArray) -> IntArray:
-    """Number of jobs that cross each link, int64 (links,)."""
-    pairs = distinct_rows(np.stack([use.link, job[use.exchange()]], axis=1))[0]
-    return np.bincount(use.link[pairs], minlength=len(use.links))
 
 
 def _ranks_of_flows(beside: SideBySide) -> IntArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 from collections import defaultdict
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
-from cluster_sim.plot.perfetto import plain_varint
 from topologies.errors import InputError
 from topologies.files.writing import whole_files
 from topologies.units import PS_PER_US
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 MOST_RANKS = 10**7
 LONGEST_US = 2**61 // PS_PER_US
 NUMBERED = re.compile(r"(?:^|[^0-9])(\d+)\.et(?:\.gz)?$")
-MOST_VARINT_SHIFT = 35  # bits of the length of a message, beyond which a file is not protobuf
 DEVICE, HOST_LANE, NETWORK = 0, 1, 2  # lanes of a rank: its chip, its host, its network
 KIND = {
     schema.METADATA: NOTHING, schema.MEMORY_LOAD: MEMORY, schema.MEMORY_STORE: MEMORY,
@@ -113,48 +113,33 @@ def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
     return dict(sorted(by_rank.items()))
 
 
-def _message_spans(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
-    # Each message stands behind its length as a varint: seven bits a byte, the lowest first, and a
-    # high bit in every byte but the last.
-    at, number = 0, 0
-    while at < len(content):
-        size = shift = 0
-        while True:
-            if at >= len(content) or shift > MOST_VARINT_SHIFT:
-                raise InputError(f"{path}: broken protobuf at message {number}; it is cut short.")
-            byte = content[at]
-            size |= (byte & 127) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 128:
-                break
-        if at + size > len(content):
-            raise InputError(
-                f"{path}: broken protobuf at message {number}, which says {size:,} bytes where "
-                f"{len(content) - at:,} are left. Copy the file again."
-            )
-        yield at, at + size
-        at, number = at + size, number + 1
+def _messages_of(content: bytes, path: Path) -> Iterator[Any]:
+    """Yield the messages of a file, each behind its length: metadata, then nodes."""
+    stream, of_kind = io.BytesIO(content), schema.messages()
+    for number in count():
+        try:
+            message = parse_length_prefixed(of_kind["Node" if number else "GlobalMetadata"], stream)
+        except (DecodeError, EOFError, ValueError):
+            why = f"broken protobuf at message {number}. Copy the file again."
+            why = why if number else "its first message is no Chakra metadata. Give an .et file."
+            raise InputError(f"{path}: {why}") from None
+        if message is None:
+            return
+        yield message
 
 
 def _read(
     columns: Columns, rank: int, path: Path, content: bytes, groups: Mapping[str, tuple[int, ...]]
 ) -> str:
     """Add the nodes of a rank, and return the version of the schema."""
-    spans = list(_message_spans(content, path))
-    version = _version(content[slice(*spans[0])], path)
+    messages = _messages_of(content, path)
+    version = _version(next(messages))
     first, groups = len(columns), dict(groups)
     waits: dict[int, Sequence[int]] = {}
     # In files of older converters control dependencies are the operators around an operator,
     # many of them left out, and an operator may name itself.
     nested = "schema" in version
-    node = schema.messages()["Node"]()
-    for number, (low, high) in enumerate(spans[1:], start=1):
-        try:
-            node.ParseFromString(content[low:high])
-        except DecodeError:
-            raise InputError(
-                f"{path}: broken protobuf at message {number}. Copy the file again."
-            ) from None
+    for node in messages:
         if node.id >= LARGEST:
             raise InputError(f"{path}: node {node.id}; numbers of nodes are below 2^62.")
         if node.id in waits:
@@ -192,14 +177,7 @@ def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence
             columns.link(first + place[dependency], first + place[number])
 
 
-def _version(content: bytes, path: Path) -> str:
-    metadata = schema.messages()["GlobalMetadata"]()
-    try:
-        metadata.ParseFromString(content)
-    except DecodeError:
-        raise InputError(
-            f"{path}: its first message is no Chakra metadata. Give an .et file."
-        ) from None
+def _version(metadata: Any) -> str:
     if metadata.version:
         return str(metadata.version)
     stated = {attribute.name: _value(attribute) for attribute in metadata.attr}
@@ -425,8 +403,7 @@ def write_messages(path: Path, messages: Iterable[Any]) -> None:
     """Write messages, each behind its length."""
     with path.open("wb") as file:
         for message in messages:
-            content = message.SerializeToString()
-            file.write(plain_varint(len(content)) + content)
+            serialize_length_prefixed(message, file)  # type: ignore[arg-type]
 
 
 def _messages(

@@ -489,27 +489,19 @@ def _build(
         if disturbed:
             apart = np.union1d(apart, disturbed.slow_rows(step_program.rank))
         if slowed is None:
-            step_program = _folded(step_program, apart, detail)
+            # The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays
+            # large.
+            few = fold(step_program, apart)
+            large = level == "auto" and automatic(few, detail.faults) == "rank-vector"
+            step_program = step_program if disturbed and large else few
         else:
             classes = equal_ranks(slowed.both, apart)
             step_program, healthy = keep(step_program, classes), keep(slowed.usual, classes)
     if level == "auto":
         untraced = not detail.trace and engine == "fast" and not disturbed
         level = automatic(step_program, detail.faults, exact_vector=untraced)
-    run = ready(
-        *(step_program, cluster, level, others, disturbed),
-        engine=engine,
-        healthy=healthy,
-    )
+    run = ready(step_program, cluster, level, others, disturbed, engine=engine, healthy=healthy)
     return level, step_program, run, None if slowed is None else slowed.crossed
-
-
-def _folded(whole: Program, apart: IntArray, detail: Detail) -> Program:
-    """Return the folded program, or the whole one where the rank vector is to follow stragglers."""
-    # The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays large.
-    folded = fold(whole, apart)
-    large = detail.level == "auto" and automatic(folded, detail.faults) == "rank-vector"
-    return whole if detail.disturbed and large else folded
 
 
 def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> float:

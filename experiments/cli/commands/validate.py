@@ -314,7 +314,9 @@ def _write(run: Run, results: Sequence[Result]) -> None:
     from experiments.figures.validation import scatter
 
     summaries = [{"table": result.name, **result.summary} for result in results]
-    run.table("summary", pd.DataFrame(summaries), title="Summary")
+    rows = sum(summary["rows"] for summary in summaries)
+    said = f"{rows:,} published rows in {len(results)} tables" if len(results) > 1 else ""
+    run.table("summary", pd.DataFrame(summaries), title="Summary", finding=said)
     for result in results:
         stem = Path(result.name).stem
         run.table(f"{stem}_rows", pd.DataFrame(result.rows), title=result.name)

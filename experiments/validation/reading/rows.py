@@ -19,7 +19,7 @@ from experiments.validation.reading.tool_outputs import NEEDED, load_test_rows
 from topologies.arguments import check_names
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import FILES, GRAPHS, cluster
+from topologies.clusters.names import FILES, cluster
 from topologies.errors import InputError, check_choice, excerpt, suggestion
 from topologies.files.reading import csv_lines, csv_rows, read_bytes
 from workloads.kernels.precision import CASTS
@@ -339,7 +339,7 @@ FILES_OF_ROWS = ("model", "cluster")
 """Columns whose cells may name a file, by one of ``ENDINGS`` or the folder of a model."""
 
 
-ENDINGS = (*FILES, *GRAPHS, ".json")
+ENDINGS = (*FILES, ".json")
 
 
 def _beside(row: Row, folder: Path) -> Row:
@@ -586,7 +586,7 @@ def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> C
     """Return enough machines of a name for that many chips; the last may be used in part."""
     # A cluster of a user's file is one machine. The file is read at each call, as it may change.
     place = shipped_clusters().get(name.lower())
-    if place is None and name.endswith(FILES + GRAPHS):
+    if place is None and name.endswith(FILES):
         return cluster(name, catalogue=catalogue)
     return _shipped_machines(place or name.lower(), chips, catalogue)
 

@@ -13,7 +13,6 @@ from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps,
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import exchange, traffic
 from cluster_sim.collectives.few_ranks import far_stages_ps, with_latency_of_stages
-from cluster_sim.engine import simulate
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
@@ -71,14 +70,6 @@ def test_flows_of_racks_counted_together_equal_all_messages(ratio, servers):
     assert together == pytest.approx(run(traffic(machine, src, dst, MB)).total_ps, rel=1e-4)
 
 
-def test_4096_chips_over_an_oversubscribed_clos():
-    machine = racks(4, servers=256)
-    messages = exchange(Call("all-to-all", whole(machine), 2**30))
-    crossing = 2**30 * (4096 - 128) / 4096
-    assert len(messages) < 2 * (4096 // 64) ** 2
-    assert run(messages).total_s >= crossing / (machine.scale_out.bandwidth_bytes_per_s / 4)
-
-
 def test_a_large_all_to_all_between_domains_is_run_as_flows():
     machine = racks(2, servers=64)
     across = exchange_ps(Call("all-to-all", whole(machine), 2**30))
@@ -86,17 +77,9 @@ def test_a_large_all_to_all_between_domains_is_run_as_flows():
     assert duration_ps(Call("all-to-all", whole(machine), 2**30)) == across + start
 
 
-def test_a_group_of_some_chips_of_each_rack():
-    machine = racks(1, servers=8)
-    group = Group(machine, np.add.outer(16 * np.arange(8), [0, 5]).ravel())
-    usable = communication_costs(machine).scale_out_bytes_per_s
-    call = Call("all-to-all", group, 16 * MB)
-    assert exchange_ps(call) == pytest.approx(14 * MB / usable * 1e12 + LATENCY, rel=0.02)
-
-
-@pytest.mark.parametrize("ratio", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_chunks_between_oversubscribed_racks_wait_for_their_uplinks(ratio):
-    machine, size = racks(ratio, radix=16, servers=8), 2**28
+def test_chunks_between_oversubscribed_racks_wait_for_their_uplinks():
+    ratio, size = 4, 2**28
+    machine = racks(ratio, radix=16, servers=8)
     uplink = 16 * machine.scale_out.bandwidth_bytes_per_s / ratio
     between = 2 * (7 / 8) * size / uplink  # each server's shards, round a ring of eight, both ways
     schedule = compose(Call("all-reduce", whole(machine), size), "hierarchical").schedule
@@ -119,21 +102,12 @@ def test_one_chip_of_each_rack_has_the_uplink_to_itself():
         assert times[0] == times[1]
 
 
-@pytest.mark.parametrize(("ratio", "radix"), [(4, 16), (4, 40), (4, 128)])
+@pytest.mark.parametrize(("ratio", "radix"), [(4, 16), (4, 40)])
 @pytest.mark.parametrize("op", ["all-gather", "all-reduce"])
 def test_folded_domains_feel_thin_racks_as_all_of_them_do(ratio, radix, op):
     group = whole(racks(ratio, radix=radix, servers=16))
     unfolded = run(compose(Call(op, group, 2**27), "hierarchical").schedule).total_ps
     assert duration_ps(Call(op, group, 2**27), "hierarchical") == pytest.approx(unfolded, rel=0.03)
-
-
-def test_both_engines_agree_on_oversubscribed_racks():
-    machine = racks(4, radix=16, servers=4)
-    group = Group(machine, np.add.outer(16 * np.arange(4), [0, 1, 4]).ravel(), 2)
-    schedule = compose(Call("all-to-all", group, MB), "direct").schedule
-    assert any(name.startswith("ToR-up") for name in schedule.resources.names())
-    fast, reference = simulate(schedule), simulate(schedule, engine="reference")
-    np.testing.assert_array_equal(fast.end_ps, reference.end_ps)
 
 
 @pytest.mark.parametrize(("servers", "cores"), [(2, 1), (2, 4), (3, 1)])
@@ -156,17 +130,12 @@ def two_buildings(ratio: int) -> Cluster:
     return Cluster("own", Switch(1, RATE, 0), "", 8, fabric, plain=True)
 
 
-def test_only_the_far_stage_pays_the_way_to_another_building() -> None:
-    where = two_buildings(1)
-    even = with_latency_of_stages(Group(where, range(8)), np.arange(8), [2, 2, 2])
-    assert even.scale_out is not None
-    assert even.scale_out.latency_ps == -(-(3 * LATENCY_PS + AWAY_PS) // 3)
-
-
 @pytest.mark.parametrize("ratio", [1, 2, 7])
 def test_the_far_stage_takes_longer_by_what_leaves_a_building(ratio: int) -> None:
     """The third of three halvings has an eighth of the bytes, there and back."""
     where = two_buildings(ratio)
+    even = with_latency_of_stages(Group(where, range(8)), np.arange(8), [2, 2, 2])
+    assert even.scale_out.latency_ps == -(-(3 * LATENCY_PS + AWAY_PS) // 3)  # one stage of three
     call = CollectiveCall("all-reduce", Group(where, range(8)), 8 * GB)
     costs = communication_costs(where)
     longer_ps = far_stages_ps(call, costs, np.arange(8)[:, None], [2, 2, 2])
@@ -183,10 +152,6 @@ def test_across_buildings_takes_longer_than_within_and_across_sites_longer_still
         ("rainier", {"rainier.sites": "three-campuses"}),
     )
     clusters = [cluster(name, catalogue=catalogue.with_variants(rows)) for name, rows in changes]
-    for size_bytes in (4096, 2**30):
-        times = [
-            cs.collective_time("all-reduce", each, size_bytes=size_bytes).time_ps
-            for each in clusters
-        ]
-        assert times == sorted(times)
-        assert times[0] < times[1] < times[3]
+    times = [cs.collective_time("all-reduce", each, size_bytes=2**30).time_ps for each in clusters]
+    assert times == sorted(times)
+    assert times[0] < times[1] < times[3]

@@ -90,7 +90,6 @@ def some_groups(machine: Cluster, draw: np.random.Generator) -> Iterator[IntArra
 MACHINES = {
     "even torus": lambda: racks(torus(4, 4, 2), 1),
     "uneven torus": lambda: racks(torus(5, 4), 1),
-    "odd torus": lambda: racks(torus(3, 5, 1), 1),
     "grid": lambda: racks(torus(6, 3, open_axis=0), 1),
     "racks": lambda: racks(torus(2, 2), 13),
     "thin racks": lambda: racks(torus(3), 11, over=3),
@@ -105,7 +104,7 @@ MACHINES = {
     ),
     "servers": lambda: cluster("trn2.48xlarge:40"),
     "split domains": lambda: replace(racks(torus(4, 2), 5), chips_per_server=2),
-    "nvlink": lambda: cluster("gb300-nvl72:2"),
+    "switched domains": lambda: cluster("gb300-nvl72:2"),
 }
 
 
@@ -118,10 +117,9 @@ def test_groups_of_one_geometry_take_equally_long(name: str) -> None:
         alike[Geometry(group)][chips.tobytes()] = group
     several = [list(groups.values()) for groups in alike.values() if len(groups) > 1]
     assert several
-    for first, *others in several[:4]:
+    for first, *others in several[:3]:
         kind = str(draw.choice(KINDS))
-        for other in others[:2]:
-            assert alone_ps(kind, first) == alone_ps(kind, other), (kind, first, other)
+        assert alone_ps(kind, first) == alone_ps(kind, others[0]), (kind, first, others[0])
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -163,25 +161,20 @@ def test_irregular_groups_of_an_ultraserver_take_their_own_time() -> None:
     assert alone_ps("all-gather", here) == alone_ps("all-gather", even)
 
 
-def test_servers_under_one_switch_are_nearer_than_those_under_two() -> None:
-    machine = cluster("trn2.48xlarge:64")
-    below = clos(machine)[1][0].chips
-    near, far = ([below - 32, below - 16], [below - 16, below])
-    times = [
-        collective_time("all-gather", Group(machine, chips), size_bytes=2**20).time_ps
-        for chips in (near, far)
-    ]
-    assert times[1] - times[0] == 10**6  # the climb to the leaf
-
-
-def test_racks_that_share_thin_uplinks_are_told_apart() -> None:
-    machine = racks(torus(2, 2), 12, over=3)
-    below = clos(machine)[1][0].chips
-    within, across = (Group(machine, begin + np.arange(below)) for begin in (0, below // 2))
-    times = [
-        collective_time("all-to-all", one, size_bytes=2**24).time_ps for one in (within, across)
-    ]
-    assert times[1] > times[0]
+def test_groups_under_one_switch_are_nearer_than_those_under_two() -> None:
+    servers, thin = cluster("trn2.48xlarge:64"), racks(torus(2, 2), 12, over=3)
+    of_servers, of_thin = (clos(machine)[1][0].chips for machine in (servers, thin))
+    near, far, within, across = (
+        collective_time(kind, Group(machine, chips), size_bytes=2**24).time_ps
+        for kind, machine, chips in (
+            ("all-gather", servers, [of_servers - 32, of_servers - 16]),
+            ("all-gather", servers, [of_servers - 16, of_servers]),
+            ("all-to-all", thin, np.arange(of_thin)),
+            ("all-to-all", thin, of_thin // 2 + np.arange(of_thin)),
+        )
+    )
+    assert far - near == 10**6  # the climb to the leaf
+    assert across > within  # thin uplinks are shared
 
 
 def test_groups_in_other_orders_have_other_geometries() -> None:
@@ -208,23 +201,21 @@ def test_groups_on_one_switch_are_alike_in_their_order() -> None:
 @pytest.mark.parametrize(
     "name", [name for name, machine in MACHINES.items() if machine().domains > 1]
 )
-@pytest.mark.parametrize("kinds", [1, pytest.param(len(KINDS), marks=pytest.mark.slow)])
-def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(
-    name: str, kinds: int
-) -> None:
+def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(name: str) -> None:
     """Pipelines send between chips at any places of two domains, all in the same time."""
     machine, draw = MACHINES[name](), np.random.default_rng(2)
     each, domains = machine.chips_per_domain, machine.domains
     alike: dict[Geometry, list[Group]] = defaultdict(list)
     for ranks in range(2, min(domains, 4) + 1):
-        for _ in range(12):
+        for _ in range(9):
             domain = draw.choice(domains, ranks, replace=False)
             group = Group(machine, domain * each + draw.integers(each, size=ranks))
             alike[Geometry(group)].append(group)
     assert max(map(len, alike.values())) > 1
     for first, *others in alike.values():
-        for kind in draw.choice(KINDS, kinds, replace=False) if others else ():
-            assert alone_ps(kind, first) == alone_ps(kind, others[-1]), (kind, first, others[-1])
+        kind = str(draw.choice(KINDS))
+        for other in others[-1:]:
+            assert alone_ps(kind, first) == alone_ps(kind, other), (kind, first, other)
 
 
 def test_sends_between_stages_of_trn3_are_timed_once_for_each_kind_of_way() -> None:

@@ -34,9 +34,6 @@ def test_kept_shares_are_those_that_were_solved(
         assert torus.shares.__wrapped__(*BOX) == solved
     kept.write_bytes(kept.read_bytes()[:-5])
     assert torus.shares.__wrapped__(*BOX) == solved
-
-
-def test_a_single_axis_has_one_order() -> None:
     assert torus.shares((8,), (5,)) == torus._evenest((8,), (5,)) == (((0,), torus.WHOLE),)
 
 

@@ -29,22 +29,23 @@ from topologies.errors import InputError
 
 RINGS = {"ring": one_ring, "multi-ring": all_rings}
 MACHINES = (
-    ("trn2.48xlarge", 1),
-    ("trn2.48xlarge", 4),  # memory limits the messages, which are flows
-    ("trn1.32xlarge", 2),
-    ("mesh:5", 1),
-    ("switch:4", 1),  # each message crosses two links
-    ("torus:3x4", 1),
+    ("trn2.48xlarge", 16, 1),
+    ("trn2.48xlarge", 4, 4),  # memory limits the messages, which are flows
+    ("trn1.32xlarge", 4, 2),
+    ("mesh:5", 5, 1),
+    ("switch:4", 4, 1),  # each message crosses two links
+    ("torus:3x4", 12, 1),
 )
+"""Name, chips and ranks per chip."""
 
 
 @pytest.mark.parametrize("kind", RING_KINDS)
 @pytest.mark.parametrize("name", RINGS)
-@pytest.mark.parametrize(("machine", "cores"), MACHINES)
+@pytest.mark.parametrize(("machine", "chips", "cores"), MACHINES)
 def test_rounds_of_a_ring_have_the_time_of_all_messages(
-    machine: str, cores: int, name: str, kind: str
+    machine: str, chips: int, cores: int, name: str, kind: str
 ) -> None:
-    group = whole(named(machine), cores)
+    group = Group(named(machine), range(chips), cores)
     costs = communication_costs(group.cluster)
     for size_bytes in (0, 1, group.ranks << 20, 10**7 + 3):  # even and uneven parts
         call = CollectiveCall(kind, group, size_bytes)
@@ -66,10 +67,10 @@ def test_rounds_of_a_ring_have_the_time_of_all_messages(
     slices=st.integers(1, 4),
 )
 def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
-    machine: tuple[str, int], name: str, kind: str, size_bytes: int, slices: int
+    machine: tuple[str, int, int], name: str, kind: str, size_bytes: int, slices: int
 ) -> None:
     """Op by op, also where blocks differ by a byte or some are empty."""
-    group = whole(named(machine[0]), machine[1])
+    group = Group(named(machine[0]), range(machine[1]), machine[2])
     call = CollectiveCall(kind, group, size_bytes)
     costs = replace(communication_costs(group.cluster), slices=slices)
     rounds = ring.in_rounds(call, costs, RINGS[name](group))
@@ -79,9 +80,8 @@ def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
     ops, edges = rounds_written_out(rounds), built.edges
     for column in ("kind", "resource", "duration_ps", "size_bytes", "priority"):
         assert np.array_equal(getattr(ops, column), getattr(built, column)), column
-    assert np.array_equal(ops.edges.ptr, edges.ptr)
-    assert np.array_equal(ops.edges.dst, edges.dst)
-    assert np.array_equal(ops.edges.lag_ps, edges.lag_ps)
+    for column in ("ptr", "dst", "lag_ps"):
+        assert np.array_equal(getattr(ops.edges, column), getattr(edges, column)), column
     assert np.array_equal(ops.edges.start_mask(), edges.start_mask())
     for column in ("op", "cap_bytes_per_s", "ptr", "resource", "weight"):
         assert np.array_equal(getattr(ops.flows, column), getattr(built.flows, column)), column
@@ -115,13 +115,10 @@ def test_a_ring_of_many_messages_stands_for_its_schedule(monkeypatch: pytest.Mon
     assert algorithm.stands_for(call, costs) == run(compose(call, algorithm).schedule).total_ps
 
 
-@pytest.mark.parametrize("size_bytes", [300 << 10, 10**6 + 7])
 @pytest.mark.parametrize("shape", ["ring:300", "mesh:300"])
-def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(
-    shape: str, size_bytes: int
-) -> None:
+def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(shape: str) -> None:
     chips = whole(cluster(shape, bandwidth="100GB/s", latency="1us"))
-    call = CollectiveCall("all-reduce", chips, size_bytes)
+    call = CollectiveCall("all-reduce", chips, 10**6 + 7)
     watched, trace = measure(call, "ring")
     row, short = measure(call, "ring", watched=False)
     assert (len(trace) > 2 * 299 * 300, len(short)) == (True, 302)
@@ -133,9 +130,7 @@ def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(
 
 @pytest.mark.parametrize("kind", RING_KINDS)
 @pytest.mark.parametrize("size_bytes", [2**22, 2**28])
-def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(
-    kind: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(kind: str, size_bytes: int) -> None:
     """Two ranks of each server lie in alternate halves of it, so that no server stands for all."""
     servers = cluster("trn2.48xlarge:192")
     costs = communication_costs(servers)
@@ -143,25 +138,14 @@ def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(
     for ranks, most_ps in ((64, 0), (96, 0), (84, servers.scale_out.climb_ps[-1])):
         chips = (24 * np.arange(ranks)[:, None] + [0, 3]).ravel()
         call = CollectiveCall(kind, Group(servers, chips), size_bytes)
-        assert len(ring._with_all_hops(call.group)) == 32
-        few_ps = ring._few_rounds_ps(
-            call, costs, servers, ring._with_all_hops(call.group), call.ranks
+        few = ring._with_all_hops(call.group)
+        assert len(few) == 32
+        few_ps, whole_ps = (
+            ring._few_rounds_ps(call, costs, servers, chosen, call.ranks)
+            for chosen in (few, call.group.chip_of_rank)
         )
-        with monkeypatch.context() as patched:
-            patched.setattr(ring, "_with_all_hops", lambda group: group.chip_of_rank)
-            assert (
-                abs(
-                    few_ps
-                    - ring._few_rounds_ps(
-                        call, costs, servers, ring._with_all_hops(call.group), call.ranks
-                    )
-                )
-                <= most_ps
-            )
-
-
-def test_a_ring_that_does_not_repeat_is_run_whole() -> None:
-    chips = np.array([*range(0, 1024, 16), 1025])
+        assert abs(few_ps - whole_ps) <= most_ps
+    chips = np.array([*range(0, 1024, 16), 1025])  # which do not repeat
     group = Group(cluster("trn2.48xlarge:128"), chips)
     assert ring._with_all_hops(group).tolist() == chips.tolist()
 

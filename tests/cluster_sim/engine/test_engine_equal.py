@@ -22,11 +22,11 @@ thousands = settings(few, max_examples=2000)
 
 
 def check_engines(schedule: Schedule) -> None:
-    """Both engines say the same, or both refuse."""
     check_runs(schedule)
 
 
 def check_runs(schedule: Schedule, **options: object) -> None:
+    """Both engines say the same, or both refuse."""
     results: list[object] = []
     for engine in ("reference", "fast"):
         try:
@@ -89,13 +89,6 @@ def test_engines_keep_the_rules_on_random_schedules(data: st.DataObject) -> None
     assert violations(Trace(schedule, times), faults=faults is not None) == []
 
 
-@pytest.mark.parametrize("engine", ["reference", "fast"])
-def test_ten_runs_are_one(engine: str) -> None:
-    schedule = crowd(300)
-    first = outcome(simulate(schedule, engine=engine))
-    assert all(outcome(simulate(schedule, engine=engine)) == first for _ in range(9))
-
-
 @given(st.data())
 def test_op_numbers_matter_for_nothing_but_ties(data: st.DataObject) -> None:
     """Ops with different priorities keep their times under other numbers."""
@@ -155,6 +148,9 @@ def crowd_resources(count: int) -> Resources:
     return Resources.table("engine", np.arange(count), slots=np.arange(count) % 3 + 1)
 
 
-@pytest.mark.parametrize("ops", [300, 3000])
+@pytest.mark.parametrize("ops", [300, 2000])
 def test_engines_agree_in_a_crowd(ops: int) -> None:
     check_engines(crowd(ops))
+    for engine in ("reference", "fast"):
+        runs = [outcome(simulate(crowd(ops), engine=engine)) for _ in range(2)]
+        assert runs[0] == runs[1]

@@ -16,7 +16,7 @@ from cluster_sim.engine.times import HorizonError
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule
 from tests.support.examples import examples
-from tests.support.schedules import fault_tables, schedules
+from tests.support.schedules import fault_tables, outcome, schedules
 
 few = examples(150)
 thousands = settings(few, max_examples=5000)
@@ -73,8 +73,7 @@ def check_same(table: Schedule, faults: Faults | None = None) -> None:
             simulate(table, faults=faults)
         return
     times = simulate(table, faults=faults)
-    for name in ("ready_ps", "start_ps", "end_ps"):
-        assert getattr(times, name).tolist() == getattr(expected, name).tolist(), name
+    assert outcome(times) == outcome(expected)
 
 
 def check_seed(seed: int) -> None:
@@ -84,7 +83,7 @@ def check_seed(seed: int) -> None:
 def check_faults(data: st.DataObject) -> None:
     """The same for flows among other ops, under faults."""
     table = data.draw(schedules(most_ops=20))
-    check_same(table, data.draw(st.none() | fault_tables(table)))
+    check_same(table, faults=data.draw(st.none() | fault_tables(table)))
 
 
 test_random_flows = few(given(st.integers(0, 2**32))(check_seed))
@@ -95,8 +94,8 @@ test_flows_under_faults_long = pytest.mark.slow(thousands(given(st.data())(check
 
 @pytest.mark.parametrize("oversubscription", [1, 4])
 def test_random_flows_over_a_clos(oversubscription: int) -> None:
-    """Several hundred flows in one component."""
-    check_same(flows_over_clos(400, 64, 16, oversubscription))
+    """Many flows in one component."""
+    check_same(flows_over_clos(160, 64, 16, oversubscription))
 
 
 def test_a_solve_looks_at_what_changes() -> None:
@@ -106,24 +105,3 @@ def test_a_solve_looks_at_what_changes() -> None:
     assert 0 < run.streams.solver.sizes[VISITED] < whole // 4
 
 
-def test_flows_of_a_class_that_come_out_of_order_end_in_order() -> None:
-    """Later flows of one class that have less to move end first; equal ones end together."""
-    flows = 9
-    size = np.array([90, 50, 70, 50, 10, 90, 20, 50, 60])
-    table = schedule(
-        OpColumns(kind=[JOIN] + [FLOW] * flows, size_bytes=np.r_[0, size]),
-        edges=Edges.from_pairs(
-            flows + 1, np.zeros(flows, np.int64), np.arange(flows) + 1, np.zeros(flows, np.int64)
-        ),
-        resources=Resources.table("link", [0], slots=0, capacity=1000),
-        flows=Flows(
-            op=np.arange(1, flows + 1, dtype=np.int32),
-            cap_bytes_per_s=np.full(flows, 10**6),
-            ptr=np.arange(flows + 1),
-            resource=np.zeros(flows, np.int32),
-            weight=np.ones(flows, np.int32),
-        ),
-    )
-    end = simulate(table).end_ps[1:]
-    assert end.tolist() == simulate(table, engine="reference").end_ps[1:].tolist()
-    assert (np.argsort(size, kind="stable") == np.argsort(end, kind="stable")).all()

@@ -17,7 +17,6 @@ from cluster_sim.engine.compiler.jit import (
     Code,
     Entry,
     Part,
-    _address,
     _flatten,
     compiled,
     ingredients,
@@ -73,14 +72,6 @@ def fetched(values: np.ndarray[Any, Any], last: int) -> int:
     return last
 
 
-def test_the_address_of_an_array_is_the_one_that_numpy_tells() -> None:
-    values = np.arange(24, dtype=np.int16).reshape(4, 6)
-    frozen = values.copy()
-    frozen.flags.writeable = False
-    for array in (values, values[1:, 2:], values.T, values[:0], frozen, np.zeros(0), np.array(5)):
-        assert _address(array) == array.ctypes.data
-
-
 def test_prefetch_changes_nothing_and_may_name_what_lies_behind_the_last_entry() -> None:
     values = np.arange(3)
     assert fetched(values, 3) == 3
@@ -125,6 +116,8 @@ def test_lean_code_takes_an_index_as_it_is() -> None:
     assert checked(values[5:], -1) == 19  # from the end, as in Python
     assert plain(values[5:], -1) == 14  # what stands before
     assert parts(plain) != parts(checked)
+    with pytest.raises(TypeError, match="lean code takes arrays in C order"):
+        plain(values[::2], 3)
 
 
 @lean
@@ -151,11 +144,6 @@ def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept
     assert (rows[0, 0], small.tolist()) == (255 << 40, [254, 255])
 
 
-def test_lean_code_refuses_an_array_that_is_not_in_c_order() -> None:
-    with pytest.raises(TypeError, match="lean code takes arrays in C order"):
-        lean(picked)(np.arange(10)[::2], 3)
-
-
 @internal
 def added(value: int, other: int) -> int:
     """Sum of two numbers."""
@@ -173,18 +161,6 @@ def test_a_function_is_compiled_once_for_all_constants() -> None:
     assert isinstance(added, Part)
     code_of(seven, 2)
     assert len(added.dispatcher.overloads) == 1
-
-
-def test_numba_compiles_other_code_of_the_process_as_ever() -> None:
-    from numba import njit
-
-    code_of(seven, 2)  # leaves numba's functions of its own, such as max, not ready to run
-
-    @njit
-    def highest(values: np.ndarray[Any, Any]) -> int:
-        return max(values[0], values[-1])
-
-    assert highest(np.array([1, 5])) == 5
 
 
 def parts(function: Callable[..., Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Max-min fair rates (rule 7) equal hand-made cases and those of an independent linear program."""
+"""Max-min fair rates (rule 7) equal hand-made cases, and no flow could have more."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from cluster_sim.engine import max_min_rates
 from cluster_sim.engine.shared_rates.tables import UNLIMITED, classify
 from cluster_sim.schedule.table import Flows
-from tests.support.examples import examples
 
 GB = 10**9
 
@@ -62,53 +60,38 @@ def cases(draw: st.DrawFn, unit: int = 1) -> Case:
     )
 
 
-def test_incast() -> None:
-    assert plain([100] * 9, [[sender, 8] for sender in range(8)]) == [12] * 8  # 12.5, rounded down
+LEAF_UP, LEAF_DOWN = 32, 33
+CROSSING = [[chip, LEAF_UP, LEAF_DOWN, 24 + chip] for chip in range(8)]
+STAYING = [[8 + chip, 16 + chip] for chip in range(8)]
 
 
-def test_parking_lot() -> None:
-    # One flow over all three links, one more on each: the narrowest link sets the long flow.
-    assert plain([100, 60, 90], [[0, 1, 2], [0], [1], [2]]) == [30, 70, 30, 60]
+@pytest.mark.parametrize(
+    ("capacity", "paths", "rates"),
+    [
+        # Incast: 12.5 each, rounded down.
+        ([100] * 9, [[sender, 8] for sender in range(8)], [12] * 8),
+        # One flow over three links, one more on each: the narrowest link sets the long flow.
+        ([100, 60, 90], [[0, 1, 2], [0], [1], [2]], [30, 70, 30, 60]),
+        # Two leaves of 8 chips at 100 GB/s, up-links of 800 / 4 GB/s. 8 flows cross, 8 stay.
+        ([100 * GB] * 32 + [200 * GB] * 2, CROSSING + STAYING, [25 * GB] * 8 + [100 * GB] * 8),
+        # Disjoint components do not touch each other.
+        ([10, 3, 7, 9], [[0], [0, 1], [2], [2], [3]], [7, 3, 3, 3, 9]),
+        # Too many flows for a resource get nothing.
+        ([2, 5], [[0, 1], [0], [0], [1]], [0, 0, 0, 5]),
+        # Both are full at 2 (5 // 2): the flow of one must not give the other's a bit more.
+        ([4, 5], [[0, 1], [0], [1]], [2, 2, 2]),
+    ],
+)
+def test_rates_by_hand(capacity: list[int], paths: list[list[int]], rates: list[int]) -> None:
+    assert plain(capacity, paths) == rates
 
 
-def test_two_tiers_oversubscribed_four_to_one() -> None:
-    # Two leaves of 8 chips at 100 GB/s, up-links of 800 / 4 GB/s. 8 flows cross, 8 stay.
-    leaf_up, leaf_down = 32, 33
-    crossing = [[chip, leaf_up, leaf_down, 24 + chip] for chip in range(8)]
-    staying = [[8 + chip, 16 + chip] for chip in range(8)]
-    rates = plain([100 * GB] * 32 + [200 * GB] * 2, crossing + staying)
-    assert rates == [25 * GB] * 8 + [100 * GB] * 8
-
-
-def test_disjoint_components_do_not_touch_each_other() -> None:
-    one, other = [[0], [0, 1]], [[2], [2], [3]]
-    together = plain([10, 3, 7, 9], one + other)
-    assert together == plain([10, 3], one) + plain([7, 9], [[0], [0], [1]])
-
-
-def test_an_idle_cap_leaves_the_rest_to_others() -> None:
+def test_caps_and_weights_by_hand() -> None:
+    # An idle cap leaves the rest to others; a flow over nothing runs at its cap.
     assert Case([100], [[0]] * 3, [[1]] * 3, [10, UNLIMITED, 50]).rates() == [10, 45, 45]
-
-
-def test_a_weight_takes_so_many_units() -> None:
+    assert max_min_rates([7], [0, 0, 1], [0], cap_bytes_per_s=[3, 9]).tolist() == [3, 7]
     # Equal rates x with 3x + x = 100: fair is the rate, not what it takes.
     assert Case([100], [[0]] * 2, [[3], [1]], [UNLIMITED] * 2).rates() == [25, 25]
-
-
-def test_too_many_flows_for_a_resource_get_nothing() -> None:
-    assert plain([2, 5], [[0, 1], [0], [0], [1]]) == [0, 0, 0, 5]
-
-
-def test_everything_full_at_one_level_is_settled_at_once() -> None:
-    # Both links are full at 2 (5 // 2); the flow of one must not give the other's flow a bit more.
-    assert plain([4, 5], [[0, 1], [0], [1]]) == [2, 2, 2]
-
-
-def test_a_flow_over_nothing_runs_at_its_cap() -> None:
-    assert max_min_rates([7], [0, 0, 1], [0], cap_bytes_per_s=[3, 9]).tolist() == [3, 7]
-
-
-def test_no_flow_at_all() -> None:
     assert max_min_rates([7], [0], np.empty(0, np.int32)).tolist() == []
 
 
@@ -185,58 +168,6 @@ def is_bottleneck(case: Case, rates: list[int], flow: int, resource: int) -> boo
     as_fast = sum(w for f, w in on(case, resource) if rates[f] == rates[flow])
     none_faster = all(rates[f] <= rates[flow] for f, _ in on(case, resource))
     return none_faster and higher + as_fast > case.capacity[resource]
-
-
-@examples(60)
-@given(cases(unit=10**9))
-def test_rates_are_those_of_linear_programs(case: Case) -> None:
-    """Raise the smallest rate as far as it goes, hold those that are stuck, and so on."""
-    np.testing.assert_allclose(case.rates(), by_linear_programs(case), rtol=1e-6)
-
-
-def by_linear_programs(case: Case) -> list[float]:
-    flows, unit = len(case.paths), 1e9
-    usage = np.zeros((len(case.capacity), flows))
-    for resource in range(len(case.capacity)):
-        for flow, weight in on(case, resource):
-            usage[resource, flow] = weight
-    bounds_up = [min(cap / unit, 1e6) for cap in case.caps]
-    held: dict[int, float] = {}
-    while len(held) < flows:
-        rising = [flow for flow in range(flows) if flow not in held]
-        level = highest(case, usage, bounds_up, held, dict.fromkeys(rising, 0.0), rising)
-        for flow in rising:
-            floor = dict.fromkeys(rising, level)
-            if highest(case, usage, bounds_up, held, floor, [flow]) < level + 1e-7:
-                held[flow] = level
-    return [held[flow] * unit for flow in range(flows)]
-
-
-def highest(
-    case: Case,
-    usage: np.ndarray,
-    bounds_up: list[float],
-    held: dict[int, float],
-    floor: dict[int, float],
-    raised: list[int],
-) -> float:
-    """Highest common rate of some flows, the others at least at their floors."""
-    flows = len(bounds_up)
-    bounds = [
-        (held[f], held[f]) if f in held else (floor[f] - 1e-9, bounds_up[f]) for f in range(flows)
-    ]
-    above = np.zeros((len(raised), flows + 1))
-    above[range(len(raised)), raised] = -1
-    above[:, -1] = 1
-    solved = linprog(
-        np.r_[np.zeros(flows), -1],
-        A_ub=np.vstack([np.c_[usage, np.zeros(len(usage))], above]),
-        b_ub=np.r_[np.array(case.capacity) / 1e9, np.zeros(len(raised))],
-        bounds=[*bounds, (0, None)],
-        method="highs",
-    )
-    assert solved.success, solved.message
-    return float(solved.x[-1])
 
 
 def test_equal_flows_are_one_class_and_different_ones_are_not() -> None:

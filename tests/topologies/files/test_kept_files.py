@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -27,14 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     kept_files.folders.cache_clear()
 
 
-def test_a_kept_file_reads_back(folder: Path) -> None:
-    assert kept_files.read("a-1") is None
-    kept_files.keep("a-1", b"one\ntwo")
-    assert kept_files.read("a-1") == b"one\ntwo"
-
-
 @pytest.mark.parametrize("damage", [b"", b"x", b"0123\ncontent"])
 def test_a_damaged_file_counts_as_missing_and_is_replaced(folder: Path, damage: bytes) -> None:
+    assert kept_files.read("a-1") is None
     kept_files.keep("a-1", b"content")
     whole = (folder / "a-1").read_bytes()
     for broken in (damage, whole[:-1], whole + b"x"):
@@ -48,11 +44,10 @@ def test_a_newer_file_replaces_older_ones_of_its_kind(folder: Path) -> None:
     for name in ("a-1", "a-2", "b-1"):
         kept_files.keep(name, b"", replaces=f"{name[0]}-*")
     assert sorted(path.name for path in folder.iterdir()) == ["a-2", "b-1"]
-
-
-def test_a_folder_that_cannot_be_made_is_no_failure(folder: Path) -> None:
+    assert kept_files.digest("ab", "c") != kept_files.digest("a", "bc")
+    shutil.rmtree(folder)
     folder.write_text("a file stands where the folder should")
-    kept_files.keep("a-1", b"content")
+    kept_files.keep("a-1", b"content")  # which is no failure
     assert kept_files.read("a-1") is None
 
 
@@ -103,9 +98,7 @@ def test_files_are_made_private_whatever_the_mask_is(
     assert (open_folder / "a-1").stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize(
-    "document", [None, [], {}, ["x", []], ["x", [[1]]], [1, 2, 3], "", [["a"], [["b"]]]]
-)
+@pytest.mark.parametrize("document", [None, {}, ["x", []], ["x", [[1]]], [["a"], [["b"]]]])
 def test_a_whole_file_of_another_form_is_made_again(folder: Path, document: Any) -> None:
     from cluster_sim.collectives.algorithms import torus
 
@@ -129,10 +122,6 @@ def test_a_killed_writer_leaves_nothing_for_long(folder: Path) -> None:
     dead.write_bytes(b"half")
     kept_files.keep("a-2", b"content")
     assert sorted(path.name for path in folder.iterdir()) == ["a-1", "a-2"]
-
-
-def test_parts_are_told_apart_by_their_borders() -> None:
-    assert kept_files.digest("ab", "c") != kept_files.digest("a", "bc")
 
 
 @dataclass(frozen=True)
@@ -172,13 +161,9 @@ def test_the_digest_of_the_catalogue_is_kept_with_it(
 ) -> None:
     digest, rows = shipped_rows()
     assert digest == catalogue.digest_of(reversed(rows))
-    monkeypatch.delattr(catalogue, "read_entries")
-    assert shipped_rows() == (digest, rows)
-
-
-def test_the_kept_catalogue_is_the_parsed_one(folder: Path) -> None:
-    parsed = shipped_rows()
     (kept,) = folder.iterdir()
-    assert shipped_rows() == parsed
+    with monkeypatch.context() as without:
+        without.delattr(catalogue, "read_entries")
+        assert shipped_rows() == (digest, rows)
     kept.write_bytes(kept.read_bytes()[:1000])
-    assert shipped_rows() == parsed
+    assert shipped_rows() == (digest, rows)

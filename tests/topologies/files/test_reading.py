@@ -21,6 +21,8 @@ def test_text_is_read_without_its_mark(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\n")
     assert read_text(path, limit_bytes=100) == "one\n"
+    path.write_bytes(b"a\xffb")  # as programs printed
+    assert read_text(path, limit_bytes=10, lenient=True) == "a\N{REPLACEMENT CHARACTER}b"
 
 
 @pytest.mark.parametrize(
@@ -41,32 +43,6 @@ def test_an_unreadable_file_is_refused_in_one_line(
         read_text(path, limit_bytes=10, name="the list", remedy="Cut it.")
 
 
-def test_what_programs_printed_is_read_all_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"a\xffb")
-    assert read_text(path, limit_bytes=10, lenient=True) == "a�b"
-
-
-def test_a_like_name_is_suggested(tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").touch()
-    message = no_such_file(tmp_path / "sudy.yaml")
-    assert message == (
-        f"there is no such file in {tmp_path}. Did you mean study.yaml? Correct the path."
-    )
-
-
-def test_files_of_the_same_kind_are_listed(tmp_path: Path) -> None:
-    for name in ("a.csv", "b.csv", "c.csv", "d.csv", "e.csv", "f.txt"):
-        (tmp_path / name).touch()
-    message = no_such_file(tmp_path / "measurements.csv")
-    assert "which holds a.csv, b.csv, c.csv and 2 more .csv files. Correct" in message
-
-
-def test_the_first_folder_that_is_missing_is_named(tmp_path: Path) -> None:
-    message = no_such_file(tmp_path / "a" / "b" / "c.csv")
-    assert message == f"there is no folder {tmp_path / 'a'}. Correct the path."
-
-
 @pytest.mark.parametrize("name", ["x" * 5000 + "/y", "a\x00b/c", "\x1b[31m/red"])
 def test_names_that_no_file_can_have_are_printed_harmlessly(tmp_path: Path, name: str) -> None:
     message = no_such_file(tmp_path / name)
@@ -74,14 +50,25 @@ def test_names_that_no_file_can_have_are_printed_harmlessly(tmp_path: Path, name
     assert len(message) < 400
 
 
-def test_a_crowded_folder_is_not_read_to_its_end(
+def test_a_file_that_is_not_there_is_told_with_what_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "study.yaml").touch()
+    assert no_such_file(tmp_path / "sudy.yaml") == (
+        f"there is no such file in {tmp_path}. Did you mean study.yaml? Correct the path."
+    )
+    folder = no_such_file(tmp_path / "a" / "b" / "c.csv")
+    assert folder == f"there is no folder {tmp_path / 'a'}. Correct the path."
+    for name in ("a.csv", "b.csv", "c.csv", "d.csv", "e.csv", "f.txt"):
+        (tmp_path / name).touch()
+    message = no_such_file(tmp_path / "measurements.csv")
+    assert "which holds a.csv, b.csv, c.csv and 2 more .csv files. Correct" in message
     monkeypatch.setattr("topologies.files.reading.MOST_ENTRIES", 5)
     assert MOST_ENTRIES > 5
-    for number in range(20):
-        (tmp_path / f"{number}.csv").touch()
-    assert "and 2 more .csv files" in no_such_file(tmp_path / "measurements.csv")
+    (tmp_path / "crowded").mkdir()
+    for number in range(20):  # of which not all are read
+        (tmp_path / "crowded" / f"{number}.csv").touch()
+    assert "and 2 more .csv files" in no_such_file(tmp_path / "crowded" / "measurements.csv")
 
 
 def test_arrow_arrays_are_those_that_arrow_makes() -> None:
@@ -101,9 +88,6 @@ def test_no_cell_of_text_is_a_formula(texts: list[str]) -> None:
         number = cell.rstrip("% ").lstrip("+-")
         assert not cell.startswith(("=", "@", "\t")), cell
         assert cell[:1] not in "+-" or not number or set(number) <= set("0123456789."), cell
-
-
-def test_marked_text_reads_back() -> None:
     names = ["=1+1", "@x", "-O2", "plain", "'quoted", "-3 %"]
     assert [as_named(as_text(name)) for name in names] == names
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,7 +42,6 @@ from workloads.confidence.split_conformal import (
     DOUBLED,
     MOST,
     generation,
-    half_width,
     interval,
     margin,
     ratio_half_width,
@@ -154,14 +155,6 @@ def test_a_ratio_widens_as_a_value_does() -> None:
     assert margin(seen, larger, residuals) == margin(larger, seen, residuals) == wider
 
 
-def test_times_of_different_kinds_share_nothing_that_was_measured() -> None:
-    residuals = shipped_residuals()
-    tensor = Prediction(TENSOR, "h100", 8, 1, 64)
-    sharded = Prediction("training.sharded", "h100", 1, 1, 64)
-    alone = max(half_width(each, residuals) for each in (tensor, sharded))
-    assert margin(tensor, sharded) == margin(sharded, tensor) == alone
-
-
 def test_plain_shapes_are_the_model_itself() -> None:
     ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
     assert collective_interval(ring, 8, 2**20, 1.0) == Interval(1.0, 1.0, basis=_exact())
@@ -257,28 +250,16 @@ def test_a_mixture_of_one_part_is_that_part(share: float, centre: float) -> None
     assert ends == pytest.approx((centre * math.exp(-0.2), centre * math.exp(0.2)))
 
 
-def test_weight_width() -> None:
-    assert (weight_width("mxfp4"), weight_width("bf16")) == ("4 bits", "16 bits")
-
-
-def test_kernels_assumed() -> None:
-    assert (kernels_assumed("h100"), kernels_assumed("trn3")) == (False, True)
-
-
-def test_kernel_kind() -> None:
-    assert (kernel_kind("attention"), kernel_kind("gather")) == (
-        "kernel.attention",
-        "kernel.memory",
-    )
-
-
-def test_runtime() -> None:
-    assert (runtime("trn2"), runtime("h200")) == ("neuron", "nccl")
-
-
-def test_generation() -> None:
-    assert (generation("h200"), generation("trn2")) == ("h100", "trn2")
-
-
-def test_vendors_test() -> None:
-    assert (vendors_test("h100"), vendors_test("trn2")) == ("nccl-tests", "nccom-test")
+@pytest.mark.parametrize(
+    ("named_by", "names"),
+    [
+        (weight_width, {"mxfp4": "4 bits", "bf16": "16 bits"}),
+        (kernels_assumed, {"h100": False, "trn3": True}),
+        (kernel_kind, {"attention": "kernel.attention", "gather": "kernel.memory"}),
+        (runtime, {"trn2": "neuron", "h200": "nccl"}),
+        (generation, {"h200": "h100", "trn2": "trn2"}),
+        (vendors_test, {"h100": "nccl-tests", "trn2": "nccom-test"}),
+    ],
+)
+def test_domains_are_named(named_by: Callable[[str], Any], names: dict[str, Any]) -> None:
+    assert {name: named_by(name) for name in names} == names

@@ -14,7 +14,6 @@ from tools.left_out import Cover, Fold, cover, folds
 from topologies.clusters.names import cluster
 from workloads.confidence.answers import (
     collective_interval,
-    model_family,
     of_first_token,
     serving_features,
 )
@@ -90,14 +89,6 @@ def test_an_interval_contains_the_prediction_and_what_tools_show(
     assert ends.low < value * math.exp(below) <= value * math.exp(above) < ends.high
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_more_ranks_and_new_chips_are_never_refused(kind: str) -> None:
-    for chip in ("h100", "trn3", "tpu7x", "no such chip"):
-        half, basis = domain_half_width(Prediction(kind, chip, ranks=2**20), shipped_residuals())
-        assert LEAST <= half < 10
-        assert basis.startswith(NAMES[kind])
-
-
 def test_a_collective_of_more_ranks_than_measured_is_less_sure() -> None:
     few, many = (
         domain_half_width(
@@ -123,22 +114,6 @@ def test_a_bare_question_holds_what_every_tool_shows() -> None:
     assert large.high < 1.2 * 5e-3
 
 
-def test_collectives_between_servers_have_measurements_of_their_own() -> None:
-    two = cluster("trn1.32xlarge:2")
-    within, between = (collective_interval(two, ranks, 2**30, 1.0) for ranks in (16, 64))
-    assert "between servers" in between.basis
-    assert "between servers" not in within.basis
-    assert between.factor > within.factor
-
-
-def test_small_collectives_are_less_sure_than_large_ones() -> None:
-    small, large = (
-        collective_interval(cluster("p5.48xlarge"), 8, size, 1.0, tool="nccl-tests")
-        for size in (1024, 2**30)
-    )
-    assert small.factor > large.factor
-
-
 def per_token(*answer, **stated):
     return interval(0.01, serving_features(*answer, **stated))
 
@@ -153,14 +128,6 @@ def test_dense_models_are_surer_than_mixtures_and_later_tokens_than_first() -> N
     assert "(engine not stated)" in per_token(model, machine, 2, precision="fp8").basis
     first = interval(0.1, of_first_token(serving_features(model, machine, 2, **stated)))
     assert first.factor > dense.factor
-
-
-def test_families_tell_experts_attention_and_width_apart() -> None:
-    names = ("llama-3.1-70b", "deepseek-v3", "qwen3-235b-a22b")
-    families = {
-        model_family(named(name), precision) for name in names for precision in ("fp8", "bf16")
-    }
-    assert len(families) == 6
 
 
 def _covers(name: str) -> dict[str, list[Cover]]:

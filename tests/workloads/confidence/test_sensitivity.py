@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments.figures.sensitivity import tornado
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
-from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest, fewest_of_sizes
 from workloads.confidence.sensitivity import (
     AS_STATED,
@@ -108,13 +106,6 @@ def test_reads_are_recorded_again_where_an_answer_is_cached_by_its_catalogue() -
     assert second == first
 
 
-def test_the_tornado_labels_every_bar_with_its_range_and_grade() -> None:
-    figure = tornado(sensitivity(_transfer_s, shipped_catalogue()), "a transfer")
-    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert any(label.startswith("trn2.link_latency") and "assumed" in label for label in labels)
-    assert any("±10 %" in label for label in labels)
-
-
 def test_numbers_of_a_variant_that_the_answer_chooses_are_ranked() -> None:
     """As a framework does, whose variants were read without being recorded."""
     chosen = {"trn2.hbm_bandwidth": "kernel-guide"}
@@ -167,11 +158,6 @@ def test_factors_and_scores_are_inverse(down: float, up: float) -> None:
     factor = Uncertain(math.exp(-down), math.exp(up))
     scores = np.linspace(-3, 3, 13)
     assert factor.scores(factor.factors(scores)) == pytest.approx(scores, abs=1e-9)
-
-
-def test_an_interval_becomes_a_factor_around_its_middle() -> None:
-    factor = Uncertain.of(Interval(8.0, 12.5, basis="rows", value=10.0))
-    assert (factor.low, factor.high, factor.basis) == (0.8, 1.25, "rows")
 
 
 def test_an_answer_goes_through_all_its_values() -> None:

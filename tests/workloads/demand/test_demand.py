@@ -32,7 +32,6 @@ from workloads.demand import (
     with_noise,
 )
 from workloads.demand.read import filled
-from workloads.demand.what_if import first_monday, minute_from_start, raised
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -41,34 +40,19 @@ def _file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_azure_totals_are_the_published_row_counts() -> None:
+def test_bundled_demands_have_the_published_totals() -> None:
     assert azure_code().requests.sum() == 16_803_695
     assert azure_conv().requests.sum() == 27_303_999
     assert azure_code().minutes == azure_conv().minutes == 10_080
-
-
-def test_burstgpt_totals_and_weekend() -> None:
-    load = burstgpt()
-    assert load.services == ("conversation", "api")
-    assert load.requests.sum(axis=1).round().tolist() == [154_219, 1_275_518]
-    days = load.requests[0, : 56 * 1440].reshape(-1, 1440).sum(axis=1)
-    by_weekday = days.reshape(-1, 7).sum(axis=0)
-    assert load.index[0].day_name() == "Wednesday"
-    assert by_weekday[[3, 4]].max() < by_weekday[[0, 1, 2, 5, 6]].min()
-
-
-def test_servegen_fills_the_gaps_of_its_source() -> None:
-    raw = 2_165_300_000
-    assert servegen("m-mid").requests.min() > 0
-    assert servegen("m-mid").requests.sum() > raw
+    assert burstgpt().services == ("conversation", "api")
+    assert burstgpt().requests.sum(axis=1).round().tolist() == [154_219, 1_275_518]
+    assert burstgpt().index[0].day_name() == "Wednesday"
+    assert servegen("m-mid").requests.min() > 0  # gaps of its source are filled
+    assert servegen("m-mid").requests.sum() > 2_165_300_000
     assert servegen("m-large").requests.sum() == pytest.approx(236.9e6, rel=1e-3)
-
-
-def test_deepseek_day_is_load_share_of_the_peak() -> None:
     assert deepseek_day().requests.max() == 1.0
     assert set(deepseek_day().prompt_tokens.ravel()) == {4989.0}  # as published, with the figure
-    assert deepseek_nodes().mean() == 226.75
-    assert deepseek_nodes().max() == 278
+    assert (deepseek_nodes().mean(), deepseek_nodes().max()) == (226.75, 278)
 
 
 @pytest.mark.parametrize("name", sorted(BUNDLED))
@@ -201,17 +185,29 @@ def test_means_by_other_names_are_not_assumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "message"),
+    ("name", "content", "message"),
     [
-        ("[]", "has 0 series; ask for one"),
-        ('[{"value": [1, "2"]}]', "give an answer of query_range"),
+        ("a.json", b'{"data": {"result": []}}', "has 0 series; ask for one"),
+        ("a.json", b'{"data": {"result": [{"value": [1, "2"]}]}}', "give an answer of query_range"),
+        ("a.csv", b"\xff\xfe\x00", "is not UTF-8 text"),
+        (".", b"", "is a directory; give a CSV file or a bundled name"),
+        ("azure-cod", b"", "Did you mean azure-code"),
+        ("nowhere/file.csv", b"", "there is no folder"),
     ],
 )
-def test_an_answer_without_one_series_is_refused(tmp_path: Path, result: str, message: str) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(f'{{"data": {{"result": {result}}}}}')
+def test_what_is_no_demand_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content:
+        Path(name).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read_demand(path)
+        demand(name)
+
+
+def test_an_average_over_more_than_there_is_is_refused() -> None:
+    with pytest.raises(InputError, match="cannot average over 100,000 minutes"):
+        demand_from(["azure-code"], average_minutes=100_000)
 
 
 def test_a_wrong_beginning_is_refused_before_the_rest_is_read(tmp_path: Path) -> None:
@@ -229,24 +225,6 @@ def test_services_of_different_spans_ask_for_one(tmp_path: Path) -> None:
     assert read_demand(path, service="b").requests.tolist() == [[1, 2]]
     with pytest.raises(InputError, match="service 'c' is none of a, b"):
         read_demand(path, service="c")
-
-
-def test_unknown_names_get_a_suggestion() -> None:
-    with pytest.raises(InputError, match="Did you mean azure-code"):
-        demand("azure-cod")
-    with pytest.raises(InputError, match="there is no folder"):
-        demand("nowhere/file.csv")
-
-
-def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a directory; give a CSV file or a bundled name"):
-        read_demand(tmp_path)
-    binary = tmp_path / "binary.csv"
-    binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is not UTF-8 text"):
-        read_demand(binary)
-    with pytest.raises(InputError, match="cannot average over 100,000 minutes"):
-        demand_from(["azure-code"], average_minutes=100_000)
 
 
 def test_mix_aligns_the_week() -> None:
@@ -273,24 +251,6 @@ def test_a_gap_of_hours_takes_the_same_hours_of_another_day() -> None:
     assert gaps.tolist() == (~present).tolist()
 
 
-def test_what_ifs() -> None:
-    flat = constant(10.0, minutes=2880)
-    assert flat.times(1.3).requests.max() == pytest.approx(13.0)
-    at_two = raised(flat, 1440 + minute_from_start(flat, "02:00"), 5, 3.0).requests[0]
-    assert np.flatnonzero(at_two > 10).tolist() == list(range(1560, 1565))
-    doubled = raised(flat, 100, 50, 2.0).requests[0]
-    assert doubled.sum() == 2880 * 10 + 500
-    assert raised(flat, 100, 50, 0.0).requests[0].sum() == 2880 * 10 - 500
-    monday = first_monday(azure_conv())
-    assert azure_conv().between(monday, monday + 1440).start == "2024-05-13T00:00"
-
-
-@pytest.mark.parametrize("at", ["2am", "25:00", "02:60"])
-def test_a_bad_time_of_day_is_refused(at: str) -> None:
-    with pytest.raises(InputError, match="not a time of day"):
-        minute_from_start(constant(1.0, minutes=10), at)
-
-
 @given(
     st.lists(st.floats(0, 1e4), min_size=1, max_size=50),
     st.integers(1, 20),
@@ -309,12 +269,6 @@ def test_lengths_of_averaged_minutes_are_those_of_their_requests() -> None:
     assert load.averaged(2).prompt_tokens.tolist() == [[175.0, 175.0, 5.0, 7.0]]
 
 
-def test_a_rate_is_load_on_its_own_scale(tmp_path: Path) -> None:
-    load = read_demand(_file(tmp_path, "datetime,qps\n2024-01-01 00:00,5\n2024-01-01 01:00,10\n"))
-    assert load.minutes == 120
-    assert load.requests.max() / load.requests.min() == pytest.approx(2.0)
-
-
 def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None:
     """Between minutes of hundreds of requests an empty one is a gap, and a day takes another's."""
     counts = np.tile(500.0 + np.arange(1440.0), 4)
@@ -329,20 +283,6 @@ def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None
     )
     assert np.array_equal(read.requests[0], counts)
     assert read.between(0, 1440).notes == read.notes
-
-
-def test_a_shape_beside_several_files_is_as_large_as_their_mean(tmp_path: Path) -> None:
-    counts = [f"{minute},{{}}" for minute in range(1440)]
-    shares = [f"{hour},{1 + hour % 3}" for hour in range(24)]
-    texts = [
-        "minute,requests\n" + "\n".join(counts).replace("{}", "100"),
-        "minute,requests\n" + "\n".join(counts).replace("{}", "300"),
-        "hour,load_share\n" + "\n".join(shares),
-    ]
-    paths = [str(tmp_path / f"{number}.csv") for number in range(3)]
-    for path, text in zip(paths, texts, strict=True):
-        Path(path).write_text(text + "\n")
-    assert demand_from(paths).requests.mean(axis=1) == pytest.approx([100, 300, 200])
 
 
 def test_a_shape_beside_a_file_is_as_large_as_the_file(tmp_path: Path) -> None:

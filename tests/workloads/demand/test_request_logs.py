@@ -22,12 +22,6 @@ def _lines(path: Path, entries: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_mooncake_counts_milliseconds(tmp_path: Path) -> None:
-    requests = read_requests(_lines(tmp_path / "trace.jsonl", MOONCAKE))
-    assert requests.arrival_s.tolist() == [0.0, 3.052]
-    assert (requests.prompt.tolist(), requests.output.tolist()) == ([6755, 2287], [500, 316])
-
-
 def test_chats_of_model_studio_count_seconds_and_blocks_of_16_tokens(tmp_path: Path) -> None:
     entries = [
         {
@@ -74,13 +68,6 @@ def test_tables_of_public_logs_are_read_as_they_stand(
     requests = read_requests(path)
     assert (requests.prompt.tolist(), requests.output.tolist()) == ([374] * 2, [44] * 2)
     assert requests.arrival_s.tolist() == [0.0, 0.0]
-
-
-def test_mooncake_as_demand(tmp_path: Path) -> None:
-    later = MOONCAKE[1] | {"timestamp": 61_000}
-    demand = read_demand(_lines(tmp_path / "trace.jsonl", [*MOONCAKE, later]))
-    assert demand.requests.tolist() == [[2.0, 1.0]]
-    assert demand.prompt_tokens[0, 0] == pytest.approx((6755 + 2287) / 2)
 
 
 def test_sharegpt_takes_the_first_two_turns_at_four_characters_a_token(tmp_path: Path) -> None:
@@ -155,10 +142,17 @@ def test_rates_are_for_logs_without_times(tmp_path: Path) -> None:
         read_requests(path)
 
 
-def test_blocks_of_prompts_are_read_and_may_be_missing(tmp_path: Path) -> None:
-    alone = {"timestamp": 9, "input_length": 700, "output_length": 5}
+def test_mooncake_counts_milliseconds_and_blocks_that_may_be_missing(tmp_path: Path) -> None:
+    alone = {"timestamp": 61_000, "input_length": 700, "output_length": 5}
     path = _lines(tmp_path / "trace.jsonl", [*MOONCAKE, alone])
+    requests = read_requests(path)
+    assert requests.arrival_s.tolist() == [0.0, 3.052, 61.0]
+    assert requests.prompt.tolist() == [6755, 2287, 700]
+    assert requests.output.tolist() == [500, 316, 5]
     assert read_json_log(path)["blocks"].tolist() == [[0, 1], [0, 42], []]
-    hits = with_prefix_cache(read_requests(path), "trace", kv_tokens=10**6).cached
+    hits = with_prefix_cache(requests, "trace", kv_tokens=10**6).cached
     assert hits is not None
-    assert hits.tolist() == [0, 0, 512]
+    assert hits.tolist() == [0, 512, 0]
+    demand = read_demand(path)
+    assert demand.requests.tolist() == [[2.0, 1.0]]
+    assert demand.prompt_tokens[0, 0] == pytest.approx((6755 + 2287) / 2)

@@ -43,6 +43,7 @@ def _raised(text: str) -> tuple[int, int, float]:
         ("growth=-0.2", (0, 4 * 1440, 0.8)),
         ("growth=-20", (0, 4 * 1440, 0.8)),
         ("plus-30", (0, 4 * 1440, 1.3)),
+        ("growth=10%,launch@0d=20%", (0, 4 * 1440, 1.32)),  # several make one scenario
     ],
 )
 def test_numbers_are_read(text: str, expected: tuple[int, int, float]) -> None:
@@ -55,12 +56,6 @@ def test_the_clock_counts_from_the_start_of_the_run() -> None:
     afternoon = Horizon(constant(1.0, minutes=1440, start="2024-01-01T18:00"))
     requests = changed(afternoon, "spike@02:00x2/1min").demand.requests[0]
     assert np.flatnonzero(requests > 1).tolist() == [8 * 60]
-
-
-def test_a_spike_without_a_day_is_on_the_second_and_on_the_first_of_one_day() -> None:
-    for days, first in ((2, 1440 + 120), (1, 120)):
-        requests = changed(Horizon(constant(1.0, minutes=days * 1440)), "spike").demand.requests[0]
-        assert np.flatnonzero(requests > 1).tolist() == list(range(first, first + 30))
 
 
 def test_monday_keeps_what_came_before() -> None:
@@ -120,12 +115,6 @@ def test_one_zone_of_all_users_changes_nothing_and_half_a_day_is_refused() -> No
         changed(Horizon(constant(10.0, minutes=720)), "zones=+9:100%")
 
 
-def test_several_changes_of_a_text_make_one_scenario() -> None:
-    both = changed(FLAT, "growth=10%,spike@1d00:00x2/1min").demand.requests
-    assert (both.max(), both.min()) == (pytest.approx(22.0), pytest.approx(11.0))
-    assert FLAT.demand.requests.max() == 10.0
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -180,10 +169,3 @@ def test_an_implausible_reading_is_refused(
     text = f"hour,requests,{column}\n0,2000,{tokens}\n1,2000,{tokens}\n"
     with pytest.raises(InputError, match=f"is called {remedy}"):
         read_demand(_file(tmp_path, text))
-
-
-def test_a_rate_is_absolute_and_a_share_is_a_shape(tmp_path: Path) -> None:
-    rate = read_demand(_file(tmp_path, "hour,requests_per_s\n0,5\n1,10\n"))
-    assert rate.absolute
-    assert rate.requests[0, [0, 60]].tolist() == [300.0, 600.0]
-    assert not read_demand(_file(tmp_path, "hour,load_share\n0,0.5\n1,1\n")).absolute

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.cli.main import app
-from tests.support.commands import document_of
 from tests.support.examples import examples
 from tests.support.toy_fleet import scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.demand import Demand, azure_code, constant
+from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
+from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.lending.answer import Night
 from workloads.fleet.lending.front import lend_on
-from workloads.fleet.policies.rules import forecast, static, threshold
+from workloads.fleet.policies.rules import forecast, static
 from workloads.fleet.policies.view import Decision, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units, summary, timeline
@@ -32,17 +30,9 @@ from workloads.fleet.setup.demand import batch_work, interactive
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import BatchTier, BatchWork, Service
 from workloads.fleet.state.world import Role
-from workloads.models.huggingface import named
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import (
-    Batching,
-    Requests,
-    Slo,
-    azure_lengths,
-    capacity_table,
     fixed_rate,
-    profile,
-    serve,
 )
 
 SERVICE = Service("chat", fixed_rate(2.0), 1e9)
@@ -182,73 +172,24 @@ def test_a_share_leaves_the_interactive_service() -> None:
     assert work.demand.requests[0, 0] == pytest.approx(20.0)
 
 
-def test_batch_work_lowers_what_trains_and_not_what_serves() -> None:
-    demand = scaled_to_fleet(azure_code().between(0, 1440), [SERVICE], 100, peak_share=0.8)
-    tier = BatchTier(0.2)
-    summaries = []
-    for work in (None, batch_work(demand, [SERVICE], tier)):
-        run = simulate(
-            demand, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100), batch=work
-        )
-        summaries.append(summary(run))
-    assert summaries[1]["slo_attainment"] == pytest.approx(
-        summaries[0]["slo_attainment"], abs=0.002
-    )
-    assert summaries[1]["training_chip_hours"] < summaries[0]["training_chip_hours"]
-    assert "batch" not in summaries[0]
+TWO = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
+NINE, FIVE = constant(1.0, minutes=9), constant(1.0, minutes=5)
 
 
 @pytest.mark.parametrize(
-    ("share", "demand", "deadline_s", "message"),
+    ("call", "message"),
     [
-        (0.0, None, 3600.0, "give a share above 0"),
-        (1.0, None, 3600.0, "below 1"),
-        (0.2, constant(1.0, minutes=5), 3600.0, "and of a demand of its own"),
-        (0.2, None, 30.0, "at least a minute"),
+        (lambda: BatchTier(0.0), "give a share above 0"),
+        (lambda: BatchTier(1.0), "below 1"),
+        (lambda: BatchTier(0.2, FIVE), "and of a demand of its own"),
+        (lambda: BatchTier(0.2, None, 30.0), "at least a minute"),
+        (lambda: batch_work(NINE, TWO, BatchTier(0.1)), "Give one --model"),
+        (lambda: batch_work(NINE, [SERVICE], BatchTier(demand=FIVE)), "as long"),
     ],
 )
-def test_mistakes_are_refused(
-    share: float, demand: Demand | None, deadline_s: float, message: str
-) -> None:
+def test_mistakes_are_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        BatchTier(share, demand, deadline_s)
-
-
-def test_two_models_and_a_short_demand_are_refused() -> None:
-    two = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
-    with pytest.raises(InputError, match="Give one --model"):
-        batch_work(constant(1.0, minutes=9), two, BatchTier(0.1))
-    short = constant(1.0, minutes=5)
-    with pytest.raises(InputError, match="as long"):
-        batch_work(constant(1.0, minutes=9), [SERVICE], BatchTier(demand=short))
-
-
-def test_a_saturated_unit_answers_as_many_as_the_token_level_replica(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Requests that always wait, one by one on a replica, against the fluid batch queue."""
-    # The rate of saturation is read, not the latencies, for which a table runs twelve loads.
-    monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
-    monkeypatch.setattr("workloads.serving.deployment_search.NEAR", 100.0)
-    served = profile(named("llama-3.1-70b"), cluster("trn2.48xlarge"))
-    lengths, batching = azure_lengths("conv"), Batching(chunk_tokens=512)
-    table = capacity_table(served, lengths, Slo(5.0, 0.2), batching=batching, requests=1500)
-    service = Service("chat", table)
-    prompt, output = float(lengths.prompt.mean()), float(lengths.output.mean())
-    minutes = 240
-    waiting = constant(
-        120 * table.rate_max_per_s, minutes=minutes, prompt_tokens=prompt, output_tokens=output
-    )
-    work = batch_work(waiting, [service], BatchTier(demand=waiting))
-    run = simulate(
-        constant(0.01, minutes=minutes), [service], Fleet(2, costs=FREE), static(1), batch=work
-    )
-    drawn = lengths.draw(3000, np.random.default_rng(11))
-    one_by_one = serve(served, Requests(np.zeros(3000), *drawn), batching)
-    ends = np.sort(one_by_one.end_s)
-    rate = (2400 - 600) / (ends[2400] - ends[600])
-    assert run.batch is not None
-    assert run.batch.served[60:].mean() / 60 == pytest.approx(rate, rel=0.05)
+        call()
 
 
 def test_batch_work_of_the_last_day_needs_its_part_of_the_loans() -> None:
@@ -267,27 +208,3 @@ def test_batch_work_of_the_last_day_needs_its_part_of_the_loans() -> None:
         "fits": True,
         "nights_too_short": 0,
     }
-
-
-COMMAND = (
-    "fleet --cluster trn2-ultraserver:20 --unit-rate 5 --days 0.1 --policy threshold --no-compare "
-    "--quiet"
-)
-
-
-def test_the_command_tells_the_batch_tier_and_refuses_mistakes() -> None:
-    line = f"{COMMAND} --batch-share 20% --token-price 2 --json"
-    document = document_of(line.split())
-    batch = document["batch"]
-    parts = sum(batch[f"{kind}_tokens"] for kind in ("served", "waiting", "late"))
-    assert parts == batch["arrived_tokens"] > 0
-    assert batch["revenue_usd"] == batch["served_tokens"] / 1e6
-    text = CliRunner().invoke(app, f"{COMMAND} --batch-share 20%".split()).stdout
-    assert "Batch tier" in text
-    for wrong, message in (
-        ("--batch-share 120%", "--batch-share"),
-        ("--batch-deadline 4h", "without a batch tier"),
-        ("--batch-share 20% --batch-demand azure-code", "give a share"),
-    ):
-        with pytest.raises(InputError, match=message):
-            CliRunner().invoke(app, f"{COMMAND} {wrong}".split(), catch_exceptions=False)

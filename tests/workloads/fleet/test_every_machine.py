@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from experiments.cli.main import run
 from tests.support.commands import document_of
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
@@ -62,48 +61,11 @@ def test_large_models_and_mixtures_run(name: str, model: str, more: tuple[str, .
     assert result["served_tokens"] > 0
 
 
-def test_a_machine_without_a_stated_power_prints_no_energy(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = "fleet --cluster {} --unit-rate 9 --demand azure-conv --days 0.05 --quiet"
-    for name, has_energy in (("tpu-v6e-pod:2", False), ("trn2.48xlarge:8", True)):
-        assert run([*words.format(name).split(), "--no-compare", "--policy", "static"]) == 0
-        assert ("energy " in capsys.readouterr().out) == has_energy
-
-
 def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
     few = ("llama-3.1-8b", "--tp", "4", "--prefill", "separate")
     gen1 = " ".join(_fleet("trn3-gen1:2", *few)["notes"])
     assert "serving overheads of trn3 are assumed: As on Trn2" in gen1
     assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", *few)["notes"])
-
-
-@pytest.mark.slow
-def test_prompts_run_as_neuron_s_engines_run_them_unless_options_say_otherwise() -> None:
-    """They do not run pieces of prompts beside decoding; engines of GPUs do."""
-    trn2 = ("trn2-ultraserver:2", "llama-3.1-8b")
-    tight = (*trn2, "--slo", "ttft=6s,tpot=15ms")
-    usual = _fleet(*tight)
-    (apart,) = usual["replicas"]
-    split = f"{apart['prefill_replicas']}:{apart['decode_replicas']}"
-    stated = _fleet(*tight, "--disaggregate", split)
-    chosen = {key: apart.pop(key) for key in ("binds", "runner_up", "runner_up_share")}
-    assert usual["replicas"] == stated["replicas"]
-    assert usual["unit_capacity_requests_per_s"] == stated["unit_capacity_requests_per_s"]
-    assert f"on replicas of their own ({split}), which serves most" in _notes(usual)
-    second = f"{chosen['runner_up']} with {chosen['runner_up_share']:.0%} of its requests/s"
-    assert f"{second}; {chosen['binds']} binds." in _notes(usual)
-    assert "Neuron" not in _notes(stated)
-    pieces, whole = (
-        _fleet(*trn2, "--prefill", "chunked"),
-        _fleet(*trn2, "--prefill", "separate"),
-    )
-    assert pieces["replicas"] == _fleet(*trn2, "--chunk", "8192")["replicas"]
-    assert whole["replicas"] == _fleet(*trn2, "--chunk", "0")["replicas"]
-    assert [each["replicas"][0]["chunk_tokens"] for each in (pieces, whole)] == [8192, 0]
-    assert "no engine of Neuron does" in _notes(pieces)
-    assert "Neuron" not in _notes(whole)
-    assert "Neuron" not in _notes(_fleet("dgx-h100:4", "llama-3.1-8b"))
 
 
 def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts() -> None:

@@ -1,4 +1,4 @@
-"""Intervals of a fleet's results: points without uncertainty, and those of brute force with it."""
+"""Intervals of a fleet's results: points without uncertainty, brute force with it, and pairs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 import cluster_sim as cs
+from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
-from workloads.demand import Horizon
-from workloads.fleet.front import FleetResult
-from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.demand import Horizon, azure_code
+from workloads.fleet.front import FleetResult, daily_training, paired_interval
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.intervals import (
     STATED,
     Causes,
@@ -24,10 +29,13 @@ from workloads.fleet.intervals import (
     miniature,
     slowed,
 )
+from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import Policy
+from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, policy_of, run
 from workloads.fleet.setup.demand import demand_level
+from workloads.fleet.simulation import FleetRun
 
 KNOWN = Causes(AS_STATED, AS_STATED, AS_STATED, AS_STATED)
 SPREAD = Uncertain(0.8, 1.25, "assumed by this test")
@@ -177,3 +185,62 @@ def test_a_fleet_without_failures_or_with_a_stated_rate_knows_them() -> None:
     assert causes.failures.is_point
     assert not causes.step_time.is_point  # that of the simulated plan of the default jobs
     assert done.intervals["inputs"]["failures"]["basis"] == "no failures"
+
+
+UNITS = 60
+FAILING = Failures(43_200.0, 60.0)
+
+
+def _run(policy: Policy, *, failures: Failures = FAILING, days: int = 3, seed: int = 0) -> FleetRun:
+    load = scaled_to_fleet(azure_code().between(0, days * 1440), [SERVICE], UNITS)
+    costs = replace(ChangeCosts.from_catalogue(4), miss_share=0.3)
+    return simulate(
+        load,
+        [SERVICE],
+        Fleet(UNITS, costs=costs, failures=failures),
+        policy,
+        jobs=default_jobs(UNITS),
+        rng=np.random.default_rng(seed),
+    )
+
+
+def test_failures_do_not_depend_on_the_policy() -> None:
+    """Repairs that take no time leave no unit that is down, so that every draw counts."""
+    at_once = replace(FAILING, repair_s=0.0)
+    counts = [
+        _run(policy, failures=at_once, days=1).failures
+        for policy in (static(5), static(55), threshold(headroom=0.3))
+    ]
+    assert counts[0] > 50
+    assert len(set(counts)) == 1
+    assert _run(static(5), failures=at_once, days=1, seed=1).failures != counts[0]
+
+
+def test_the_days_of_a_run_sum_to_its_training() -> None:
+    run = _run(threshold())
+    total = summary(run)["training_chip_hours"]
+    assert daily_training(run).sum() == pytest.approx(total)
+    assert len(daily_training(run)) == 3
+
+
+def test_a_difference_is_surer_than_two_runs_of_their_own() -> None:
+    """Headrooms of 10 and 20 %: three days of which two are a weekend."""
+    one, two = (daily_training(_run(threshold(headroom=share))) for share in (0.1, 0.2))
+    paired = paired_interval(one, two)
+    alone = [paired_interval(days, np.zeros(3)) for days in (one, two)]
+    assert paired is not None
+    assert alone[0] is not None
+    assert alone[1] is not None
+    assert 0 < paired.low < paired.high  # less headroom trains more, for sure
+    assert alone[0].low < alone[1].high  # which the two by themselves do not say
+    assert (paired.high - paired.low) < 0.1 * (alone[0].high - alone[0].low)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12), st.integers(0, 9))
+def test_the_interval_is_student_s(values: list[float], seed: int) -> None:
+    other = np.random.default_rng(seed).normal(size=len(values))
+    ends = paired_interval(np.array(values), other)
+    assert ends is not None
+    expected = stats.ttest_rel(values, other).confidence_interval(0.8)
+    assert (ends.low, ends.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
+    assert paired_interval(np.array(values[:1]), other[:1]) is None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, PRICES
-from workloads.demand import Demand, azure_code, constant
+from workloads.demand import Demand, constant
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.predictive import (
@@ -36,7 +36,7 @@ from workloads.fleet.results import (
     summary,
     timeline,
 )
-from workloads.fleet.simulation import FleetRun, Kind, serving_units, simulate, speeds_of
+from workloads.fleet.simulation import Kind, serving_units, simulate, speeds_of
 from workloads.fleet.state.services import BatchWork, Service
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
@@ -58,11 +58,6 @@ def _demand(peak_per_s: float) -> Demand:
     """Return eight hours of a day's demand with a peak."""
     wave = 1 + np.sin(np.arange(MINUTES) * 2 * np.pi / MINUTES)
     return constant(60.0, minutes=MINUTES).times(peak_per_s * wave / 2)
-
-
-def _served(run: FleetRun) -> tuple[int, ...]:
-    queue = run.queues[0]
-    return tuple(int(each.sum()) for each in (queue.served, queue.shed, queue.backlog[-1:]))
 
 
 @pytest.mark.parametrize("parts", [(7, 5), (1, 11), (4, 4, 4)])
@@ -160,6 +155,8 @@ def test_a_kind_that_never_serves_trains_all_the_time() -> None:
     evaluation = role_units(replace(run, kinds=run.kinds[1:]))[:, Role.EVALUATION]
     assert (evaluation == 3).all()
     assert serving_units(run.demand, kinds) == 4.0
+    stated = simulate(constant(60.0, minutes=2), kinds, lambda _: [[2], [3]])
+    assert [kind.service_units[-1, 0] for kind in stated.kinds] == [2.0, 0.0]
 
 
 def test_a_policy_sees_the_kinds_and_may_place_them_itself() -> None:
@@ -214,12 +211,6 @@ def test_floor_and_cap_hold_for_all_kinds_together(limits: Limits, placed: list[
         3 * crowded.kinds[0].service_units[-1, 0] + 1.5 * crowded.kinds[1].service_units[-1, 0]
     )
     assert counted / 3 == (2 if limits.cap else max(5, limits.floor))
-
-
-def test_a_kind_that_never_serves_gets_no_requests_from_a_policy() -> None:
-    kinds = [_kind("serves", 4), replace(_kind("trains", 3), serves=False)]
-    run = simulate(constant(60.0, minutes=2), kinds, lambda _: [[2], [3]])
-    assert [kind.service_units[-1, 0] for kind in run.kinds] == [2.0, 0.0]
 
 
 def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
@@ -291,23 +282,6 @@ def test_a_plan_serves_with_the_kind_whose_training_is_worth_least() -> None:
     assert first_step(replace(ahead, jobs=(job,))).jobs.tolist() == [2.0]
 
 
-@pytest.mark.parametrize(("name", "in_time"), [("mpc", 2), ("forecast", 1)])
-def test_deadlines_are_planned_on_the_kind_of_each_job(
-    tmp_path: Path, name: str, in_time: int
-) -> None:
-    jobs = tmp_path / "jobs.csv"
-    jobs.write_text(
-        "name,units,min_units,step_units,reclaim,tokens_per_s,work_tokens,deadline_h,kind\n"
-        "endless,60,1,1,shrink,60,,,trn2-ultraserver\n"
-        "release,30,1,1,shrink,30,300000,9,trn2-ultraserver\n"
-        "other,30,1,1,shrink,30,450000,11,trn3-gen2\n"
-    )
-    words = {"training": jobs, "days": 0.5, "start_day": 1, "scale_to_peak": 0.5}
-    done = _fleet(("trn2-ultraserver:60", "trn3-gen2:30"), name, **words)
-    assert done.summary["jobs_in_time"] == in_time
-    assert done.summary["slo_attainment"] > 0.97
-
-
 def _batch(rate: float, per_minute: float) -> BatchWork:
     """Return requests that may wait two hours."""
     return BatchWork(constant(per_minute, minutes=MINUTES), np.full(MINUTES, rate), 120)
@@ -329,19 +303,6 @@ def test_batch_requests_run_on_every_kind_that_serves(
     assert spent[1] > 0 == spent[2]
     possible = sum(ms / (64_000 * 2.0) * rate * 2 for ms, rate in zip(spent, speeds, strict=False))
     assert queue.served.sum() <= possible + 1
-
-
-@pytest.mark.parametrize("batch", [None, 240.0])
-def test_a_plan_for_kinds_of_the_same_units_is_that_for_their_sum(batch: float | None) -> None:
-    work = batch and _batch(2.0, batch)
-    whole, divided = (
-        simulate(_demand(12.0), kinds, _planning(), batch=work or None)
-        for kinds in ([_kind("all", 12)], [_kind("a", 7), _kind("b", 5)])
-    )
-    assert np.array_equal(whole.queues[0].served, divided.queues[0].served)
-    lent = [role_chip_ms(run)[-1] for run in (whole, divided)]
-    assert lent[0][Role.SERVING] == pytest.approx(lent[1][Role.SERVING], rel=0.01)
-    assert lent[0][Role.BATCH] == pytest.approx(lent[1][Role.BATCH], rel=0.05)
 
 
 FLEET = ("trn2-ultraserver:6", "trn3-gen2:3")
@@ -380,47 +341,3 @@ def test_the_cheapest_the_fastest_and_the_stated_serve_first() -> None:
     rows = {row["kind"]: row for row in stated.summary["kinds"]}
     assert rows["trn2-ultraserver"]["served_tokens"] == 0
     assert rows["trn3-gen2"]["served_tokens"] == stated.summary["served_tokens"]
-
-
-def test_intervals_hold_the_results_of_several_kinds() -> None:
-    fleet = _fleet(failures="on")
-    for name in ("served_tokens", "cost_usd", "usd_per_million_tokens", "energy_joules"):
-        ends, value = fleet.intervals[name], fleet.summary[name]
-        assert ends["low"] <= value * (1 + 1e-9)
-        assert value <= ends["high"] * (1 + 1e-9)
-
-
-JOBS = "name,units,kind\nbig,5,trn3-gen2\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"serve_on": "trn3-gen1"}, "'trn3-gen1' is no kind of the fleet; choose from trn2-ultra"),
-        ({"serve_on": "trn3-gen2,trn3-gen2"}, "is stated twice"),
-        ({"serve_on": ""}, "'' is no kind of the fleet"),
-        ({"serve_on": "fastest", "clusters": "trn2-ultraserver:3"}, "all of this one are trn2-ult"),
-        ({"serve_on": ("trn3-gen2", "cheapest")}, "2 placements for one run"),
-        ({"training": JOBS}, r"job big needs 5 units, trn3-gen2 has 3 units; make the job smaller"),
-        ({"training": "name,units\nx,1\n"}, "states no kind of units; write one of trn2-ultra"),
-        ({"training": "name,units,kind\nx,1,h100\n"}, "states kind 'h100'; write one of"),
-        ({"clusters": ("dgx-h100:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of dgx-h100"),
-        (
-            {"clusters": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
-            r"llama-3\.1-405b .*trn1\.32xlarge",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path: Path, words: dict[str, Any], message: str) -> None:
-    if text := words.get("training"):
-        (tmp_path / "jobs.csv").write_text(text)
-        words = {**words, "training": str(tmp_path / "jobs.csv")}
-    with pytest.raises(cs.InputError, match=message):
-        _fleet(**words)
-
-
-def test_a_week_of_two_kinds_runs_at_a_thousand_units() -> None:
-    kinds = [_kind("first", 600, 3.0, costs=None), _kind("second", 400, 1.0, costs=None)]
-    demand = azure_code().between(0, 1440)
-    run = simulate(demand.times(1800 / demand.requests.max() * 60), kinds, threshold())
-    assert sum(_served(run)) == int(run.demand.requests.sum())

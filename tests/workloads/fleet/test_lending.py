@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import cluster_sim as cs
 from experiments.figures.fleet import loan_figure
-from tests.support.commands import document_of
 from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -26,7 +25,6 @@ from workloads.fleet.lending.answer import (
     BatchNeed,
     Night,
     Terms,
-    at_confidence,
     largest_return,
     lend,
     whole_loans,
@@ -79,26 +77,6 @@ def test_units_that_share_a_store_are_back_in_time_and_no_others_count(each_s: f
     assert with_shared_return(plain, lambda _: 0.0).unit_hours >= shared.unit_hours
 
 
-@pytest.mark.parametrize("name", sorted(TRACES))
-def test_an_answer_is_kept_as_often_as_it_says(name: str) -> None:
-    """Every night's answer from its past alone, compared with what happened then, minute by minute.
-
-    The answers are asked for one by one on cut histories, so nothing of the night is known.
-    """
-    need = _units(TRACES[name])
-    broken = 0
-    nights = range(len(need) // DAY - 20, len(need) // DAY)
-    for day in nights:
-        loan = lend(need[: day * DAY], "2024-01-01T00:00", Night("06:00"), Terms(1000))
-        kept = np.full(360, 1000.0)
-        for window in loan.windows:
-            kept[window.first : window.last] -= window.units
-        broken += bool((need[day * DAY : day * DAY + 360] > kept).any())
-    assert broken <= 3
-    whole = lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000))
-    assert whole.tested.violated.mean() == pytest.approx(0.05, abs=0.045)
-
-
 def test_the_backtest_is_what_would_have_been_answered() -> None:
     """The walk through the history gives each night the answer that a cut history gives."""
     need, question = _units(TRACES["noisy"]), Night("06:00", confidence=0.85)
@@ -107,23 +85,6 @@ def test_the_backtest_is_what_would_have_been_answered() -> None:
         day = len(need) // DAY - len(whole.nights) + int(whole.tested.number[place])
         cut = lend(need[: day * DAY], "2024-01-01T00:00", question, Terms(1000))
         assert np.array_equal(cut.tested.coming, whole.tested.capacity[place])
-
-
-def test_more_confidence_never_lends_more() -> None:
-    loan = lend(_units(TRACES["wild"]), "2024-01-01T00:00", Night("06:00"), Terms(1000))
-    lent = [at_confidence(loan, level).sum() for level in (0.5, 0.8, 0.95, 0.99)]
-    assert lent == sorted(lent, reverse=True)
-
-
-def test_thirty_per_cent_more_demand_never_lends_more() -> None:
-    need = _units(TRACES["calm"])
-    base, more = (
-        lend(need * factor, "2024-01-01T00:00", Night("06:00", "22:00"), Terms(1000))
-        for factor in (1.0, 1.3)
-    )
-    assert base.begin == more.begin == pd.Timestamp("2024-02-20T22:00")
-    for one, other in zip(base.windows, more.windows, strict=True):
-        assert other.units <= one.units
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
@@ -168,17 +129,6 @@ def test_units_that_could_not_be_back_are_not_lent(hours: float, lent: float) ->
     assert bool(loan.short_note) == (lent == 0)
 
 
-@pytest.mark.parametrize(("batch_h", "trained_h"), [(300.0, 500.0), (900.0, 0.0)])
-def test_lent_units_train_when_batch_work_is_done(batch_h: float, trained_h: float) -> None:
-    """80 units are lent for ten hours, 800 unit-hours, of which a batch tier takes its part."""
-    day = np.repeat([20.0, 80.0], [600, 840])
-    terms = Terms(100, tokens_per_unit_s=2.0, goodput=0.9)
-    alone = lend(np.tile(day, 21), "2024-01-01T00:00", Night("10:00"), terms)
-    both = replace(alone, batch=BatchNeed(batch_h, 0))
-    assert alone.training_tokens == pytest.approx(800 * 3600 * 2.0 * 0.9)
-    assert both.training_tokens == pytest.approx(trained_h * 3600 * 2.0 * 0.9)
-
-
 def test_the_backtest_keeps_the_floor() -> None:
     """A floor above all demand is never exceeded, though the answer by itself was."""
     need = _units(TRACES["burstgpt"])
@@ -192,13 +142,10 @@ def test_the_backtest_keeps_the_floor() -> None:
     assert not kept.missed.any()
 
 
-def test_change_time_inf_lends_nothing(tmp_path: Path) -> None:
-    path = _history(tmp_path / "calm.csv", TRACES["calm"] / 10)
-    words = ["--cluster", "trn2-ultraserver:60", "--unit-rate", "1", "--demand", str(path)]
-    never = document_of(["lend", *words, "--change-time", "inf", "--json"])
+def test_change_time_inf_lends_nothing() -> None:
+    never = cs.lend("trn2-ultraserver:60", "burstgpt", unit_rate=10.0, change_time="inf").summary
     assert (never["lent_unit_hours"], never["loans"], never["usd"]) == (0.0, [], 0.0)
     assert never["reclaim_latency_s"] is None
-    assert any("no unit can change its role" in note for note in never["notes"])
 
 
 def test_reserve_counts_racks_that_fail() -> None:
@@ -210,7 +157,10 @@ def test_reserve_counts_racks_that_fail() -> None:
 
 
 def test_what_a_loan_earns() -> None:
-    """Ten hours of 80 units: chip-hours by price, tokens without starting and giving back."""
+    """Ten hours of 80 units: chip-hours by price, tokens without starting and giving back.
+
+    A batch tier takes its part of the 800 unit-hours before anything trains.
+    """
     day = np.repeat([20.0, 80.0], [600, 840])
     terms = Terms(
         100, 64, start_s=600.0, reclaim_s=300.0, tokens_per_unit_s=1000.0, usd_per_chip_s=0.001
@@ -223,9 +173,13 @@ def test_what_a_loan_earns() -> None:
     assert summary["loans"][0]["reclaim_at"] == "2024-01-22T09:55"
     assert summary["backtest"]["lent_unit_hours"] == summary["backtest"]["hindsight_unit_hours"]
     assert summary["backtest"]["violated"] == 0
+    free = replace(loan, terms=Terms(100, tokens_per_unit_s=2.0, goodput=0.9))
+    for batch_h, trained_h in ((0.0, 800.0), (300.0, 500.0), (900.0, 0.0)):
+        both = replace(free, batch=BatchNeed(batch_h, 0))
+        assert both.training_tokens == pytest.approx(trained_h * 3600 * 2.0 * 0.9)
 
 
-def test_mistakes_are_told_in_a_line() -> None:
+def test_mistakes_are_told_in_a_line(tmp_path: Path) -> None:
     flat = np.full(3 * DAY, 10.0)
     with pytest.raises(InputError, match="whole nights; at least 5"):
         lend(flat, "2024-01-01T00:00", Night("06:00"), Terms(20))
@@ -233,42 +187,10 @@ def test_mistakes_are_told_in_a_line() -> None:
         lend(flat, "2024-01-01T00:00", Night("6am"), Terms(20))
     with pytest.raises(InputError, match="confidence of 1 is not in"):
         Night("06:00", confidence=1.0)
-
-
-def _history(path: Path, trace: FloatArray) -> Path:
-    times = pd.date_range("2026-01-05", periods=len(trace), freq="min")
-    pd.DataFrame({"time": times.strftime("%Y-%m-%dT%H:%M"), "requests": trace.astype(int)}).to_csv(
-        path, index=False
-    )
-    return path
-
-
-def test_the_command_answers(tmp_path: Path) -> None:
-    path = _history(tmp_path / "history.csv", TRACES["calm"][: 25 * DAY])
-    words = [
-        "lend",
-        "--demand", str(path),
-        "--cluster", "trn2-ultraserver:50",
-        "--unit-rate", "1",
-        "--until", "06:00",
-        "--slo", "99.9%",
-        "--confidence", "95%",
-        "--out", str(tmp_path / "run"),
-        "--json",
-    ]  # fmt: skip
-    document = document_of(words)
-    assert {
-        "windows", "confidence", "backtest", "reclaim_latency_s", "training_tokens", "usd",
-        "demand_scale", "unit_capacity_requests_per_s",
-    } <= set(document)  # fmt: skip
-    assert document["demand_scale"] == 1.0
-    assert document["confidence"] == 0.95
-    assert document["windows"][0]["from"] == "2026-01-30T00:00"
-    assert document["windows"][-1]["to"] == "2026-01-30T06:00"
-    assert {"nights", "violated", "lent_unit_hours", "hindsight_unit_hours"} <= set(
-        document["backtest"]
-    )
-    assert (tmp_path / "run" / "lend.png").is_file()
+    for text, expected in (("25 December", "'25' is no date; write 2"), ("", "has no date; write")):
+        (tmp_path / "holidays.txt").write_text(text)
+        with pytest.raises(InputError, match=expected):
+            read_calendar(tmp_path / "holidays.txt")
 
 
 def test_the_figure_names_the_confidence() -> None:
@@ -346,20 +268,6 @@ def test_a_weekday_that_breaks_too_often_is_named() -> None:
     assert f"exceeded the answer on {count} of {count} Fridays" in broken.weekday_note
     none = replace(loan, tested=replace(loan.tested, violated=np.zeros(len(fridays), bool)))
     assert none.weekday_note == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("25 December", "'25' is no date; write 2024-12-25"),
-        ("", "has no date; write one a line"),
-    ],
-)
-def test_a_calendar_that_is_none_is_refused(tmp_path: Path, text: str, expected: str) -> None:
-    file = tmp_path / "holidays.txt"
-    file.write_text(text)
-    with pytest.raises(InputError, match=expected):
-        read_calendar(file)
 
 
 def test_a_loan_carries_all_its_uncertain_inputs() -> None:

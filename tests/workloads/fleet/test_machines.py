@@ -1,19 +1,31 @@
-"""Every machine serves and trains: replicas that fit, plans from the search, mixtures of models."""
+"""How machines serve and train models: replicas that fit, ways of prompts, splits, plans."""
 
 from __future__ import annotations
 
+import re
 from itertools import islice
+from typing import Any
 
 import pytest
 
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.demand import constant
+from workloads.demand import Demand, constant
+from workloads.demand.trace import mix
+from workloads.fleet.scenario import demand_of
 from workloads.fleet.setup.demand import divided
 from workloads.fleet.setup.night_work import night_work, training_rate
-from workloads.fleet.setup.serving import fitting_replicas, services_from
+from workloads.fleet.setup.serving import (
+    fitting_replicas,
+    services_from,
+    smaller_replica_note,
+    ways_of,
+)
+from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
-from workloads.options.fleet import FleetInputs
+from workloads.models.model import Model
+from workloads.options.fleet import DemandInputs, FleetInputs
+from workloads.serving import azure_lengths, profile
 
 
 @pytest.mark.parametrize(
@@ -107,3 +119,141 @@ def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval() -> None:
     assert all(job.rated for job in jobs)
     assert jobs[-1].rate(1) == pytest.approx(2.0 * 1100)
     assert jobs[0].state_bytes == pytest.approx(14 * model.parameters)
+
+
+DENSE, MIXTURE = named("llama-3.1-8b"), named("mixtral-8x7b")
+
+
+@pytest.mark.parametrize(
+    ("machine", "tp", "sizes"),
+    [
+        ("trn2-ultraserver:8", 16, {2, 4}),  # four replicas
+        ("trn2.48xlarge:8", 16, {2, 4}),  # one: groups of units
+        ("trn2-ultraserver:8", 4, {2, 4, 8}),  # sixteen
+        ("trn3-gen2:2", 8, {2, 3, 6}),  # eighteen, which four do not divide
+        ("trn2.48xlarge:3", 16, {2}),  # one, in a cluster without four units
+        ("trn2.48xlarge:8", 8, {2}),  # two
+    ],
+)
+def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
+    machine: str, tp: int, sizes: set[int]
+) -> None:
+    fleet = cluster(machine)
+    alone, *groups = ways_of(FleetInputs(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
+    assert alone.apart is None
+    assert {way.batching.chunk_tokens for way in (alone, *groups)} == {0}
+    splits = {(way.apart.prefill, way.apart.decode) for way in groups if way.apart}
+    assert splits == {(prefill, size - prefill) for size in sizes for prefill in range(1, size)}
+
+
+@pytest.mark.parametrize(
+    ("serving", "trainium", "hopper"),
+    [
+        (FleetInputs(prefill="chunked"), 8192, 8192),
+        (FleetInputs(chunk=1024), 1024, 1024),
+        (FleetInputs(chunk=0), 0, 0),
+        (FleetInputs(prefill="separate"), 0, 0),
+    ],
+)
+def test_a_stated_way_holds_on_every_machine(
+    serving: FleetInputs, trainium: int, hopper: int
+) -> None:
+    for machine, pieces in (("trn2-ultraserver:8", trainium), ("dgx-h200:8", hopper)):
+        fleet = cluster(machine)
+        for model in (DENSE, MIXTURE):
+            (prompts,) = ways_of(serving, model, fleet, profile(model, fleet))
+            assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
+
+
+@pytest.mark.parametrize(("machine", "pieces"), [("dgx-h200:8", 8192), ("dgx-a100:8", 2048)])
+def test_other_machines_run_pieces_beside_decoding(machine: str, pieces: int) -> None:
+    fleet = cluster(machine)
+    (prompts,) = ways_of(FleetInputs(), DENSE, fleet, profile(DENSE, fleet))
+    assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
+
+
+@pytest.mark.parametrize("machine", ["trn2-ultraserver:8", "dgx-h200:8"])
+@pytest.mark.parametrize("words", [{}, {"chunk": 512}, {"disaggregate": "1:1"}])
+def test_stated_slots_are_those_of_every_way(machine: str, words: dict[str, Any]) -> None:
+    fleet = cluster(machine)
+    ways = ways_of(FleetInputs(slots=16, tp=4, **words), DENSE, fleet, profile(DENSE, fleet, tp=4))
+    assert {way.batching.slots for way in ways} == {16}
+
+
+@pytest.mark.slow
+def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_more() -> None:
+    demand = demand_of(DemandInputs(demand=("azure-conv",), days=1.0))
+    inputs = FleetInputs()
+
+    def note(machine: str, inputs: FleetInputs, model: Model) -> str:
+        fleet = cluster(machine)
+        services = services_from(demand, fleet, [model], inputs, requests=200)
+        return smaller_replica_note(demand, fleet, [model], inputs, services)
+
+    sentence = re.fullmatch(
+        r"a replica takes a server of 16 chips unless --tp is stated; with --tp 1 a unit serves "
+        r"(\d+\.\d) times as many requests/s within the SLO\.",
+        note("trn2.48xlarge:2", inputs, DENSE),
+    )
+    assert sentence
+    assert float(sentence[1]) > 1.25
+    assert note("trn2.48xlarge:2", FleetInputs(tp=4), DENSE) == ""  # stated
+    assert note("trn2.3xlarge:2", inputs, DENSE) == ""  # a server is one chip
+
+
+UNIT = cluster("trn2-ultraserver:2")
+SPLITS = ("1:1", "1:3", "2:2", "3:1")
+CASES = [
+    ("llama-3.1-70b", "conv", "ttft=6s,tpot=25ms"),
+    ("llama-3.1-405b", "code", "ttft=6s,tpot=175ms"),
+    ("llama-3.1-8b", "conv", "ttft=6s,tpot=175ms"),
+]
+
+
+def _demand(kind: str) -> Demand:
+    lengths = azure_lengths(kind)
+    means = (float(lengths.prompt.mean()), float(lengths.output.mean()))
+    return constant(60.0, minutes=2, prompt_tokens=means[0], output_tokens=means[1])
+
+
+def _service(case: tuple[str, str, str], **how: object) -> Service:
+    model, kind, slo = case
+    serving = FleetInputs(slo=slo, **how)  # type: ignore[arg-type]
+    (service,) = services_from(_demand(kind), UNIT, [named(model)], serving, requests=1)
+    return service
+
+
+def _way(service: Service) -> str:
+    return f"{service.apart.prefill}:{service.apart.decode}" if service.apart else "separate"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "kind", "slo"), CASES)
+def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_say(
+    model: str, kind: str, slo: str
+) -> None:
+    """Tables of all ways, with and without a prefix cache; 3,000 requests know a rate to 4 %."""
+    case, most = (model, kind, slo), []
+    for share in (None, "50%"):
+        stated = {split: _service(case, disaggregate=split, prefix_cache=share) for split in SPLITS}
+        stated["separate"] = _service(case, prefill="separate", prefix_cache=share)
+        rates = {way: service.capacity.rate_slo_per_s for way, service in stated.items()}
+        usual = _service(case, prefix_cache=share)
+        assert usual.capacity.rate_slo_per_s > 0.98 * max(rates.values())
+        assert usual.capacity.rate_slo_per_s == rates[_way(usual)]
+        assert usual.choice is not None
+        others = max(rate for way, rate in rates.items() if way != _way(usual))
+        assert rates[usual.choice.runner_up] > 0.95 * others
+        share_of_best = usual.choice.runner_up_share
+        assert share_of_best == pytest.approx(others / max(rates.values()), abs=0.05)
+        most.append((usual.capacity.rate_slo_per_s, max(rates.values())))
+    (plain, best), (cached, best_cached) = most
+    assert cached / plain == pytest.approx(best_cached / best, rel=0.03)
+    assert cached > 0.96 * plain
+
+
+def test_services_of_one_model_share_the_split() -> None:
+    demand, model = mix([_demand(kind) for kind in ("conv", "code")]), named("llama-3.1-70b")
+    services = services_from(demand, UNIT, [model, model], FleetInputs(), requests=1)
+    assert len({_way(service) for service in services}) == 1
+    assert len({service.choice and service.choice.runner_up for service in services}) == 1

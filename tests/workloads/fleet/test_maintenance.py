@@ -21,12 +21,11 @@ from workloads.fleet.inputs.jobs import RECLAIMS, TrainingJob, evaluation_job
 from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Failures, Fleet, Window, windows_from
-from workloads.fleet.results import role_server_ms, role_units
+from workloads.fleet.results import role_units
 from workloads.fleet.simulation import FleetRun, Kind, simulate
 from workloads.fleet.state.world import Role
 
 MINUTES = 600
-NONE: tuple[Window, ...] = ()
 
 
 def _run(
@@ -82,14 +81,6 @@ def test_a_window_waits_until_the_one_before_has_ended() -> None:
     assert alone.kinds[0].maintenance_late_ms == 0
 
 
-def test_a_window_that_never_begins_is_late_until_the_end() -> None:
-    roll = replace(ROLL, units=4, begin_s=MINUTES * 60 - 5400.0)
-    after = replace(OUT, begin_s=MINUTES * 60 - 60.0)
-    run = _run(roll, after, load=12.0, costs=ChangeCosts.fixed(60.0))
-    assert run.kinds[0].maintained == 12
-    assert run.kinds[0].maintenance_late_ms == 60_000
-
-
 def test_people_are_told_of_a_window_that_never_begins() -> None:
     windows = ["roll@0d00:00+30min=1", "out@0d02:00+2min=1"]
     words: dict[str, Any] = {"unit_rate": 5.0, "days": 121 / 1440, "policy": "static"}
@@ -99,14 +90,6 @@ def test_people_are_told_of_a_window_that_never_begins() -> None:
     (note,) = [note for note in _notes_of_run(fleet) if "maintenance" in note]
     assert note.startswith("1 maintenance windows never began")
     assert fleet.summary["maintenance_late_s"] == 60.0
-
-
-def test_a_window_of_no_units_is_none() -> None:
-    nothing = replace(OUT, units=0), replace(ROLL, units=0, begin_s=20_000.0)
-    fails = Failures(5e4, 3600.0)
-    runs = [_run(*each, load=3.0, failures=fails, policy=threshold()) for each in (NONE, nothing)]
-    assert np.array_equal(*(role_server_ms(run.kinds[0]) for run in runs))
-    assert np.array_equal(*(run.queues[0].served for run in runs))
 
 
 def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave() -> None:
@@ -228,21 +211,3 @@ def test_windows_of_different_kinds_may_overlap_and_follow_each_other() -> None:
         (21_600.0, 3600.0, 2),
     ]
     assert windows["b"][0].rolling
-
-
-def test_a_stated_window_is_in_the_answer() -> None:
-    fleet = cs.run_fleet(
-        ["trn2-ultraserver:6", "trn3-gen2:3"],
-        "azure-code",
-        policy="static",
-        unit_rate=5.0,
-        days=0.3,
-        failures="off",
-        maintenance=["roll@0d01:00+30min=trn3-gen2:1"],
-    )
-    rows = {row["kind"]: row["maintained_units"] for row in fleet.summary["kinds"]}
-    assert rows == {"trn2-ultraserver": 0, "trn3-gen2": 3}
-    hours = fleet.summary["chip_hours_by_role"]["maintenance"]
-    assert hours == pytest.approx(3 * 144 * 0.5)
-    frame = fleet.frame()
-    assert frame["trn3-gen2_maintenance_units"].sum() == pytest.approx(90)

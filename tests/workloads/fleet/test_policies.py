@@ -1,24 +1,29 @@
-"""Policies that see prices, power and a forecast, the registry, and the documented example."""
+"""Policies: the registry, answers and their limits, a user's file, prices, power and a forecast."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import azure_code, constant
+from workloads.demand.trace import MINUTES_PER_DAY as DAY
 from workloads.economics import Economics
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.policies.registry import KINDS, bound_of, policy_named
-from workloads.fleet.policies.view import Situation, View
-from workloads.fleet.results import power_w, role_units, summary, timeline
+from workloads.fleet.policies.forecast import days_back, predict, smoothed
+from workloads.fleet.policies.registry import KINDS, bound_of, load_policy, policy_named
+from workloads.fleet.policies.rules import clock, forecast, oracle, static, threshold
+from workloads.fleet.policies.view import Decision, Limits, Situation, View, answer
+from workloads.fleet.results import summary, timeline
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 
 UNITS = 100
@@ -60,35 +65,6 @@ def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
         policy_named("power-cap", PolicyInputs(), situation)
 
 
-def test_price_trains_only_in_the_cheap_half() -> None:
-    prepared = _scenario(priced=True)
-    done = run(prepared, policy_of("price", prepared, price_share=0.5))
-    units = role_units(done)[:, [Role.TRAINING, Role.EVALUATION]].sum(axis=1)
-    hours = np.arange(done.minutes) // 60 % 24
-    # Evaluation that is ordered out at noon drains for a minute, and no more.
-    assert units[(hours >= 12) & (np.arange(done.minutes) % 60 > 10)].max() < 1.0
-    assert units[(hours < 12) & (np.arange(done.minutes) % 60 > 40)].mean() > 20
-    always = run(prepared, policy_of("price", prepared, price_share=1.0))
-    cheap, dear = (summary(each, prepared.prices) for each in (done, always))
-    assert cheap["electricity_usd"] < dear["electricity_usd"]
-    assert cheap["slo_attainment"] == pytest.approx(dear["slo_attainment"], abs=0.01)
-
-
-def test_power_stays_under_its_cap_and_serving_goes_on() -> None:
-    prepared = _scenario()
-    free = run(prepared, policy_of("forecast", prepared))
-    cap_w = 0.9 * float(power_w(free).max())
-    held = run(prepared, policy_of("power-cap", prepared, power_cap=cap_w / 1e6))
-    serving = role_units(held)[:, Role.SERVING] * 64 * 1.12 * 750
-    alone = serving + (UNITS * 64 * 1.12 * 400 - serving * 400 / 750)
-    over = power_w(held) > cap_w * 1.001
-    # Beyond the cap only where serving alone draws so much, or in the minute of a change.
-    assert (over & (alone < 0.97 * cap_w)).mean() < 0.01
-    kept, was = (summary(each) for each in (held, free))
-    assert kept["slo_attainment"] == pytest.approx(was["slo_attainment"], abs=0.01)
-    assert kept["training_chip_hours"] < was["training_chip_hours"]
-
-
 def test_a_view_tells_prices_power_and_a_forecast() -> None:
     prepared = _scenario(days=0.2, priced=True)
     seen: list[View] = []
@@ -124,3 +100,177 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
     assert kind.name == "half"  # type: ignore[attr-defined]
     built = kind.build(PolicyInputs(), Situation(prepared.need, 60.0, 60.0))  # type: ignore[attr-defined]
     assert summary(run(prepared, built))["inference_chip_hours"] > 0
+
+
+def _view(**changes: object) -> View:
+    values: dict[str, object] = {
+        "minute": 0,
+        "weekday": 0,
+        "hour": 0.0,
+        "load": np.ones((1, 1)),
+        "history": 0,
+        "serving": np.array([5]),
+        "coming": np.array([0]),
+        "backlog": np.zeros(1),
+        "units": 10,
+        "broken": 0,
+        "lead_s": 0.0,
+    }
+    return View(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_limits_quantise_in_blocks_above_the_floor() -> None:
+    limits = Limits(floor=68, cap=278, block=30)
+    wishes = [limits.quantised(np.array([wish]), 278)[0] for wish in (0, 68, 69, 98.0, 250, 400)]
+    assert wishes == [68, 68, 98, 98, 278, 278]
+    assert Limits().quantised(np.array([2.2, 3.0]), 10).tolist() == [3, 3]
+    assert Limits(cap=4).quantised(np.array([6.0, 2.0]), 10).tolist() == [3, 1]
+
+
+@given(
+    st.lists(st.floats(0, 1000), min_size=1, max_size=4),
+    st.integers(1, 100),
+    st.integers(0, 50),
+    st.integers(1, 500),
+)
+def test_limits_never_exceed_the_fleet(
+    wish: list[float], block: int, floor: int, units: int
+) -> None:
+    blocks = Limits(block=block, floor=floor).quantised(np.array(wish), units)
+    assert blocks.sum() <= units
+    assert blocks.min() >= 0
+    assert blocks.sum() >= min(floor, units)
+
+
+def test_threshold_rises_at_once_and_falls_after_the_hold() -> None:
+    policy = threshold(headroom=0.0, hysteresis=0.0, hold_s=180)
+    rise = policy(_view(load=np.array([[5.0, 5, 8]])))
+    fall = policy(_view(load=np.array([[5.0, 4, 3]]), serving=np.array([8])))
+    assert np.asarray(rise).tolist() == [8.0]
+    assert np.asarray(fall).tolist() == [5.0]
+
+
+def test_clock_knows_the_hour() -> None:
+    policy = clock(8, 2, night_from=22, night_to=6)
+    hours = [policy(_view(hour=hour)) for hour in (21.9, 22.0, 3.0, 6.0)]
+    assert [float(np.asarray(each)[0]) for each in hours] == [8, 2, 2, 8]
+
+
+def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp() -> None:
+    need = np.array([[5.0, 1, 5, 1, 1, 1, 1, 1, 1, 5]])
+    ahead = oracle(need, lead_s=120.0, shortest_valley_s=180.0)
+    plan = [float(np.asarray(ahead(_view(minute=minute)))[0]) for minute in range(10)]
+    assert plan == [5, 5, 5, 1, 1, 1, 1, 5, 5, 5]
+    slow = oracle(need, ramp=1)
+    assert [float(np.asarray(slow(_view(minute=m)))[0]) for m in (4, 5, 6, 7, 8)] == [1, 1, 2, 3, 4]
+
+
+def test_forecast_looks_at_the_same_kind_of_day() -> None:
+    week = np.concatenate([np.full(DAY, level) for level in (5, 1, 1, 9, 9.0)])
+    expected, _ = predict(week[: 3 * DAY + 1], every=15, lead=15, first_weekday=4)
+    assert expected[-1] == 9.0 or expected[-1] == 5.0
+    assert days_back(np.array([3 * DAY]), 4).tolist() == [3]
+
+
+def test_forecast_of_flat_load_is_the_load() -> None:
+    policy = forecast()
+    load = np.full((1, 3 * DAY), 7.0)
+    assert policy(_view(minute=3 * DAY, load=load)) == pytest.approx([7.35])
+    assert policy(_view(minute=3 * DAY + 1, load=load)) is None
+
+
+def test_smoothing_is_a_trailing_mean() -> None:
+    assert smoothed(np.array([5.0, 0, 0, 0, 0, 10])).tolist() == [5, 2.5, 5 / 3, 1.25, 1, 2]
+
+
+BAD_ANSWERS: tuple[tuple[Any, str], ...] = (
+    *((wrong, "the policy answered") for wrong in ("many", [1, 2], float("nan"), -0.5, 1e300)),
+    (Decision(None, jobs={"big": -2}), "-2 units work for job big"),
+    *(
+        (Decision(None, wrong), "units train; it must be a whole number")
+        for wrong in (2.5, [None], [float("nan")], ["many"])
+    ),
+    (Decision(None, []), "limits training of 0 kinds of units; there"),
+    (Decision(None, [1, 1]), "limits training of 2 kinds of units; there"),
+)
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD_ANSWERS)
+def test_an_answer_that_says_nothing_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        answer(lambda _: wrong, _view(kinds=(None,)), np.array([3.0]))
+
+
+def test_answers_are_kept_and_limit_training() -> None:
+    view, before = _view(kinds=(None,)), np.array([3.0])
+    assert answer(lambda _: None, view, before).serving is before
+    for limits in (2, 2.0, [2], (2,), np.array([2]), np.int64(2)):
+        training = answer(lambda _, limits=limits: Decision(None, limits), view, before).training  # type: ignore[misc]
+        assert np.atleast_1d(np.asarray(training)).tolist() == [2]
+    with pytest.raises(InputError, match="one number for 2 services"):
+        answer(static(1), _view(load=np.ones((2, 1))), np.zeros(2))
+
+
+def test_a_users_policy_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def policy(view):\n    return view.load[:, -1] * 2\n")
+    assert np.asarray(load_policy(path)(_view())).tolist() == [2.0]
+    for text, message in (
+        ("def policy(view):\n    return view.lod\n", "minute 0: AttributeError"),
+        ("def policy(view):\n    raise SystemExit(3)\n", "minute 0: SystemExit: 3"),
+        ("x = 1\n", "defines no function policy"),
+        ("1/0\n", "ZeroDivisionError"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            load_policy(path)(_view())
+    with pytest.raises(InputError, match="there is no such file in"):
+        load_policy(tmp_path / "none.py")
+
+
+def test_what_a_users_policy_prints_stays_off_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("print('loaded')\ndef policy(view):\n    print('asked')\n    return 2\n")
+    assert load_policy(path)(_view()) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "loaded\nasked\n")
+
+
+def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def policy(view, margin=1.5, floor=1):\n    return margin * floor\n")
+    assert load_policy(path)(_view()) == 1.5
+    assert load_policy(path, "margin=2,floor=3")(_view()) == 6.0
+    for stated, message in (
+        ("margn=2", r"has no 'margn'\. Did you mean margin\?"),
+        ("floor=2.5", r"floor is '2\.5'; write a value such as floor=1\."),
+        ("margin", r"margin is ''; write a value such as margin=1\.5\."),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_policy(path, stated)
+
+
+@pytest.mark.parametrize(
+    ("hysteresis", "load", "backlog", "units"),
+    [
+        (0.05, 96.0, 0.0, 100.0),
+        (0.05, 94.0, 0.0, 94.0),
+        (0.2, 81.0, 0.0, 100.0),
+        (0.2, 79.0, 0.0, 79.0),
+        (0.0, 99.0, 0.0, 99.0),
+        (0.5, 130.0, 0.0, 130.0),  # more load than units is followed at once
+        (0.05, 90.0, 300.0, 120.0),  # waiting work of 300 unit-minutes takes 30 more for ten
+    ],
+)
+def test_units_stay_while_fewer_than_the_hysteresis_are_idle(
+    hysteresis: float, load: float, backlog: float, units: float
+) -> None:
+    """Units wanted of 100 that serve, after an hour of a load, without headroom."""
+    view = _view(
+        minute=60, load=np.full((1, 60), load), serving=np.array([100]), units=200,
+        backlog=np.full(1, backlog),
+    )  # fmt: skip
+    assert np.asarray(threshold(headroom=0.0, hysteresis=hysteresis)(view)).tolist() == [units]

@@ -1,4 +1,4 @@
-"""Caps on the power of fleets with several kinds of units, and kinds whose power is unknown."""
+"""Power, energy and money: caps over several kinds of units, and kinds whose power is unknown."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from experiments.cli.main import run
 from tests.support.examples import examples
+from tests.support.toy_fleet import FLAT_DAY, SERVICE, simulate
+from topologies.clusters.names import cluster
+from workloads.economics import Economics
 from workloads.fleet.policies.power import left_w, units_within
+from workloads.fleet.policies.rules import static
 from workloads.fleet.policies.view import Decision, JobView, KindView, View, answer
-from workloads.fleet.results import kind_units
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results import kind_units, regret, summary
 from workloads.fleet.state.world import Role
 
 
@@ -131,3 +136,27 @@ def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(
     line = ["fleet", "--unit-rate", "5", "--days", "0.1", "--no-compare", "--no-intervals"]
     assert run([*line, *(f"--kind={kind}" for kind in kinds)]) == 0
     assert "no power of tpu-v6e-pod; trn2-ultraserver drew" in capsys.readouterr().err
+
+
+def test_regret_is_zero_for_the_oracle_itself() -> None:
+    best = {"training_chip_hours": 50.0, "slo_attainment": 1.0}
+    none = {"training_chip_hours": 10.0, "slo_attainment": 1.0}
+    assert regret(best, best, none)["regret_training_chip_hours"] == 0.0
+    assert regret(best, best, none)["captured"] == 1.0
+    assert regret(none, best, none)["captured"] == 0.0
+
+
+def test_economics_of_machines() -> None:
+    rainier = Economics.of(cluster("rainier"))
+    assert rainier.busy_w == 750.0
+    assert rainier.usd_per_chip_s * 3600 == pytest.approx(2.235)
+    assert Economics.of(cluster("p5en.48xlarge:4")).idle_w > 0
+
+
+def test_energy_and_cost_of_a_day() -> None:
+    run = simulate(FLAT_DAY, [SERVICE], Fleet(100), static(100))
+    numbers = summary(run)
+    half = 100 * 64 * (400 + 0.5 * 350) * 1.12
+    assert numbers["power_mean_w"] == pytest.approx(half, rel=0.01)
+    assert numbers["cost_usd"] == pytest.approx(100 * 64 * 24 * 2.235)
+    assert numbers["usd_per_training_step"] is None

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -88,12 +87,6 @@ def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:
     assert _tokens(planned) == _tokens(followed)
     assert _moved(planned) < _moved(followed) / 3
     assert _moved(followed) - _moved(planned) == 6 * 2 * 16  # there and back in each of six valleys
-
-
-def test_in_long_valleys_both_order_the_same() -> None:
-    changing = _planning()
-    planned, followed = _run(120, changing), _run(120, forecast(headroom=0.0))
-    assert _tokens(planned) == pytest.approx(_tokens(followed), rel=0.02)
 
 
 def test_a_programme_without_a_solution_serves_the_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,15 +227,6 @@ def _waiting(due: Sequence[float]) -> View:
     )
 
 
-@pytest.mark.slow
-def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path: Path) -> None:
-    prepared = _scenario(tmp_path, demand={"batch_share": "30%"})
-    ruled, planned = (_done(prepared, name) for name in ("forecast", "mpc"))
-    assert planned["batch"]["served_tokens"] > ruled["batch"]["served_tokens"]
-    assert planned["batch"]["late_tokens"] == 0
-    assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)
-
-
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2 * DAY), st.integers(1, 30))
 def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
     added: list[float], steps: int
@@ -255,26 +239,6 @@ def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
     for need in needs:  # what is due by a step is asked for by then
         earlier = sum(each.work for each in needs if each.steps <= need.steps)
         assert earlier >= SAFE * due[min(60 * need.steps, end) - 1] * (1 - 1e-9) or need.steps == 1
-
-
-@pytest.mark.slow
-def test_prices_are_weighed_with_deadlines_and_changes(tmp_path: Path) -> None:
-    prepared = _scenario(tmp_path, priced=True)
-    always, cheap, planned = (_done(prepared, name) for name in ("forecast", "price", "mpc"))
-    assert planned["jobs_in_time"] > cheap["jobs_in_time"]
-    assert planned["training_usd_per_mwh"] < 0.95 * always["training_usd_per_mwh"]
-    assert planned["electricity_usd"] < always["electricity_usd"]
-    assert planned["training_goodput"] > cheap["training_goodput"]
-    none = _done(prepared, "mpc", price_share=0.0)
-    assert none["training_tokens"] <= 1.3e6 * (1 + 1e-9)  # the work that has a deadline
-
-
-def test_under_a_cap_more_trains_than_by_the_rule(tmp_path: Path) -> None:
-    prepared = _scenario(tmp_path)
-    ruled, planned = (_done(prepared, name, power_cap=CAP_W / 1e6) for name in ("power-cap", "mpc"))
-    assert planned["training_tokens"] > 1.5 * ruled["training_tokens"]
-    assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)
-    assert planned["over"] <= ruled["over"] + 0.005
 
 
 def test_a_policy_limits_single_jobs(tmp_path: Path) -> None:
@@ -291,8 +255,3 @@ def test_a_policy_limits_single_jobs(tmp_path: Path) -> None:
     assert seen[240]["endless"] == 0
     assert seen[240]["first"] == 10
     assert seen[240]["second"] == 20
-
-
-def test_options_refuse_a_power_cap_that_is_none() -> None:
-    with pytest.raises(InputError, match="power cap of 0 MW"):
-        PolicyInputs(power_cap=0.0)

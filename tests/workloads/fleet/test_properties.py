@@ -1,4 +1,4 @@
-"""Properties of every policy on small fleets with random demand: sums, scale and growth."""
+"""Properties of every policy and mix of jobs: sums, scale and growth."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.support.examples import examples
+from tests.support.toy_fleet import SERVICE, check_conserved, scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
-from workloads.demand import Demand
+from workloads.demand import Demand, azure_code, azure_mix
 from workloads.economics import Economics
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
-from workloads.fleet.results import role_units, summary, timeline
+from workloads.fleet.policies.rules import threshold
+from workloads.fleet.policies.view import Limits
+from workloads.fleet.processes.failures import Failures, Fleet
+from workloads.fleet.results import changes_frame, role_units, summary, timeline
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario, what_ifs
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.world import Role
@@ -117,3 +125,43 @@ def test_growth_never_lends_more(name: str, seed: int, tmp_path: Path) -> None:
         for _, each in what_ifs(base, ["growth=30%"])
     ]
     assert lent[1] <= lent[0] * (1 + 1e-9)
+
+
+@given(
+    reclaim=st.sampled_from(["checkpoint", "preempt", "shrink", "pause"]),
+    gang=st.integers(1, 10),
+    step=st.integers(1, 4),
+    seed=st.integers(0, 5),
+    headroom=st.floats(0, 1),
+    notice=st.sampled_from([5.0, float("inf")]),
+)
+@examples(6)
+def test_any_mix_of_jobs_conserves(
+    reclaim: str, gang: int, step: int, seed: int, headroom: float, notice: float
+) -> None:
+    load = scaled_to_fleet(azure_code().between(600, 1320), [SERVICE], 30)
+    jobs = [
+        TrainingJob(f"a{n}", gang, gang, reclaim=reclaim, priority=n, state_bytes=1e13)
+        for n in range(2)
+    ]
+    jobs.append(TrainingJob("b", 20, 2, step, reclaim=reclaim, checkpoint="peer", standby="warm"))
+    jobs.append(evaluation_job(5))
+    run = simulate(
+        load,
+        [SERVICE],
+        Fleet(32, limits=Limits(notice_s=notice), failures=Failures(40_000.0, 600.0)),
+        threshold(headroom=headroom),
+        jobs=jobs,
+        rng=np.random.default_rng(seed),
+    )
+    check_conserved(run)
+
+
+def test_two_services_share_a_fleet_and_pass_units_to_each_other() -> None:
+    load = scaled_to_fleet(azure_mix().between(0, 1440), [SERVICE] * 2, 300)
+    services = [SERVICE, replace(SERVICE, name="code")]
+    run = simulate(load, services, Fleet(320), threshold(headroom=0.2), jobs=default_jobs(320))
+    check_conserved(run)
+    assert set(changes_frame(run)["to"]) == {"chat", "code", "lent"}
+    serving = run.kinds[0].spent_server_ms[-1, len(Role) :]
+    assert serving.min() > 0

@@ -24,7 +24,7 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.forecast import lendable
 from workloads.fleet.policies.rules import oracle, threshold
-from workloads.fleet.policies.view import Limits, Policy, View
+from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import changes_frame, role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
@@ -58,12 +58,6 @@ def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
     numbers = summary(run)
     assert numbers["slo_attainment"] == 1.0
     assert numbers["moving_chip_hours"] == 0.0
-
-
-def test_freed_by_prompt_tokens_of_the_hourly_estimates() -> None:
-    for trace, freed in ((azure_code(), 0.6815), (azure_conv(), 0.3688)):
-        tokens = (trace.requests * trace.prompt_tokens)[0]
-        assert ideallendable(tokens) == pytest.approx(freed, abs=0.001)
 
 
 def _deepseek(policy: Policy) -> FleetRun:
@@ -113,28 +107,6 @@ def test_headroom_against_lead_time(name: str) -> None:
         assert np.abs(mine["headroom"].to_numpy() - headroom).max() < 0.02
         assert np.abs(mine["freed"].to_numpy() - freed).max() < 0.015
         assert np.median(np.abs(mine["headroom"].to_numpy() - headroom)) < 0.006
-
-
-def test_more_lead_time_never_frees_more_for_the_reactive_controller() -> None:
-    for name in ("azure-code", "azure-conv"):
-        frame = lendable(demand(name).requests[0], lead_minutes=(5, 15, 30, 60, 120))
-        freed = frame[frame["controller"] == "reactive"]["freed"].to_numpy()
-        assert np.all(np.diff(freed) < 0)
-
-
-def test_free_changes_with_foresight_are_the_oracle() -> None:
-    """A user's policy that is told the coming minute does what the oracle does."""
-    load = scaled_to_fleet(azure_code().between(480, 1200), [SERVICE], 500)
-    need = units_needed(load, [SERVICE])
-
-    def with_foresight(view: View) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return need[:, view.minute]
-
-    runs = [
-        simulate(load, [SERVICE], Fleet(500, costs=FREE), each, jobs=default_jobs(500))
-        for each in (with_foresight, oracle(need))
-    ]
-    assert np.array_equal(runs[0].kinds[0].spent_server_ms, runs[1].kinds[0].spent_server_ms)
 
 
 def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme() -> None:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.toy_fleet import scaled_to_fleet, simulate
-from workloads.demand import Demand, azure_code, azure_conv, burstgpt, servegen
+from workloads.demand import Demand, azure_code, azure_conv, burstgpt
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import forecast, oracle, static, threshold
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results import role_server_ms, summary
+from workloads.fleet.results import role_server_ms
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
@@ -34,7 +34,6 @@ TRACES: dict[str, Callable[[], Demand]] = {
     "code": azure_code,
     "conv": azure_conv,
     "burstgpt": lambda: burstgpt().only("conversation").between(0, 7 * DAY),
-    "servegen": servegen,
 }
 
 
@@ -149,17 +148,11 @@ def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
     )
 
 
-LIKE_THEM = ("code", "servegen")
-
-
 def _serving_units(run: FleetRun) -> FloatArray:
     return np.asarray(np.diff(role_server_ms(run.kinds[0])[:, Role.SERVING]) / 60_000)
 
 
-@pytest.mark.parametrize(
-    "trace",
-    ["burstgpt", "conv", *(pytest.param(name, marks=pytest.mark.slow) for name in LIKE_THEM)],
-)
+@pytest.mark.parametrize("trace", ["burstgpt", "conv"])
 @pytest.mark.parametrize(
     ("name", "days"), [("static", 1), ("threshold", 1), ("forecast", 3), ("oracle", 1)]
 )
@@ -206,32 +199,7 @@ def _demands(draw: st.DrawFn) -> Demand:
     return Demand(("chat",), "2024-01-04T00:00", requests, lengths, lengths)
 
 
-def _check_laws(demand: Demand, name: str) -> None:
-    need, twice = (units_needed(demand.times(factor), [SERVICE]) for factor in (1.0, 2.0))
-    assert np.array_equal(twice, 2 * need)
-    summaries = [summary(_run(demand.times(factor), name)) for factor in (1.0, 1.3)]
-    assert summaries[1]["training_chip_hours"] <= summaries[0]["training_chip_hours"] + 1e-9
-    for numbers in summaries:
-        groups = ("inference", "training", "moving", "idle", "broken")
-        assert sum(numbers[f"{one}_chip_hours"] for one in groups) == numbers["chip_hours"]
-        parts = (numbers[f"{one}_tokens"] for one in ("served", "queued", "shed"))
-        assert sum(parts) == numbers["offered_tokens"]
-
-
 POLICIES = st.sampled_from(["static", "threshold", "forecast", "oracle"])
-
-
-@given(_demands(), POLICIES)
-@examples(3)
-def test_doubling_demand_doubles_units_and_more_never_lends_more(demand: Demand, name: str) -> None:
-    _check_laws(demand, name)
-
-
-@pytest.mark.slow
-@given(_demands(), POLICIES)
-@examples(100)
-def test_doubling_demand_doubles_units_whatever_it_is(demand: Demand, name: str) -> None:
-    _check_laws(demand, name)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from workloads.demand import Demand, Horizon, constant
 from workloads.demand.trace import beside
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.policies.rules import static, threshold
-from workloads.fleet.policies.view import Limits, View
+from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, service_minutes, summary
 from workloads.fleet.setup.regions import Region, in_regions, services_in
@@ -128,12 +128,6 @@ def test_constant_demand_changes_no_role(kinds: list[Kind], rates: tuple[float, 
     assert summary(run)["role_changes"] == 0
 
 
-def test_units_of_another_speed_count_by_what_they_serve() -> None:
-    kinds = [_kind("us", 4), _kind("eu", 9, 0.5), _kind("asia", 1)]
-    run = simulate(_demand(10, 2, 2), kinds, static([5, 1, 1]))
-    assert _units(run) == [[4, 0, 0], [4, 4, 0], [0, 0, 1]]
-
-
 def test_the_way_to_another_region_counts_as_time_to_first_token() -> None:
     at_home, away = (
         simulate(_demand(*rates), [_kind("us", 4), _kind("eu", 9), _kind("asia", 1)], static(units))
@@ -197,22 +191,6 @@ def test_users_of_a_region_come_by_its_clock() -> None:
     assert moved.demand.requests.sum() == pytest.approx(demand.requests.sum())
 
 
-def test_a_policy_sees_each_region() -> None:
-    seen: list[View] = []
-
-    def mine(view: View) -> Any:
-        """Serve two units for each region."""
-        seen.append(view)
-        return [2, 2, 2]
-
-    simulate(_demand(1, 1, 1, minutes=3), [_kind("us", 4), _kind("eu", 6), _kind("asia", 2)], mine)
-    view = seen[-1]
-    assert view.load.shape == (3, 2)
-    assert [kind.region for kind in view.kinds] == ["us", "eu", "asia"]
-    assert [kind.serving.tolist() for kind in view.kinds] == [[2, 0, 0], [0, 2, 0], [0, 0, 2]]
-    assert view.serving.tolist() == [2, 2, 2]
-
-
 FLEET: Mapping[str, Any] = {"us": ["trn2-ultraserver:6", "trn3-gen2:1"], "eu": "trn3-gen2:2"}
 ZONES = ("us=-8:70%", "eu=+1:30%")
 
@@ -234,43 +212,3 @@ def test_a_fleet_of_fleets_with_several_kinds_in_a_region() -> None:
     for name, share in (("us", 0.7), ("eu", 0.3)):
         assert regions[name]["offered_requests"] == pytest.approx(share * offered, rel=1e-3)
     assert far.summary["slo_attainment"] < near.summary["slo_attainment"]
-
-
-@pytest.mark.parametrize(
-    "policy", ["mpc", pytest.param("mpc-oracle", marks=pytest.mark.slow), "forecast"]
-)
-def test_batch_requests_and_plans_reach_over_regions(policy: str) -> None:
-    done = _fleet(policy=policy, batch_share="20%", start_day=1)
-    account = done.summary["batch"]
-    counted = ("served_requests", "waiting_requests", "late_requests")
-    assert account["arrived_requests"] == sum(account[name] for name in counted)
-    assert account["served_requests"] > 0.5 * account["arrived_requests"]
-    assert done.summary["slo_attainment"] > 0.9
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"region": "us=-8:70%"}, "in region 'eu'; write NAME:COUNT@ and one of us"),
-        ({"region": (*ZONES, "asia=9:10%")}, "region asia has no chips; state some by --kind"),
-        ({"region": (*ZONES, "us=9:10%")}, "--region us=9:10% is not a new name"),
-        ({"region": "us"}, "--region us is not a new name, hours from -24 to 24 and a share"),
-        ({"region": ("us=30:1%", "eu=0:1%")}, "hours from -24 to 24"),
-        ({"region": ("us=-8:-5%", "eu=0:50%")}, "has a share below 0"),
-        ({"region": ()}, "in region 'us'; add --region us=0:100%"),
-        ({"round_trip": "us/mars=1s"}, "not a new round trip between two regions of us, eu"),
-        ({"round_trip": "us/us=1s"}, "not a new round trip"),
-        ({"round_trip": ("us/eu=1s", "eu/us=2s")}, "--round-trip eu/us=2s is not a new round trip"),
-        ({"round_trip": "us/eu=1min"}, "is longer than 10 s"),
-        ({"round_trip": "us/eu=x"}, "--round-trip us/eu=x"),
-        ({"days": 0.5}, "--region needs whole days, and the demand with its history has 0.5"),
-        ({"fleet": "trn2-ultraserver:6"}, "region us has no chips"),
-        ({"fleet": {**FLEET, "": "trn3-gen1"}}, "^trn3-gen1.* states no region; write NAME:COUNT@"),
-        ({"fleet": {}}, "run_fleet has no cluster; name one, such as 'trn2-ultraserver:20'"),
-        ({"fleet": [], "region": ()}, "run_fleet has no cluster"),
-    ],
-)
-def test_a_mistake_is_one_line(words: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(cs.InputError, match=message) as caught:
-        _fleet(**words)
-    assert "\n" not in str(caught.value)

@@ -1,16 +1,27 @@
-"""Demand is absolute, is scaled only on request, and is compared with the fleet."""
+"""Demand compared with the fleet, and the quarters of an hour that missed the SLO."""
 
 from __future__ import annotations
+
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_code, constant
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import evaluation_job
+from workloads.fleet.missed import missed_note, missed_quarters
 from workloads.fleet.policies.rules import threshold
-from workloads.fleet.results import summary
-from workloads.fleet.scenario import Scenario, run, scenario, what_ifs
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results import attainment, service_minutes
+from workloads.fleet.scenario import Scenario, scenario, what_ifs
+from workloads.fleet.simulation import FleetRun
+from workloads.fleet.state.services import Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
+from workloads.serving import fixed_rate
 
 FLEET = cluster("trn2-ultraserver:50")
 
@@ -42,21 +53,6 @@ def test_shapes_are_scaled_to_nine_tenths_and_say_so() -> None:
     assert _scenario(constant(1.0, minutes=60)).scaling == ""
 
 
-@pytest.mark.slow
-def test_what_ifs_act_after_scaling() -> None:
-    """More demand never lends more, and a failover lends less, whatever the shape's scale was."""
-    base = _scenario(azure_code(), DemandInputs(days=2.0))
-    texts = ["growth=30%", "failover@0d12:00+12h", "spike@1d02:00x3/30min"]
-    rows = what_ifs(base, texts)
-    assert [name for name, _ in rows] == ["base", *texts]
-    peaks = [each.sizing.units_needed_peak for _, each in rows]
-    assert peaks[1] == pytest.approx(1.3 * peaks[0])
-    assert {each.sizing.demand_scale for _, each in rows} == {base.sizing.demand_scale}
-    lent = [summary(run(each, threshold()))["training_chip_hours"] for _, each in rows]
-    assert max(lent[1], lent[2]) < lent[0]
-    assert lent[3] <= lent[0]
-
-
 def test_the_noise_of_a_what_if_is_the_base_s() -> None:
     base = _scenario(constant(600.0, minutes=600), DemandInputs(noise="0.1"))
     grown = what_ifs(base, ["growth=1e-9"])[1][1]
@@ -67,3 +63,73 @@ def test_a_week_repeats_for_whole_weeks() -> None:
     twelve = _scenario(azure_code(), DemandInputs(days=84.0))
     assert twelve.demand.minutes == 84 * 1440
     assert np.array_equal(twelve.demand.requests[0, :10080], twelve.demand.requests[0, -10080:])
+
+
+LEAD_S = 600.0
+
+
+def _step(after: float, minute: int = 120) -> Demand:
+    """Ten units of requests, then so many."""
+    flat = constant(600.0, minutes=300)
+    requests = np.where(np.arange(300) < minute, 600.0, after)[None, :]
+    return replace(flat, requests=requests)
+
+
+def _run(demand: Demand, headroom: float) -> FleetRun:
+    costs = replace(ChangeCosts.fixed(0.0), drain_s=LEAD_S)
+    return simulate(
+        demand,
+        [Service("chat", fixed_rate(1.0))],
+        Fleet(40, costs=costs),
+        threshold(headroom=headroom),
+        jobs=[evaluation_job(40)],
+    )
+
+
+def _attained(run: FleetRun) -> float:
+    minutes = [service_minutes(run, 0)]
+    offered = minutes[0].offered_requests
+    return float((attainment(minutes) * offered).sum() / offered.sum())
+
+
+def test_the_note_names_the_quarter_and_a_headroom_that_keeps_the_slo() -> None:
+    """Need rises from 10 to 15 units at minute 120, ten minutes before new units serve."""
+    run = _run(_step(900.0), 0.1)
+    first, *_ = missed_quarters(run, LEAD_S)
+    assert (first.needed_units, first.rise) == (15.0, 1.5)
+    assert first.time_utc.endswith("02:00")
+    assert first.share > 0.5
+    note = missed_note(run, LEAD_S, attained=_attained(run), wanted=0.999)
+    assert "from 2024-01-01T02:00, which needed 15 units" in note
+    assert "1.50 times the need of 10 minutes before" in note
+    assert "steps at every full hour" in note
+    advised = float(re.search(r"--headroom ([0-9.]+)", note)[1])  # type: ignore[index]
+    assert advised == pytest.approx(0.5)
+    better = _run(_step(900.0), advised)
+    assert _attained(run) < 0.99 < 0.999 < _attained(better)
+    assert missed_note(better, LEAD_S, attained=_attained(better), wanted=0.999) == ""
+
+
+def test_a_need_beyond_the_fleet_and_a_rise_beyond_any_headroom_say_so() -> None:
+    large = _run(_step(6000.0, 125), 0.1)
+    assert "more than the fleet has" in missed_note(large, LEAD_S, attained=0.5, wanted=0.99)
+    steep = _run(_step(2100.0, 125), 0.1)
+    note = missed_note(steep, LEAD_S, attained=_attained(steep), wanted=0.999)
+    assert "No --headroom up to 1 meets such rises" in note
+    assert "--policy forecast, which" in note
+    by_forecast = missed_note(
+        steep, LEAD_S, attained=_attained(steep), wanted=0.999, policy="forecast"
+    )
+    assert by_forecast.endswith("more units that always serve do: --floor.")
+    assert "full hour" not in note
+
+
+def test_units_are_busy_with_what_arrives_and_waits_and_idle_without() -> None:
+    """Ten units for thirteen minutes of requests at 100 %, then at 50 %, then none."""
+    run = _run(_step(0.0, minute=13), headroom=0.0)
+    queue, minutes = run.queues[0], service_minutes(run, 0)
+    assert minutes.utilisation[:10].tolist() == [1.0] * 10
+    assert minutes.utilisation[-100:].tolist() == [0.0] * 100
+    assert queue.backlog[-100:].tolist() == [0] * 100
+    share = service_minutes(_run(constant(300.0, minutes=60), headroom=1.0), 0).utilisation
+    assert share.iloc[-1] == pytest.approx(0.5)

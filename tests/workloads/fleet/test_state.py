@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
-from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
 from workloads.fleet.state.store import Store
-from workloads.fleet.state.world import GROUPS, Gang, Ledger, Role
+from workloads.fleet.state.world import GROUPS, Ledger, Role
 from workloads.serving.tables import fixed_rate
 
 FREE = ChangeCosts.fixed(0.0)
@@ -90,65 +89,6 @@ def test_tokens_are_served_queued_or_shed(
     total = queue.served.sum() + queue.shed.sum() + queue.backlog[-1]
     assert total == queue.arrivals.sum()
     assert waits_s(queue).min() >= 0
-
-
-def _gang(job: TrainingJob, costs: ChangeCosts) -> tuple[simpy.Environment, Ledger, Gang]:
-    env = simpy.Environment()
-    ledger = Ledger(10, 1)
-    return env, ledger, Gang(0, job, env, ledger, costs, 10**9)
-
-
-def test_a_gang_checkpoints_and_loses_what_it_did_not_save() -> None:
-    """100 s of training, 10 s checkpoint, and a stop without notice 40 s later."""
-    from dataclasses import replace
-
-    job = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 8.0),), checkpoint_every_s=100)
-    env, ledger, gang = _gang(job, replace(FREE, checkpoint_stall_s=10.0))
-    gang.place(np.arange(4))
-    env.run(until=150_000)
-    units = gang.stop(keep=False)
-    env.run(until=200_000)
-    assert units.tolist() == [0, 1, 2, 3]
-    gang.settle()
-    assert gang.tally.tokens == 800.0
-    assert gang.tally.lost_tokens == 320.0
-    assert gang.tally.held_unit_ms == 4 * 150_000
-    assert gang.tally.useful_unit_ms == 4 * 100_000
-    ledger.advance(150_000)
-    assert ledger.spent_server_ms[Role.CHECKPOINTING] == 4 * 10_000
-
-
-def test_a_restart_waits_and_a_restore_is_shorter() -> None:
-    from dataclasses import replace
-
-    job = TrainingJob("j", units=2, min_units=2, reclaim="pause", tokens_per_s=((2, 1.0),))
-    env, _, gang = _gang(job, replace(FREE, restart_s=600.0, restore_s=60.0))
-    gang.admit(np.arange(2))
-    env.run(until=700_000)
-    gang.stop(keep=True, in_host=True)
-    env.run(until=800_000)
-    gang.admit(np.arange(2))
-    env.run(until=900_000)
-    gang.settle()
-    assert gang.tally.tokens == 100 + 40
-    assert gang.tally.starts == 2
-
-
-def test_a_failure_stops_all_and_shrinks_to_what_fits() -> None:
-    from dataclasses import replace
-
-    job = TrainingJob(
-        "j", units=9, min_units=3, step_units=3, tokens_per_s=((9, 9.0),), checkpoint_every_s=1e6
-    )
-    env, _, gang = _gang(job, replace(FREE, recovery=replace(AT_ONCE, restart_s=100.0)))
-    gang.place(np.arange(9))
-    env.run(until=50_000)
-    left = gang.fail(np.array([0]), np.empty(0, np.int64))
-    assert (gang.size, len(left)) == (6, 2)
-    env.run(until=200_000)
-    gang.settle()
-    assert gang.tally.tokens == 6 * 50
-    assert gang.tally.lost_tokens == 9 * 50
 
 
 def test_capacity_without_latency_attains_unless_it_queues() -> None:

@@ -13,12 +13,12 @@ from topologies.arrays import FloatArray
 from workloads.demand import Demand
 from workloads.fleet.expectation import kept_units
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
-from workloads.fleet.policies.rules import oracle, threshold
+from workloads.fleet.inputs.jobs import default_jobs, evaluation_job
+from workloads.fleet.policies.rules import threshold
 from workloads.fleet.policies.view import Limits, View
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results import role_units, summary
-from workloads.fleet.state.services import Queue, Service, units_needed
+from workloads.fleet.results import role_units
+from workloads.fleet.state.services import Queue, Service
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
@@ -130,27 +130,6 @@ def test_the_closed_form_never_lends_more_for_a_longer_change(
     )
     assert np.all(long <= short + 1e-9)
     assert np.all(short <= 50.0 - pool[0] + 1e-9)
-
-
-@given(
-    seed=st.integers(0, 99),
-    minutes=st.lists(st.integers(0, 120), min_size=2, max_size=4, unique=True),
-)
-@examples(4)
-def test_a_longer_change_never_trains_more_with_foresight(seed: int, minutes: list[int]) -> None:
-    demand = _demand(_waves(seed, DAY))
-    need = units_needed(demand, [SERVICE_200])
-    job = TrainingJob("elastic", UNITS, 1, reclaim="shrink")
-    trained = []
-    for minute in sorted(minutes):
-        seconds = 60.0 * minute
-        policy = oracle(need, lead_s=seconds and seconds + 60.0, shortest_valley_s=2 * seconds)
-        fleet = Fleet(UNITS, costs=ChangeCosts.fixed(seconds))
-        run = simulate(demand, [SERVICE_200], fleet, policy, jobs=[job])
-        check_conserved(run)
-        assert run.queues[0].backlog[-1] == 0
-        trained.append(summary(run)["training_chip_hours"])
-    assert trained == sorted(trained, reverse=True)
 
 
 def test_units_on_their_way_take_no_serving_unit_s_place() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import host_bytes_per_server, machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.job import PARTS, Cause, FailureRates, Job, Recovery, expected_goodput, simulate
+from workloads.job import Cause, FailureRates, Job, Recovery, expected_goodput, simulate
 from workloads.job.checkpoints import (
     PeerCopies,
     State,
@@ -64,28 +63,11 @@ def test_goodput_is_that_of_the_closed_form() -> None:
     assert lost_s == pytest.approx(10.0 / 2 + 4.0, rel=0.05)
 
 
-def test_every_millisecond_is_booked_once_and_peers_lose_less() -> None:
-    usual = job(30_000.0)
-    for trial in (usual, replace(usual, peers=None), replace(usual, write_s=3000.0)):
-        outcome = simulate(trial, np.random.default_rng(1))
-        assert sum(outcome.parts_ms[part] for part in PARTS) == round(trial.span_s * 1000)
-        assert all(ms >= 0 for ms in outcome.parts_ms.values())
-    alone = simulate(replace(usual, peers=None), np.random.default_rng(1))
-    together = simulate(usual, np.random.default_rng(1))
-    assert together.parts_ms["lost_work"] < 0.05 * alone.parts_ms["lost_work"]
-    assert together.parts_ms["restart"] < 0.2 * alone.parts_ms["restart"]
-
-
-@pytest.mark.slow
 def test_a_pair_is_lost_as_often_as_both_of_it_are_out() -> None:
     """Two units of N that are out at once are a pair with probability 1 / (N - 1)."""
-    for units in (4, 16):
-        drawn = list(itertools.combinations(range(units), 2))
-        pairs = sum(first // 2 == second // 2 for first, second in drawn)
-        assert pairs / len(drawn) == pytest.approx(1 / (units - 1))
     # Recoveries of 90 s: the next failure comes within one with probability 1 - exp(-90 / mtbf).
     mtbf_s, units = 3000.0, 16
-    trial = job(mtbf_s, units=units, spares=100_000, span_s=2e8)
+    trial = job(mtbf_s, units=units, spares=100_000, span_s=5e7)
     outcome = simulate(trial, np.random.default_rng(2))
     recoveries = sum(outcome.failures.values())
     overlapped = -np.expm1(-90.0 / mtbf_s) * recoveries
@@ -134,39 +116,6 @@ def test_copies_are_as_frequent_as_the_network_lets_them() -> None:
         )
 
 
-def test_copies_that_the_hosts_cannot_hold_are_refused() -> None:
-    """Four times a part may take 0.8 of 2 TiB: parts of 439 GB fit, parts of 441 GB do not."""
-    machine, catalogue = cluster("trn2.48xlarge:4"), shipped_catalogue()
-    largest = 0.8 * 2048 * 2**30 / 4
-    fits = peer_copies(
-        State(4 * largest * 0.999, 1.0, 1.0),
-        machine,
-        4,
-        step_s=2.0,
-        start_s=1.0,
-        catalogue=catalogue,
-    )
-    assert fits.bytes_per_server < 0.8 * 2048 * 2**30
-    with pytest.raises(InputError, match=r"keeps 1,761 GB .* has 2,199 GB a server, 80% of it"):
-        peer_copies(
-            State(4 * largest * 1.001, 1.0, 1.0),
-            machine,
-            4,
-            step_s=2.0,
-            start_s=1.0,
-            catalogue=catalogue,
-        )
-
-
-def test_every_machine_with_a_fabric_states_its_host_memory() -> None:
-    catalogue = shipped_catalogue()
-    for name in machines(catalogue):
-        if catalogue.has(name, "fabric"):
-            held = host_bytes_per_server(cluster(name), catalogue)
-            assert held is not None, name
-            assert 50e9 < held < 5e12, (name, held)
-
-
 def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(InputError, match="a pair needs two"):
         job(1000.0, units=1)
@@ -186,14 +135,17 @@ def copies_of(part_bytes: float) -> float:
     return held.bytes_per_server
 
 
-def test_room_is_the_stated_share_of_host_memory() -> None:
-    host = host_bytes_per_server(PAIR, CATALOGUE)
-    assert host is not None
-    assert room_for_copies(PAIR, CATALOGUE) == CATALOGUE.value("job.peer", "host_share") * host
-
-
 def test_copies_that_fill_their_room_fit_and_more_do_not() -> None:
     most = room_for_copies(PAIR, CATALOGUE) / held_bytes(1.0)
     assert copies_of(most) == held_bytes(most)
     with pytest.raises(InputError, match="--checkpoint peer keeps"):
         copies_of(most * 1.001)
+
+
+def test_every_machine_with_a_fabric_states_its_host_memory() -> None:
+    catalogue = shipped_catalogue()
+    for name in machines(catalogue):
+        if catalogue.has(name, "fabric"):
+            held = host_bytes_per_server(cluster(name), catalogue)
+            assert held is not None, name
+            assert 50e9 < held < 5e12, (name, held)

@@ -14,10 +14,8 @@ from workloads.kernels.chip_share import Timing
 from workloads.kernels.gemm import gemm, sustained_flops_per_s
 from workloads.kernels.precision import (
     ELEMENT_BYTES,
-    SERVING,
     TRAINING,
     Format,
-    element_width,
     precisions_of,
     served_formats,
 )
@@ -47,11 +45,6 @@ def _without_casts(chip: str, m: int, n: int, k: int, precision: str) -> Timing:
 @pytest.mark.parametrize("chip", HAVE)
 def test_chips_have_what_the_catalogue_says(chip: str) -> None:
     assert precisions_of(chip, shipped_catalogue(), TRAINING) == HAVE[chip]
-
-
-def test_a_scale_stands_for_thirty_two_elements() -> None:
-    assert ELEMENT_BYTES["mxfp8"] == 33 / 32
-    assert ELEMENT_BYTES["mxfp4"] == 17 / 32
 
 
 @pytest.mark.parametrize("chip", MACHINE)
@@ -91,23 +84,6 @@ def step(machine: str, **changes: object) -> Iteration:
     plan = ParallelPlan(tp=8, dp=1, global_batch=8, microbatch=4, seq=4096, sequence_parallel=True)
     part = replace(plan, **changes)  # type: ignore[arg-type]
     return iteration(named("llama-3.1-8b"), cluster(machine), part, partial=True)
-
-
-@pytest.mark.parametrize("machine", MACHINE.values())
-def test_a_step_is_faster_in_fewer_bits(machine: str) -> None:
-    took = {one: step(machine, precision=one).iteration_s for one in ("bf16", "fp8", "mxfp8")}
-    assert took["mxfp8"] < 0.96 * took["bf16"]
-    # Scales of 8 bits for 32 elements are gathered and read, so never faster than plain fp8.
-    assert took["fp8"] <= took["mxfp8"] < 1.05 * took["fp8"]
-    assert step(machine, precision="mxfp4").iteration_s < 1.02 * took["mxfp8"]
-
-
-@pytest.mark.parametrize("precision", ["fp8", "mxfp8", "mxfp4"])
-def test_adapters_and_checkpoints_go_with_every_precision(precision: str) -> None:
-    whole = step("trn3-gen1", precision=precision)
-    adapted = step("trn3-gen1", precision=precision, lora_rank=16)
-    assert adapted.breakdown_s["optimizer"] < whole.breakdown_s["optimizer"]
-    assert adapted.memory.optimizer < whole.memory.optimizer / 10
 
 
 @pytest.mark.parametrize(
@@ -197,17 +173,9 @@ def test_widening_saves_reading_weights_and_costs_a_tenth_of_the_arithmetic(chip
         assert widened / plain == pytest.approx(ratio, rel=0.03)
 
 
-@pytest.mark.parametrize("precision", SERVING)
-def test_a_replica_refuses_what_its_chip_lacks(precision: str) -> None:
-    able = precisions_of("trn2", shipped_catalogue(), SERVING)
-    if precision in able:
-        assert profile(named("llama-3.1-8b"), cluster("trn2.48xlarge"), precision=precision)
-        return
-    with pytest.raises(InputError, match=f"cannot serve in {precision} on trn2; it computes in"):
-        profile(named("llama-3.1-8b"), cluster("trn2.48xlarge"), precision=precision)
-
-
-def test_a_precision_that_nobody_serves_in_is_refused_where_weights_are_widened() -> None:
+def test_a_precision_that_a_chip_or_nobody_has_is_refused() -> None:
+    with pytest.raises(InputError, match="cannot serve in mxfp8 on trn2; it computes in"):
+        profile(named("llama-3.1-8b"), cluster("trn2.48xlarge"), precision="mxfp8")
     with pytest.raises(InputError, match=r"--precision 'FP8' is none of bf16, .*Did you mean fp8"):
         profile(named("llama-3.1-8b"), cluster("dgx-a100"), precision="FP8")
 
@@ -221,20 +189,5 @@ def test_decode_attention() -> None:
     assert (full_s - empty_s) * share * 2.039e12 == pytest.approx(4 * 16 * 4096 * 8 * 128, rel=1e-3)
 
 
-def test_gemm() -> None:
-    seconds = gemm("h100", 8192, 8192, 8192).seconds
-    assert 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
-
-
-def test_gemm_without_casts() -> None:
-    shape = ("h100", 1024, 1024, 1024)
-    bare = gemm(*shape, Format("fp8", "fp8", casts=False)).seconds
-    assert gemm(*shape, "fp8").seconds > 2.5 * bare
-
-
 def test_sustained_flops_per_s() -> None:
     assert round(sustained_flops_per_s("trn2", "bf16", shipped_catalogue()) / 1e12) == 588
-
-
-def test_element_width() -> None:
-    assert (element_width("mxfp4"), element_width("bf16")) == ("fp4", "bf16")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +18,6 @@ from workloads.kernels.gemm import (
     fill,
     gemm_table,
     interpolate,
-    place,
     product_s,
     roofline_s,
 )
@@ -82,10 +79,13 @@ def test_provenance_says_how_far_from_the_grid():
     assert gemm("h100", 4096, 4096, 4096).provenance == "measured"
     assert gemm("h100", 4096, 5000, 4096).provenance == "interpolated"
     assert gemm("h100", 10**6, 4096, 4096).provenance == "extrapolated"
+    assert gemm("h100", 1, 4096, 4096).provenance == "extrapolated"
     assert gemm("h200", 4096, 4096, 4096).provenance == "interpolated"
     assert gemm("trn2", 4096, 4096, 4096).provenance == "interpolated"
     assert gemm("trn3", 4096, 4096, 4096).provenance == "assumed"
     assert worst("measured", "assumed", "interpolated") == "assumed"
+    assert family("a100-40gb").name == "a100"
+    assert (family("gb200").measured_on, family("my-chip").provenance) == ("b200", "assumed")
 
 
 def test_held_out_columns_are_met_by_interpolation():
@@ -98,16 +98,6 @@ def test_held_out_columns_are_met_by_interpolation():
     hole = np.isnan(holed) & ~np.isnan(logs)
     error = np.abs(np.exp(again[hole] - logs[hole]) - 1)
     assert np.median(error) < 0.05
-
-
-def test_interpolation_is_exact_on_the_grid_and_holds_at_the_edge():
-    grid = gemm_table("h100", "bf16")
-    assert grid is not None
-    values = np.log2(grid.m)[:, None, None] + np.zeros(grid.seconds.shape)
-    at = (np.array([3000.0, 1e9]), np.array([4096.0, 1.0]), np.array([700.0, 1e9]))
-    interpolated = interpolate(grid, values, *at)
-    assert interpolated == pytest.approx([np.log2(3000), np.log2(grid.m[-1])])
-    assert place(grid, *at) == "extrapolated"
 
 
 def test_huge_products_keep_the_asymptotic_efficiency():
@@ -194,15 +184,6 @@ def test_attention_grows_with_the_square_of_the_sequence_and_the_backward_is_lon
     assert attention("h100", AttentionShape(1, 4096, 32, 8, 128)).provenance == "interpolated"
 
 
-def test_causal_attention_costs_about_half_and_a_cache_costs_more():
-    shape = AttentionShape(4, 8192, 32, 32, 128)
-    causal = attention_s("a100-80gb", shape)
-    full = attention_s("a100-80gb", replace(shape, causal=False))
-    assert 1.7 < full / causal < 2.0
-    cached = attention_s("a100-80gb", shape, writes_cache=True)
-    assert cached > causal
-
-
 def test_attention_loses_what_the_last_wave_leaves_idle():
     """Eight blocks of queries a head: eight waves with as many heads as processors."""
     rank = rank_of("h100", "bf16", 1, shipped_catalogue())
@@ -242,12 +223,6 @@ def test_a_product_that_memory_bounds_moves_its_three_matrices():
         assert seconds - rank.constant("launch") == pytest.approx(moved / rank.hbm_bytes_per_s)
 
 
-def test_narrow_heads_are_less_efficient():
-    wide = attention_s("a100-80gb", AttentionShape(1, 8192, 32, 32, 128))
-    narrow = attention_s("a100-80gb", AttentionShape(1, 8192, 64, 64, 64))
-    assert narrow > wide
-
-
 def test_unfused_attention_moves_the_scores_through_memory():
     fused = attention_s("a100-80gb", AttentionShape(4, 2048, 8, 8, 96))
     separate = unfused_attention("a100-80gb", 4, 2048, 8, 96)
@@ -260,44 +235,16 @@ def test_unfused_attention_moves_the_scores_through_memory():
     assert separate.seconds > products + moved_s
 
 
-def test_the_layer_of_korthikanti_2022_table_4_comes_out_right():
-    """22B model on 8 A100, tensor parallel 8, microbatch 4: 7.2 ms forward with 2 × 4 collectives.
-
-    The kernels alone must be less than that and more than half of it.
-    """
-    chip, tokens, hidden = "a100-80gb", 4 * 2048, 6144
-    shapes = ((2304, hidden), (hidden, 768), (3072, hidden), (hidden, 3072))
-    products = sum(gemm_s(chip, tokens, n, k) for n, k in shapes)
-    core = unfused_attention(chip, 4, 2048, 8, 96).seconds
-    streams = elementwise_s(chip, 2 * tokens * hidden * 10 // 8)
-    assert 0.5 * 7.2e-3 < products + core + streams < 7.2e-3
-
-
 def test_streams_and_look_ups():
     assert elementwise_s("h100", 0) == shipped_catalogue().value("kernels.h100", "launch")
     long = elementwise_s("h100", 10**10)
     assert 10**10 / long == pytest.approx(0.77 * 3.35e12, rel=0.01)
+    assert host_dispatch_s("trn2") < 1e-8 < host_dispatch_s("a100-80gb")
     assert gather("a100-80gb", 10**9).seconds > elementwise("a100-80gb", 10**9).seconds
     assert elementwise_s("h100", [1, 10**9]).shape == (2,)
     # the worse of the grades of the chip's products and of the share of its memory's rate
     grades = {chip: gather(chip, 1).provenance for chip in ("h100", "b200", "trn1")}
     assert grades == {"h100": "measured", "b200": "assumed", "trn1": "assumed"}
-
-
-def test_the_host_is_a_bound_only_where_a_host_issues_kernels():
-    assert host_dispatch_s("trn2") < 1e-8 < host_dispatch_s("a100-80gb")
-
-
-def test_variants_of_software_change_the_time():
-    slower = shipped_catalogue().with_variants({"kernels.h100.attention_efficiency": "flash-2"})
-    now = attention_s("h100", AttentionShape(1, 16384, 32, 8, 128))
-    assert attention_s("h100", AttentionShape(1, 16384, 32, 8, 128), catalogue=slower) > 1.4 * now
-
-
-def test_families_by_the_longest_prefix():
-    assert family("a100-40gb").name == "a100"
-    assert family("gb200").measured_on == "b200"
-    assert family("my-chip").provenance == "assumed"
 
 
 def test_an_unknown_chip_is_refused_with_a_suggestion():
@@ -403,13 +350,3 @@ def test_a_shape_lies_between_its_eight_neighbours_on_the_grid() -> None:
         for each in zip(*shape, strict=True)
     ]
     assert [float(value) for value in alone] == expected.tolist()
-
-
-def test_a_shape_is_measured_where_it_is_on_the_grid() -> None:
-    grid = gemm_table("h100", "bf16")
-    assert grid is not None
-    m, n, k = grid.m[2:4], grid.n[1:3], grid.k[3:5]
-    assert place(grid, m, n, k) == "measured"
-    assert place(grid, m, n + 0.5, k) == "interpolated"
-    assert place(grid, m, n, k * 10**6) == "extrapolated"
-    assert place(grid, m / 10**6, n, k) == "extrapolated"

@@ -12,22 +12,17 @@ import pytest
 from topologies.errors import InputError
 from workloads.models.huggingface import (
     LARGEST_CONFIG_BYTES,
-    as_model,
     from_config,
     from_fields,
     model,
     models,
     named,
-    precision,
-    stated_quantization,
 )
 from workloads.models.model import (
     expert_parameters,
     forward_flops,
     index_size,
     keys_seen,
-    layer_flops,
-    layer_parameters,
     training_flops,
 )
 
@@ -122,6 +117,7 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     published = ROUNDED.get(name) or PUBLISHED[name]
     near = 0.015 if name in ROUNDED else 1e-7
     assert named(name).parameters == pytest.approx(published, rel=near)
+    assert not [part for part in named(name).left_out if "understood" in part]
 
 
 def test_published_counts_with_a_prediction_head_are_exact() -> None:
@@ -140,21 +136,6 @@ def test_names_of_the_hub_are_names_of_shipped_models(name: str) -> None:
     assert named(name).parameters in PUBLISHED.values()
 
 
-def test_parameters_of_a_tiny_llama_by_hand() -> None:
-    tiny = from_fields(config(), "tiny")
-    attention, mlp, norms = 64 * 64 * 2 + 2 * 64 * 32, 3 * 64 * 96, 128
-    assert layer_parameters(tiny, moe=False) == attention + mlp + norms
-    assert tiny.parameters == 2 * (attention + mlp + norms) + 64 + 2 * 100 * 64
-
-
-@pytest.mark.parametrize(
-    "changes", [{"head_dim": 32}, {"attention_bias": True}, {"mlp_bias": True}]
-)
-def test_biases_and_wider_heads_add_parameters(changes: dict[str, Any]) -> None:
-    plain, more = from_fields(config(), "a"), from_fields(config(**changes), "b")
-    assert more.parameters > plain.parameters
-
-
 def test_fields_that_are_null_count_as_absent() -> None:
     assert from_fields(config(num_key_value_heads=None), "a").kv_heads == 4
     assert from_fields(config(head_dim=None), "a").head_dim == 16
@@ -169,23 +150,11 @@ def test_the_architecture_stands_in_for_a_missing_type() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model_type": "lama"},
-            "its config lacks rms_norm_eps, hidden_act. Did you mean",
-        ),
-        (
-            {"model_type": "lama", "hidden_size": None},
-            "lacks hidden_size, rms_norm_eps",
-        ),
+        ({"model_type": "lama"}, "its config lacks rms_norm_eps, hidden_act. Did you mean"),
+        ({"model_type": "lama", "hidden_size": None}, "lacks hidden_size, rms_norm_eps"),
+        ({"num_hidden_layers": 10**9}, "1,000,000,000 layers, and at most 10,000"),
         ({"model_type": "t5", "is_encoder_decoder": True}, "an encoder beside its decoder"),
-        (
-            {"quantization_config": {"quant_method": "awq", "bits": 4}},
-            "'awq' with 4 bits",
-        ),
-        (
-            {"quantization_config": {"load_in_8bit": True}},
-            "'none stated' with 8 bits",
-        ),
+        ({"quantization_config": {"load_in_8bit": True}}, "'none stated' with 8 bits"),
         ({"hidden_size": None}, "the config has no hidden_size"),
         ({"hidden_size": 0}, "hidden_size is '0'; it must be a whole number from 1"),
         ({"hidden_size": "64"}, "hidden_size is '64'; it must be a whole number"),
@@ -228,13 +197,6 @@ def test_a_gigabyte_of_nonsense_is_not_read(tmp_path: Path) -> None:
         from_config(path)
 
 
-def test_a_billion_layers_are_refused_before_one_is_costed(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config() | {"num_hidden_layers": 10**9}))
-    with pytest.raises(InputError, match="1,000,000,000 layers, and at most 10,000"):
-        from_config(path)
-
-
 def test_a_model_is_a_name_a_file_or_a_directory(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()
@@ -255,13 +217,6 @@ def test_a_token_cannot_visit_more_experts_than_there_are() -> None:
         replace(named("mixtral-8x7b"), experts=replace(experts, per_token=9))
 
 
-def test_latent_attention_without_compressed_queries() -> None:
-    lite = replace(named("deepseek-v2"), name="lite")
-    assert lite.latent
-    plain = replace(lite, latent=replace(lite.latent, query_rank=0))
-    assert plain.parameters > lite.parameters
-
-
 @pytest.mark.parametrize("name", ["gpt3-175b", "llama-3.1-405b", "mixtral-8x7b", "deepseek-v3"])
 def test_twice_the_active_weights_and_attention(name: str) -> None:
     model = named(name)
@@ -271,14 +226,6 @@ def test_twice_the_active_weights_and_attention(name: str) -> None:
     weights = model.parameters - idle - model.embedding_parameters + tied
     attention = 2 * (model.query_width + model.value_width) * model.layers * keys_seen(model, 2048)
     assert forward_flops(model, 2048) == pytest.approx(2 * weights + attention, rel=2e-3)
-
-
-def test_full_attention_is_the_formula_of_the_definition_of_mfu() -> None:
-    gpt = replace(named("gpt3-175b"), qkv_bias=False, output_bias=False, mlp_bias=False)
-    weights = gpt.layers * 12 * gpt.hidden**2 + gpt.vocab * gpt.hidden
-    attention = 12 * gpt.layers * gpt.heads * gpt.head_dim * 2048
-    flops_expected = training_flops(gpt, 2048, 1, causal=False)
-    assert flops_expected == 6 * weights + attention
 
 
 def test_megatron_formula() -> None:
@@ -296,24 +243,3 @@ def test_a_window_bounds_the_keys() -> None:
     assert keys_seen(mistral, 4096) == 2048.5
     assert keys_seen(mistral, 8192) == (4096 * 4097 / 2 + 4096 * 4096) / 8192
     assert keys_seen(mistral, 8192, causal=False) == 4096
-
-
-def test_experts_cost_as_many_as_are_visited() -> None:
-    mixtral = named("mixtral-8x7b")
-    dense = replace(mixtral, experts=None)
-    router = 2 * 8 * mixtral.hidden
-    more = layer_flops(mixtral, 1024, moe=True) - layer_flops(dense, 1024, moe=False)
-    assert more == 2 * 3 * mixtral.hidden * mixtral.ffn + router
-
-
-def test_as_model() -> None:
-    assert as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
-
-
-def test_stated_quantization() -> None:
-    decoder, whole = {"quantization_config": None}, {"quantization_config": {"bits": 4}}
-    assert stated_quantization(decoder, whole) == {"bits": 4}
-
-
-def test_precision() -> None:
-    assert (precision({"quant_method": "fp8"}, "mine"), precision(None, "mine")) == ("fp8", "bf16")

@@ -70,12 +70,7 @@ SPARSE = {"format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets":
 
 USED = {
     "deepseek-ai/DeepSeek-V3": (BLOCKS, "fp8"),
-    "Qwen/Qwen3-32B-FP8": ({**BLOCKS, "modules_to_not_convert": ["lm_head"]}, "fp8"),
     "MiniMaxAI/MiniMax-M2": ({**BLOCKS, "fmt": "float8_e4m3fn"}, "fp8"),
-    "mistralai/Ministral-3-8B": (
-        {"activation_scheme": "static", "dequantize": False, "quant_method": "fp8",
-         "weight_block_size": None}, "fp8",
-    ),
     "meta-llama/Llama-3.1-405B-FP8": (
         {"activation_scale_ub": 1200.0, "quant_method": "fbgemm_fp8",
          "modules_to_not_convert": ["model.layers.0.mlp.down_proj"]}, "fp8",
@@ -89,7 +84,6 @@ USED = {
         {**MODELOPT, "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "fp8",
     ),
     "nvidia/DeepSeek-R1-0528-NVFP4": ({**group(4, "float"), **MODELOPT}, "fp4"),
-    "nvidia/Qwen3-30B-A3B-NVFP4": ({**MODELOPT, "quant_algo": "NVFP4"}, "fp4"),
     "amd/Llama-3.1-70B-FP8-KV": (quark("fp8_e4m3"), "fp8"),
     "amd/Llama-3.1-405B-MXFP4": (quark("fp4"), "fp4"),
     "pytorch/Phi-4-mini-FP8": (torchao("Float8DynamicActivationFloat8WeightConfig"), "fp8"),
@@ -99,7 +93,6 @@ USED = {
 """Quantization of published models whose weights are floats, and what is used of it."""
 
 REFUSED = {
-    "TheBloke/Llama-2-7B-GPTQ": ({**GPTQ, "bits": 4}, "'gptq' with 4 bits is"),
     "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8": ({**GPTQ, "bits": 8}, "'gptq' with 8 bits is"),
     "Qwen/Qwen2.5-7B-Instruct-AWQ": (
         {"bits": 4, "group_size": 128, "quant_method": "awq", "version": "gemm",
@@ -110,28 +103,15 @@ REFUSED = {
         {**FOUR_BITS, "load_in_4bit": False, "load_in_8bit": True}, "'bitsandbytes' with 8 bits",
     ),
     "RedHatAI w8a8": (group(8, "int", format="int-quantized"), r"'compressed-tensors' \(8-bit int"),
-    "moonshotai/Kimi-K2-Thinking": (group(4, "int", format="pack-quantized"), r"\(4-bit int\)"),
     "RedHatAI/Sparse-Llama-3.1-8B-2of4": (
         {"quant_method": "compressed-tensors", "sparsity_config": SPARSE}, "sparse weights",
     ),
-    "sparse in 8-bit floats": (group(8, "float", sparsity_config=SPARSE), "sparse weights"),
-    "nvidia mixed": (
-        {**MODELOPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": {}}, "MIXED_PRECISION",
-    ),
-    "nvidia AWQ": ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "W4A16_AWQ"),
     "amd w4a8": (quark("fp8_e4m3", "int4"), r"\(fp8_e4m3, int4\)"),
-    "amd uint4": (quark("uint4"), "uint4"),
     "pytorch/Qwen3-8B-INT4": (torchao("Int4WeightOnlyConfig"), "Int4WeightOnlyConfig"),
-    "torchao by module": (torchao("ModuleFqnToConfig"), "ModuleFqnToConfig"),
     "torchao int8": ({"quant_method": "torchao", "quant_type": "int8_weight_only"}, "int8_weight"),
     "HQQ": (
         {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4}}},
         "'hqq' with 4 bits",
-    ),
-    "AQLM": ({"quant_method": "aqlm", "nbits_per_codebook": 16, "num_codebooks": 1}, "'aqlm' is"),
-    "EETQ": ({"quant_method": "eetq", "weights": "int8"}, r"'eetq' \(int8\)"),
-    "microsoft/bitnet-b1.58-2B-4T": (
-        {"quant_method": "bitnet", "linear_class": "autobitlinear"}, "'bitnet' is",
     ),
     "Intel AutoRound": (
         {"bits": 4, "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"},

@@ -1,24 +1,29 @@
-"""Candidates of the search: every plan that divides, stated fields and refusals."""
+"""Candidates of a search: every plan that divides, refusals, and the memory that they need."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.toy_training import TOY, sixteen
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import layer_flops, output_flops
-from workloads.search.candidates import _pairs, among, candidates, crossed, divisors, light_end
+from workloads.search.candidates import candidates, divisors, light_end
+from workloads.search.choice import nearest_plan
+from workloads.search.fit import NEEDLESS, fit, least_bytes
 from workloads.search.search import search
-from workloads.training.plan.plan import PLAN_FIELDS
+from workloads.training.iteration import iteration
+from workloads.training.memory.memory import likely, worst
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.stages import check_model, check_ranks
+from workloads.training.usual_plan import complete, describe
 
 SHORT = {"seq": 1024}
 
@@ -29,27 +34,25 @@ def test_divisors_are_all_that_divide(size: int) -> None:
 
 
 def test_every_candidate_is_a_plan_of_the_trainer_and_stands_once() -> None:
+    """Fields without effect are not varied; what divides stays, or is left out for a reason."""
     possible = candidates(TOY, sixteen(), 32, stated=SHORT)
     for one in possible.plans:
         check_model(one, TOY)
         check_ranks(one, 16)
-        assert one.global_batch == 32
-        assert one.overlap == "dp"
-    assert len(set(possible.plans)) == len(possible) > 100
-    assert {one.tp * one.pp * one.dp for one in possible.plans} == {16}
-
-
-def test_fields_without_effect_are_not_varied() -> None:
-    for one in candidates(TOY, sixteen(), 32, stated=SHORT).plans:
+        assert (one.global_batch, one.overlap, one.ep, one.etp) == (32, "dp", 1, 0)
         assert one.tp > 1 or not one.sequence_parallel
         assert one.dp > 1 or one.zero == 1
         assert (one.pp > 1 and one.dp > 1) or one.order == ("tp", "cp", "dp", "pp")
         assert one.recompute != "none"
-        assert (one.ep, one.etp) == (1, 0)
         assert one.pp > 1 or (one.schedule, one.vpp) == ("1f1b", 1)
         assert (one.schedule == "interleaved") == (one.vpp > 1)
+    assert len(set(possible.plans)) == len(possible) > 100
+    assert possible.considered == len(possible) + sum(possible.pruned.values())
+    assert all(count > 0 for count in possible.pruned.values())
     unfused = candidates(TOY, sixteen(), 32, stated={**SHORT, "attention": "unfused"})
     assert {one.recompute for one in unfused.plans} == {"none", "selective", "full"}
+    spared = candidates(TOY, sixteen(), 32, stated=SHORT, spared=("zero",))
+    assert {one.zero for one in spared.plans} == {0, 1, 2, 3}
 
 
 def test_every_way_to_divide_is_tried() -> None:
@@ -62,14 +65,6 @@ def test_every_way_to_divide_is_tried() -> None:
     mixed = candidates(named("mixtral-8x7b"), sixteen(), 32).plans
     assert {one.ep for one in mixed} == {1, 2, 4, 8}
     assert {one.etp for one in mixed} == {0, 1}
-
-
-def test_all_that_divide_are_left_out_for_a_reason_or_stay() -> None:
-    possible = candidates(TOY, sixteen(), 32, stated=SHORT)
-    assert possible.considered == len(possible) + sum(possible.pruned.values())
-    assert all(count > 0 for count in possible.pruned.values())
-    spared = candidates(TOY, sixteen(), 32, stated=SHORT, spared=("zero",))
-    assert {one.zero for one in spared.plans} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(
@@ -105,28 +100,6 @@ def test_a_search_is_as_good_as_one_whose_rules_spare_a_field(machine: str, judg
     assert usual.finalists[0].iteration_s <= whole.finalists[0].iteration_s
 
 
-@pytest.mark.parametrize(
-    ("stated", "fields"),
-    [
-        ({"vpp": 2}, {"schedule": "interleaved"}),
-        ({"schedule": "interleaved", "vpp": 2, "pp": 2}, {"vpp": 2}),
-        ({"cp": 4}, {"cp": 4}),
-        ({"sequence_parallel": False, "tp": 4}, {"sequence_parallel": False}),
-        ({"zero": 3, "pp": 1}, {"zero": 3}),
-        ({"bucket_bytes": 10**8}, {"bucket_bytes": 10**8}),
-        ({"lora_rank": 16, "lora_on": "attention"}, {"lora_rank": 16}),
-        ({"train_only": "attention"}, {"train_only": "attention"}),
-        ({"runtime": "eager"}, {"runtime": "eager"}),
-        ({"optimizer": "muon"}, {"optimizer": "muon"}),
-    ],
-)
-def test_a_stated_field_restricts_the_search(stated: Any, fields: dict[str, Any]) -> None:
-    plans = candidates(TOY, sixteen(), 32, stated={**SHORT, **stated}).plans
-    assert plans
-    for name, value in {**stated, **fields}.items():
-        assert {getattr(one, name) for one in plans} == {value}
-
-
 def test_no_field_that_can_be_stated_is_left_out() -> None:
     """A field that the search did not hand on would be read and change nothing."""
     values = {
@@ -157,11 +130,6 @@ def test_no_field_that_can_be_stated_is_left_out() -> None:
         assert {getattr(each, name) for each in plans} == {value}, name
 
 
-def test_experts_can_be_stated_alone() -> None:
-    plans = candidates(named("mixtral-8x7b"), sixteen(), 32, stated={"ep": 8}).plans
-    assert {one.ep for one in plans} == {8}
-
-
 def test_a_lighter_last_stage_makes_room_for_the_output_layer() -> None:
     wide = named("llama-3.1-8b")
     assert sum(light_end(wide, 4, 4096)) == wide.layers
@@ -170,14 +138,6 @@ def test_a_lighter_last_stage_makes_room_for_the_output_layer() -> None:
         *others, last = light_end(wide, pp, 4096)
         assert abs(last + output - max(others)) <= 1
     assert light_end(wide, 1, 4096) == ()
-
-
-def test_stated_fields_are_not_varied() -> None:
-    stated = {"tp": 4, "microbatch": 2, "schedule": "gpipe", "order": "tp-cp-pp-dp", "zero": None}
-    plans = candidates(TOY, sixteen(), 32, stated=stated).plans
-    assert {(one.tp, one.microbatch, one.schedule) for one in plans} == {(4, 2, "gpipe")}
-    assert {one.order for one in plans} == {("tp", "cp", "pp", "dp")}
-    assert {one.zero for one in plans} == {1}
 
 
 @pytest.mark.parametrize("chunks", [2, 4, 5, 6, 16])
@@ -213,28 +173,117 @@ def test_an_impossible_search_is_refused_in_one_line(
     with pytest.raises(InputError, match=message) as caught:
         candidates(TOY, sixteen(), batch, stated={**SHORT, **stated})
     assert "\n" not in str(caught.value)
-
-
-def test_plain_shapes_have_no_plans() -> None:
-    ring = cluster("ring:8", bandwidth="1GB/s", latency="1us")
     with pytest.raises(InputError, match="ring:8 is a plain shape"):
-        candidates(TOY, ring, 8)
+        candidates(TOY, cluster("ring:8", bandwidth="1GB/s", latency="1us"), 8)
 
 
-def test_pairs() -> None:
-    assert (_pairs({"schedule": "gpipe"}), _pairs({"vpp": 4}), _pairs({"vpp": 5})) == (
-        [("gpipe", 1)],
-        [("interleaved", 4)],
-        [("interleaved", 5)],
+def test_memory_is_that_of_the_trainer() -> None:
+    possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
+    memory_fit = fit(possible, ("zero", "recompute"))
+    sizes = [likely(TOY, one, shipped_catalogue(), "trn2") for one in possible.plans]
+    pairs = zip(memory_fit.total_bytes.tolist(), sizes, strict=True)
+    # What cannot fit for its parameters alone is not weighed further.
+    assert all(total == one.total or one.capacity < total <= one.total for total, one in pairs)
+    assert memory_fit.fits.tolist() == [one.total <= one.capacity for one in sizes]
+    assert (memory_fit.oversized, memory_fit.pruned) == (len(possible) - memory_fit.fits.sum(), {})
+    assert 0 < memory_fit.fits.sum() < len(possible)
+
+
+def test_nothing_is_saved_that_need_not_be() -> None:
+    possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288}, spared=("zero",))
+    memory_fit = fit(possible)
+    fitting = {one for one, fits in zip(possible.plans, memory_fit.fits, strict=True) if fits}
+    assert len(possible) == len(fitting) + memory_fit.oversized + sum(memory_fit.pruned.values())
+    assert set(memory_fit.pruned) == set(NEEDLESS.values())
+    for one in fitting:
+        assert one.recompute == "selective" or replace(one, recompute="selective") not in fitting
+        assert one.zero <= 1 or replace(one, zero=one.zero - 1) not in fitting
+
+
+@given(st.sampled_from([4, 8, 16]), st.sampled_from(["1f1b", "zero-bubble"]), st.integers(1, 3))
+def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: int) -> None:
+    one = ParallelPlan(tp=4, pp=pp, dp=2, zero=zero, schedule=schedule, global_batch=64)
+    model = named("llama-3.1-8b")
+    for frozen in ({}, {"lora_rank": 16}, {"train_only": "mlp"}):
+        some = replace(one, **frozen)
+        assert least_bytes(model, some) <= worst(model, some, shipped_catalogue(), "trn2").total
+
+
+def test_parameters_gradients_and_states_are_divided_as_zero_says() -> None:
+    base = ParallelPlan(dp=4, global_batch=16)
+    whole, states, gradients, all_three = (
+        least_bytes(TOY, replace(base, zero=zero)) for zero in range(4)
+    )
+    assert whole > states > gradients > all_three
+    assert all_three == pytest.approx(whole / 4)
+    assert least_bytes(TOY, replace(base, zero=3, lora_rank=16)) == pytest.approx(
+        least_bytes(TOY, replace(base, lora_rank=16)) / 4
     )
 
 
-def test_crossed() -> None:
-    rows = crossed(crossed({"row": np.zeros(1, np.int64)}, "tp", [1, 2]), "pp", [1, 4])
-    assert (rows["tp"].tolist(), rows["pp"].tolist()) == ([1, 1, 2, 2], [1, 4, 1, 4])
+def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() -> None:
+    big, where = named("llama-3.1-405b"), sixteen()
+    possible = candidates(big, where, 8, stated=SHORT)
+    over = {
+        one: need.total - need.capacity
+        for one in possible.plans
+        for need in [likely(big, one, shipped_catalogue(), "trn2")]
+    }
+    nearest = min(over, key=lambda one: over[one])
+    with pytest.raises(InputError) as caught:
+        fit(possible)
+    text = str(caught.value)
+    assert f"none of {len(possible)} plans for llama-3.1-405b fits on trn2.48xlarge" in text
+    assert describe(nearest) in text
+    assert f"{over[nearest] / 1e9:.1f} GB more than its" in text
+    assert "\n" not in text
 
 
-def test_among() -> None:
-    assert among(
-        {"tp": np.array([1, 2]), "cp": np.array([1, 1])}, ("tp", "cp"), [(2, 1)]
-    ).tolist() == [False, True]
+def test_where_no_plan_is_likely_to_fit_tight_ones_are_taken() -> None:
+    """The published plan of Llama 3 405B, which the trainer takes as tight too."""
+    model, where = named("llama-3.1-405b"), cluster("dgx-h100:256")
+    stated = {"tp": 8, "pp": 16, "cp": 1, "zero": 1, "microbatch": 1, "seq": 8192}
+    stated |= {"recompute": "none", "schedule": "1f1b"}
+    possible = candidates(model, where, 256, stated=stated)
+    taken = fit(possible)
+    needs = [worst(model, one, shipped_catalogue(), "h100") for one in possible.plans]
+    assert not any(need.total <= need.capacity for need in needs)
+    assert taken.fits.tolist() == [need.fits for need in needs]
+    assert taken.total_bytes.tolist() == [need.least for need in needs]
+    assert taken.fits.any()
+
+
+BAD: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"tp": 3}, {"tp": 4}),
+    ({"tp": 32}, {"tp": 16}),
+    ({"pp": 16}, {"pp": 8}),
+    ({"tp": 4, "pp": 3}, {"pp": 4}),
+    ({"tp": 4, "dp": 3}, {"dp": 4}),
+    ({"tp": 4, "global_batch": 33}, {"global_batch": 32}),
+    ({"tp": 4, "vpp": 2}, {"pp": 2}),
+    ({"cp": 3}, {"cp": 4}),
+    ({"ep": 2}, {"ep": 1}),
+    ({"microbatch": 8, "global_batch": 16, "dp": 16}, {"microbatch": 1}),
+]
+
+
+@pytest.mark.parametrize(("stated", "changes"), BAD)
+def test_the_nearest_plan_is_near_and_runs(stated: dict[str, Any], changes: Any) -> None:
+    fields = {"seq": 1024, **stated}
+    with pytest.raises(InputError):
+        iteration(TOY, sixteen(), complete(fields, TOY, sixteen()))
+    assert nearest_plan(fields, TOY, sixteen()) == changes
+    plan = complete({**fields, **changes}, TOY, sixteen())
+    assert iteration(TOY, sixteen(), plan).iteration_s > 0
+
+
+def test_a_plan_that_works_needs_no_changes_and_a_hopeless_one_gets_none() -> None:
+    assert nearest_plan({"tp": 4, "seq": 1024}, TOY, sixteen()) == {}
+    assert nearest_plan({"tp": 4}, named("llama-3.1-405b"), sixteen()) is None
+    assert nearest_plan({"zero": 4}, TOY, sixteen()) is None
+
+
+def test_the_nearest_plan_is_one_of_the_chips_in_use() -> None:
+    """Of 16 chips the first 10 run the plan, whose ranks tp 4 does not divide."""
+    fields = {"tp": 4, "global_batch": 40, "seq": 1024}
+    assert nearest_plan(fields, TOY, sixteen(), chips=10) == {"tp": 2}

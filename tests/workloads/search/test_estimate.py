@@ -1,4 +1,4 @@
-"""Estimates of plans, and bounds below which no estimate falls."""
+"""Estimates of plans, bounds below which none falls, and times that they share."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.pipeline_lines import line
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
+from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.search.candidates import candidates
 from workloads.search.estimate import _Shared, best_estimates, estimate
@@ -21,8 +22,18 @@ from workloads.search.pipeline_model import ROUNDING, Line, least_s, walk_s
 from workloads.search.search import agreement, search
 from workloads.training.frameworks.framework import framework
 from workloads.training.iteration import iteration
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.memory.memory import Stack, chunk_activations, layer_activations
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import all_schedules
+from workloads.training.plan.stages import (
+    chunk_layers,
+    end_stages,
+    is_kept,
+    kinds_of_chunks,
+    layer_kinds,
+    stage_kinds,
+    unlike_stages,
+)
 
 PLANS: list[dict[str, Any]] = [
     {"dp": 16},
@@ -46,7 +57,7 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ["fsdp", "megatron-lm:2020-08", "torchtitan"])
+@pytest.mark.parametrize("name", ["fsdp", "megatron-lm:2020-08"])
 def test_estimates_follow_the_kernels_of_a_framework(name: str) -> None:
     """Copies of sharded parameters, and sums of gradients that no product does, are in passes."""
     where, plans = cluster("dgx-a100:2"), []
@@ -72,8 +83,10 @@ def test_plans_of_several_frameworks_are_each_estimated_with_their_own() -> None
     assert alone[0] > 1.05 * alone[1]
 
 
-@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
-@pytest.mark.parametrize("machine", ["trn2.48xlarge", "dgx-h100:2"])
+@pytest.mark.parametrize(
+    ("machine", "overlap"),
+    [("trn2.48xlarge", "dp"), ("trn2.48xlarge", "all"), ("dgx-h100:2", "none")],
+)
 def test_estimates_are_near_the_simulation_and_in_its_order(machine: str, overlap: str) -> None:
     where, plans = cluster(machine), []
     for changes in PLANS:
@@ -85,19 +98,10 @@ def test_estimates_are_near_the_simulation_and_in_its_order(machine: str, overla
     agreed = agreement(list(zip(estimates_s.tolist(), simulated, strict=True)))
     # A host issues kernels of a small model while replicas exchange, the more without overlap.
     issued = machine.startswith("dgx")
-    most = 0.09 if not issued else 0.12 if overlap != "none" else 0.2
+    most = 0.2 if issued else 0.09
     assert agreed.worst_abs_error < most
     assert agreed.kendall_tau is not None
     assert agreed.kendall_tau > (0.9 if issued else 0.92)
-
-
-def test_ranks_that_share_chips_and_domains_are_estimated_too() -> None:
-    where = cluster("trn1.32xlarge:2")
-    one = ParallelPlan(
-        tp=8, dp=8, global_batch=64, seq=1024, ranks_per_chip=2, overlap="all", microbatch=2
-    )
-    estimated_s = estimate(TOY, where, [one])[0]
-    assert estimated_s == pytest.approx(iteration(TOY, where, one).iteration_s, rel=0.05)
 
 
 def test_agreement_of_one_plan_has_no_order() -> None:
@@ -186,7 +190,7 @@ def plans_of(model: Model) -> list[ParallelPlan]:
 
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
 def test_no_estimate_is_shorter_than_its_bound(model: Model) -> None:
-    plans = plans_of(model)[:: 8 if model is TOY else 100]
+    plans = plans_of(model)[:: 16 if model is TOY else 200]
     shared = _Shared(model, sixteen())
     bound_s = np.array([shared.least_s(plan) for plan in plans])
     assert (bound_s <= estimate(model, sixteen(), plans)).all()
@@ -206,9 +210,9 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
     return walked
 
 
-@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("count", [1, 20])
 def test_the_best_are_found_without_most_estimates(count: int, walks: list[Line]) -> None:
-    plans = plans_of(TOY)[::4]
+    plans = plans_of(TOY)[::8]
     every = estimate(TOY, sixteen(), plans)
     assert len(walks) == len(plans)
     walks.clear()
@@ -219,14 +223,10 @@ def test_the_best_are_found_without_most_estimates(count: int, walks: list[Line]
     order = np.argsort(every, kind="stable")[:count]
     assert np.argsort(best, kind="stable")[:count].tolist() == order.tolist()
     assert every[~is_estimated].min() > every[order[-1]]
-
-
-def test_all_are_estimated_where_all_are_needed(walks: list[Line]) -> None:
-    plans = plans_of(TOY)[:30]
-    every = estimate(TOY, sixteen(), plans)
     walks.clear()
-    assert (best_estimates(TOY, sixteen(), plans, len(plans)) == every).all()
-    assert len(walks) == len(plans)
+    few = plans[:20]
+    assert (best_estimates(TOY, sixteen(), few, len(few)) == every[:20]).all()
+    assert len(walks) == len(few)
 
 
 def test_a_search_estimates_the_rest_when_they_are_read(walks: list[Line]) -> None:
@@ -240,3 +240,119 @@ def test_a_search_estimates_the_rest_when_they_are_read(walks: list[Line]) -> No
     assert result.next_estimate_s == best[2]
     compared = search(TOY, sixteen(), 32, stated=stated, finalists=1, each=["tp"])
     assert compared.estimated == len(compared.plans)
+
+
+ALONE = {
+    "microbatch": 2, "global_batch": 2, "seq": 2048, "zero": 3, "reshard": False,
+    "sequence_parallel": False, "schedule": "zero-bubble", "recompute": "full",
+    "recompute_every": 2, "precision": "fp8", "overlap": "all", "attention": "unfused",
+    "ranks_per_chip": 2, "order": ("dp", "pp", "cp", "tp"), "routing_skew": 1.5,
+    "capacity_factor": 1.25, "fp8_exchange": True, "stage_layers": (3, 5), "bucket_bytes": 10**6,
+    "lora_rank": 8, "train_only": "mlp", "runtime": "eager", "framework": "axlearn",
+    "optimizer": "muon", "sample_tokens": 256,
+}  # fmt: skip
+CHANGES: dict[str, dict[str, Any]] = {
+    **{name: {name: value} for name, value in ALONE.items()},
+    "tp": {"tp": 4, "dp": 1},
+    "pp": {"pp": 4, "dp": 1},
+    "dp": {"dp": 4, "global_batch": 16},
+    "cp": {"cp": 2, "dp": 1},
+    "ep": {"ep": 4, "etp": 1},
+    "etp": {"etp": 1, "ep": 2},
+    "vpp": {"vpp": 2, "schedule": "interleaved"},
+    "fp8_recipe": {"precision": "fp8", "fp8_recipe": "rowwise"},
+    "cp_exchange": {"cp": 2, "dp": 1, "cp_exchange": "all-gather"},
+    "routed_nodes": {},  # needs experts on several servers
+    "lora_on": {"lora_rank": 8, "lora_on": "attention"},
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "usual"),
+    [(TOY, {}), (SPARSE, {"zero": 3, "overlap": "dp", "recompute": "full"})],
+    ids=["dense", "sparse"],
+)
+def test_an_estimate_does_not_depend_on_the_plans_beside_it(
+    model: Model, usual: dict[str, Any]
+) -> None:
+    """A field that is left out of a key gives a plan the times of one that was there before."""
+    assert set(CHANGES) == set(PLAN_FIELDS), "change every field"
+    experts = {"ep": 2, "etp": 1} if model.experts else {}
+    base = plan(**{"tp": 2, "pp": 2, "dp": 2, "global_batch": 8, **experts, **usual})
+    dense_only = ("ep", "etp", "routing_skew", "capacity_factor", "fp8_exchange")
+    changes = [
+        change
+        for name, change in CHANGES.items()
+        if model.experts or name not in dense_only
+        if not (model.experts and {"cp", "tp", "pp"} & set(change))
+    ]
+    plans = [base, *(replace(base, **change) for change in changes)]
+    machine = sixteen()
+    alone = [estimate(model, machine, [one])[0] for one in plans]
+    assert estimate(model, machine, plans[::-1]).tolist()[::-1] == alone
+
+
+@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_chunks_without_layers_are_walked_within_the_arrays(zero: int, overlap: str) -> None:
+    """The ends of a model may have chunks without a layer, which once read and wrote beyond."""
+    how = plan(
+        pp=5, vpp=2, dp=2, zero=zero, overlap=overlap, schedule="interleaved", global_batch=20
+    )
+    line = _Shared(TOY, sixteen()).line(how)
+    assert line.first[[0, 1, -2, -1]].tolist() == [0, 0, 8, 8]
+    guarded = {}
+    for name in ("gather_s", "reduce_s"):
+        column = np.full(len(getattr(line.replicas, name)) + 64, 1e30)
+        column[32:-32] = getattr(line.replicas, name)
+        guarded[name] = column[32:-32]
+    apart = line._replace(replicas=line.replicas._replace(**guarded))
+    assert walk_s(apart) == walk_s(line) < 1
+
+
+CHUNKED = (
+    ParallelPlan(pp=4, dp=8, global_batch=32, zero=2),
+    ParallelPlan(pp=4, vpp=3, schedule="interleaved", dp=8, global_batch=32, zero=1),
+    ParallelPlan(pp=4, vpp=2, schedule="dualpipe", dp=8, global_batch=64, zero=1),
+    ParallelPlan(pp=3, stage_layers=(2, 30, 29), dp=2, global_batch=6, bucket_bytes=10**9),
+    ParallelPlan(pp=2, dp=4, global_batch=8, recompute="full", recompute_every=3, zero=3),
+)
+MODEL = named("deepseek-v3")  # three dense layers, then 58 with experts
+
+
+@pytest.mark.parametrize("plan", CHUNKED)
+def test_kinds_of_chunks_are_counted_layer_by_layer(plan):
+    kinds, chunks = len(MODEL.kinds), kinds_of_chunks(MODEL, plan)
+    seen = {}
+    for stage in range(plan.pp):
+        held = chunk_layers(MODEL, plan, stage)
+        for chunk, layers in enumerate(held):
+            numbers = layer_kinds(MODEL, layers) + kinds * is_kept(plan, layers)
+            counts = np.bincount(numbers, minlength=2 * kinds).tolist()
+            assert list(chunks[plan.pipeline.number(plan.pp, stage, chunk)]) == counts
+        each = [tuple(np.bincount(layer_kinds(MODEL, one), minlength=kinds)) for one in held]
+        assert stage_kinds(MODEL, plan, stage) == tuple(np.sum(each, axis=0))
+        ends = tuple(stage == end for end in end_stages(plan))
+        kept = tuple(is_kept(plan, layers).sum() for layers in held)
+        # Under a schedule that turns no stage stands for another.
+        seen.setdefault((ends, tuple(each), kept, stage if plan.pipeline.turns else 0), stage)
+    assert unlike_stages(MODEL, plan) == tuple(seen.values())
+
+
+@pytest.mark.parametrize("plan", CHUNKED)
+def test_activations_of_a_chunk_are_those_of_its_layers(plan):
+    for stage in range(plan.pp):
+        for chunk, layers in enumerate(chunk_layers(MODEL, plan, stage)):
+            kinds = [MODEL.kinds[kind] for kind in layer_kinds(MODEL, layers)]
+            hows = [_kept(plan) if kept else plan for kept in is_kept(plan, layers)]
+            each = [
+                layer_activations(MODEL.of_kind(kind), how, moe=kind.experts)
+                for kind, how in zip(kinds, hows, strict=True)
+            ]
+            last = plan.pipeline.number(plan.pp, stage, chunk) == plan.pp * plan.vpp - 1
+            norm = 4 * plan.microbatch * plan.seq * MODEL.hidden // plan.sp * last
+            assert chunk_activations(MODEL, plan, stage, chunk, Stack()) == sum(each) + norm
+
+
+def _kept(plan):
+    return ParallelPlan(pp=plan.pp, dp=plan.dp, global_batch=plan.global_batch)

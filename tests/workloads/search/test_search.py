@@ -1,13 +1,21 @@
-"""The search of plans: its results, and what it aims at."""
+"""The search of plans: its results, what it aims at, and its processes."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cluster_sim.processes import WorkerEndedError
+from tests.support.forks import forks
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -15,10 +23,9 @@ from workloads.economics import Economics, step_cost
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.search.candidates import candidates
-from workloads.search.search import Runner, Search, bundles, search
+from workloads.search.search import PROCESSES, Finalist, Runner, Search, bundles, search
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program import groups
 
 SHORT = {"seq": 1024}
 
@@ -54,8 +61,8 @@ def _rivals(result: Search) -> list[ParallelPlan]:
     ("model", "machine", "batch"),
     [
         pytest.param(TOY, "trn2.48xlarge:3", 48, marks=pytest.mark.slow),
-        (TOY, "trn1.32xlarge:2", 32),
-        (SPARSE, "dgx-h100:2", 16),
+        pytest.param(TOY, "trn1.32xlarge:2", 32, marks=pytest.mark.slow),
+        pytest.param(SPARSE, "dgx-h100:2", 16, marks=pytest.mark.slow),
         (TOY, "gb200-nvl72", 24),
     ],
 )
@@ -86,8 +93,6 @@ def test_only_what_there_is_is_simulated_and_progress_is_told() -> None:
     assert [seen.count(what) for what in ("weighed", "estimated", "simulated")] == [4, 4, 4]
     assert len(result.plans) == len(result.finalists) == 4
     assert result.next_estimate_s is None
-    with pytest.raises(InputError, match="finalists is 0"):
-        search(TOY, sixteen(), 8, finalists=0)
 
 
 def test_overlap_is_compared_when_asked_and_told_otherwise() -> None:
@@ -106,23 +111,15 @@ def test_overlap_is_compared_when_asked_and_told_otherwise() -> None:
     assert times["all"] <= times["dp"] < times["none"]
 
 
-def test_a_stated_overlap_is_kept() -> None:
-    stated = {"overlap": "none", "tp": 2, "pp": 1}
-    result = search(named("llama-3.1-8b"), cluster("trn2.48xlarge"), 32, stated=stated, finalists=2)
-    assert [each.plan.overlap for each in result.finalists] == ["none", "none"]
-
-
-def test_energy_ranks_by_what_the_chips_draw() -> None:
-    stated = {**SHORT, "order": "tp-cp-dp-pp"}
-    result = search(TOY, sixteen(), 64, stated=stated, finalists=6, objective="energy")
-    joules = [one.cost.energy_joules for one in result.finalists]
-    assert result.objective == "energy"
-    assert all(drawn is not None for drawn in joules)
-    assert joules == sorted(joules, key=lambda drawn: drawn or 0.0)
-
-
-def test_cost_is_the_price_of_the_chips_for_the_time() -> None:
-    result = search(TOY, sixteen(), 64, stated=SHORT, finalists=3, objective="cost")
+@pytest.mark.parametrize("objective", ["energy", "cost"])
+def test_plans_are_ranked_by_the_objective(objective: Any) -> None:
+    stated = {**SHORT, "order": "tp-cp-dp-pp", "pp": 2}
+    result = search(TOY, sixteen(), 64, stated=stated, finalists=6, objective=objective)
+    assert result.objective == objective
+    costs = [one.cost for one in result.finalists]
+    amounts = [one.energy_joules if objective == "energy" else one.cost_usd for one in costs]
+    assert all(amount is not None for amount in amounts)
+    assert amounts == sorted(amounts, key=lambda amount: amount or 0.0)
     best = result.finalists[0]
     assert best.cost.cost_usd == pytest.approx(best.iteration_s * 35.76 / 3600)
     assert best.cost.usd_per_million_tokens == pytest.approx(
@@ -143,7 +140,7 @@ def test_a_waiting_chip_draws_less_than_one_that_computes() -> None:
 
 def test_a_margin_leaves_memory_free() -> None:
     whole, spared = (
-        search(TOY, sixteen(), 64, stated=SHORT, finalists=2, memory_margin=margin)
+        search(TOY, sixteen(), 64, stated={**SHORT, "pp": 2}, finalists=2, memory_margin=margin)
         for margin in (0.0, 0.9)
     )
     capacity = whole.finalists[0].memory.capacity
@@ -153,13 +150,13 @@ def test_a_margin_leaves_memory_free() -> None:
 
 def test_the_number_of_processes_changes_nothing() -> None:
     one, two = (
-        search(TOY, sixteen(), 64, stated=SHORT, finalists=4, processes=count) for count in (1, 2)
+        search(TOY, sixteen(), 64, stated={**SHORT, "pp": 1}, finalists=4, processes=count)
+        for count in (1, 2)
     )
     assert one.finalists == two.finalists
 
 
-def test_plans_of_the_same_degrees_go_to_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each bundle times its collectives once; together they time no more than one process does."""
+def test_plans_of_the_same_degrees_go_to_one_process() -> None:
     changes: list[dict[str, Any]] = [
         {"tp": 2, "dp": 8},
         {"tp": 4, "pp": 2, "dp": 2},
@@ -167,28 +164,8 @@ def test_plans_of_the_same_degrees_go_to_one_process(monkeypatch: pytest.MonkeyP
         {"tp": 2, "dp": 8, "zero": 2},
         {"tp": 4, "pp": 2, "dp": 2, "schedule": "zero-bubble"},
     ]
-    tasks = [(plan(**change), place, 1.0) for place, change in enumerate(changes)]
-    bundled = bundles(tasks)
+    bundled = bundles([(plan(**change), place, 1.0) for place, change in enumerate(changes)])
     assert [[place for _, place, _ in bundle] for bundle in bundled] == [[1, 2, 4], [0, 3]]
-    timed: list[object] = []
-    group_ps = groups.group_ps
-
-    def counted(*call: Any) -> int:
-        timed.append(call)
-        return group_ps(*call)
-
-    monkeypatch.setattr(groups, "group_ps", counted)
-    alone = Runner(TOY, sixteen(), "fast")
-    results = [alone.finalist(*task) for task in tasks]
-    together, timed[:] = len(timed), []
-    of_bundles = [
-        runner.finalist(*task)
-        for bundle in bundled
-        for runner in [Runner(TOY, sixteen(), "fast")]
-        for task in bundle
-    ]
-    assert sorted(of_bundles, key=lambda one: one.estimate_rank) == results
-    assert together <= len(timed) < 2 * together
 
 
 @pytest.mark.parametrize(
@@ -202,3 +179,61 @@ def test_plans_of_the_same_degrees_go_to_one_process(monkeypatch: pytest.MonkeyP
 def test_a_wrong_aim_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         search(TOY, sixteen(), 64, stated=SHORT, **changes)  # type: ignore[arg-type]
+
+
+SEARCH = import_module("workloads.search.search")  # the package has a function of this name
+ONE_STAGE = {"seq": 256, "pp": 1}
+__all__ = ["forks"]
+
+
+@pytest.mark.usefixtures("forks")
+def test_large_clusters_take_two_processes_where_there_are_two_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = Runner(TOY, cluster("trn2-ultraserver:16"), "fast")
+    small = Runner(TOY, sixteen(), "fast")
+    for processors, processes in ((8, PROCESSES), (1, 1)):
+        monkeypatch.setattr(SEARCH, "available_workers", lambda number=processors: number)
+        assert large.processes(10, 0) == processes
+        assert large.processes(1, 0) == small.processes(10, 0) == 1
+        assert small.processes(10, 4) == 4
+
+
+def test_where_no_process_can_be_forked_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SEARCH, "can_fork", lambda: False)
+    assert Runner(TOY, sixteen(), "fast").processes(10, 4) == 1
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_progress_bar_with_a_thread_leaves_the_processes() -> None:
+    workers = []
+
+    def watch(items: Sequence[Any], task: str) -> Iterator[Any]:
+        over = threading.Event()
+        bar = threading.Thread(target=over.wait)  # as a bar in a terminal is drawn
+        bar.start()
+        try:
+            for item in items:
+                if task == "simulated":
+                    workers.append(len(multiprocessing.active_children()))
+                yield item
+        finally:
+            over.set()
+            bar.join()
+
+    search(TOY, sixteen(), 64, stated=ONE_STAGE, finalists=4, processes=2, watch=watch)
+    assert workers == [2, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_killed_process_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    finalist = Runner.finalist
+
+    def killed(*task: Any) -> Finalist:
+        if multiprocessing.parent_process() is not None:  # else this would end the tests
+            os.kill(os.getpid(), signal.SIGKILL)
+        return finalist(*task)
+
+    monkeypatch.setattr(Runner, "finalist", killed)
+    with pytest.raises(WorkerEndedError, match="ended from outside"):
+        search(TOY, sixteen(), 64, stated=ONE_STAGE, finalists=4, processes=2)

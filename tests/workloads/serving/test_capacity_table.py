@@ -10,19 +10,11 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from tests.support.toy_fleet import simulate
 from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
-from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.demand import Demand
-from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results import service_minutes
-from workloads.fleet.state.services import Service
 from workloads.serving import (
     Batching,
     Profile,
-    Requests,
     Slo,
     Speculation,
     TableRuns,
@@ -39,8 +31,6 @@ from workloads.serving.batching import FIRST
 from workloads.serving.deployment import Pools, PromptReplica
 from workloads.serving.requests import Lengths
 from workloads.serving.tables import table_digest
-
-TRN2 = cluster("trn2.48xlarge")
 
 
 def test_capacity_table_is_monotone_and_cached(served_70b: Profile, tmp_path: Path) -> None:
@@ -77,48 +67,6 @@ def test_longer_requests_are_more_work(served_70b: Profile) -> None:
 def test_an_slo_that_an_idle_replica_misses_is_refused(served_70b: Profile) -> None:
     with pytest.raises(InputError, match="keeps ttft 10 ms and tpot 100 ms"):
         capacity_table(served_70b, azure_lengths("conv"), Slo(0.01, 0.1), requests=200)
-
-
-@pytest.mark.parametrize(
-    "load", [*(pytest.param(load, marks=pytest.mark.slow) for load in (0.6, 0.8)), 0.4]
-)
-def test_fluid_fleet_against_token_level_replicas(served_70b: Profile, load: float) -> None:
-    """The same hour of the published log: throughput within 5 %, p99 of TTFT within 20 to 30 %.
-
-    The hour's own lengths arrive on three replicas of one fleet, routed at random; the fluid fleet
-    sees only requests by the minute and the table.
-    """
-    replicas, batching = 3, Batching(chunk_tokens=512)
-    lengths = azure_lengths("conv")
-    table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=3000)
-    rate = load * table.rate_max_per_s * replicas
-    rng = np.random.default_rng(5)
-    hour = poisson(rate, int(rate * 3600), lengths, rng)
-    where = rng.integers(replicas, size=len(hour))
-    ttft, ends = [], []
-    for number in range(replicas):
-        mine = where == number
-        part = Requests(hour.arrival_s[mine], hour.prompt[mine], hour.output[mine])
-        served = serve(served_70b, part, batching)
-        ttft.append(served.ttft_s)
-        ends.append(served.end_s)
-    minutes = np.bincount((hour.arrival_s // 60).astype(int), minlength=60)[:60].astype(float)
-    shape = (1, 60)
-    demand = Demand(
-        ("chat",),
-        "2024-01-01T00:00",
-        minutes[None, :],
-        np.full(shape, lengths.prompt.mean()),
-        np.full(shape, lengths.output.mean()),
-    )
-    run = simulate(demand, [Service("chat", table)], Fleet(replicas), static(replicas))
-    fluid = service_minutes(run, 0)
-    tokens_done = sum(int((end <= 3600).sum()) for end in ends)
-    assert fluid.served_requests.sum() == pytest.approx(tokens_done, rel=0.05)
-    p99 = np.average(fluid.ttft_p99_s, weights=fluid.offered_requests)
-    assert p99 == pytest.approx(
-        np.quantile(np.concatenate(ttft), 0.99), rel=0.2 + 0.1 * (load > 0.7)
-    )
 
 
 def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b: Profile) -> None:
@@ -202,15 +150,6 @@ def test_every_field_of_every_input_is_in_the_name_of_a_table(usual: Any) -> Non
     assert len({digest(usual), *digests}) == 1 + len(changes)
 
 
-def test_a_table_for_a_smaller_share_is_another_one(tmp_path: Path) -> None:
-    """A table for 99 % of requests was once read back for any other share."""
-    strict, loose = (
-        capacity_table(REPLICA, LENGTHS, Slo(0.1, 0.002, share), cache=tmp_path, requests=300)
-        for share in (0.99, 0.5)
-    )
-    assert strict.rate_slo_per_s < loose.rate_slo_per_s
-
-
 DGX = cs.cluster("dgx-h100")
 SPARSE = cs.model("qwen3-235b-a22b")
 
@@ -229,5 +168,3 @@ def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long() -> None:
     )
     assert long.kv_bytes_per_token == 2 * short.kv_bytes_per_token
     assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)
-    with pytest.raises(InputError, match=r"cache precision .fp4. is none of bf16, fp8"):
-        profile(SPARSE, DGX, cache_precision="fp4")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.economics import Economics
 from workloads.models.huggingface import named
 from workloads.serving import (
@@ -21,7 +20,6 @@ from workloads.serving import (
     Profile,
     Requests,
     Speculation,
-    parse_pools,
     pools,
     profile,
     serve,
@@ -117,15 +115,6 @@ def test_every_request_ends_and_every_token_is_made(
     assert apart.prefill_busy_s == pytest.approx(sum(replica().prefill_s(p) for p in prompts))
 
 
-def test_more_replicas_wait_no_longer() -> None:
-    load = requests_at(np.linspace(0, 1, 40).tolist())
-    means = [
-        serve_apart(replica(), load, Pools(number, 4, 1e9)).served.ttft_s.mean()
-        for number in (1, 2, 4, 8)
-    ]
-    assert means == sorted(means, reverse=True)
-
-
 def test_caches_go_over_what_joins_the_replicas() -> None:
     model = named("llama-3.1-70b")
     for name, tp, kind in (("trn2-ultraserver", 16, "up"), ("trn2.48xlarge:4", 16, "out")):
@@ -143,23 +132,6 @@ def test_a_deployment_tells_its_pools() -> None:
     held = profile(named("llama-3.1-70b"), machine)
     deployment = Deployment(held, Batching(8), pools=pools(machine, held, 1, 3))
     assert deployment.chips == 64
-    with pytest.raises(InputError, match="take 80 chips"):
-        pools(machine, held, 2, 3)
-
-
-@pytest.mark.parametrize("text", ["1", "1:2:3", "a:b", "1:-2", "1.5:2", ""])
-def test_mistakes_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="write 1:3"):
-        parse_pools(text)
-
-
-def test_pools_without_replicas_or_links_are_refused() -> None:
-    with pytest.raises(InputError, match="use 1 to"):
-        Pools(0, 1, 1.0)
-    with pytest.raises(InputError, match="cannot move"):
-        Pools(1, 1, 0.0)
-    machine = replace(cluster("trn2.48xlarge:4"))
-    assert pools(machine, profile(named("llama-3.1-8b"), machine, tp=8), 1, 1).prefill == 1
 
 
 def unlike(faster: float, rate: float = 1e12) -> Pools:

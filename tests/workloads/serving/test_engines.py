@@ -47,71 +47,48 @@ def test_prompts_that_run_first_make_decode_stand_still() -> None:
     assert beside.end_s[0] == pytest.approx(1.4 + 2 * 1.5)
 
 
-def test_several_prompts_run_first_together() -> None:
-    load = requests_of((0.0, 3, 1), (0.0, 3, 1), (0.0, 3, 1))
-    served = serve(_flat(), load, Batching(4, 6, prompts=FIRST))
-    assert served.first_token_s.tolist() == pytest.approx([1.6, 1.6, 1.6 + 1.3])
+BUSY, NONE_ACCEPTED = (0.0, 2, 20), Speculation(3, 0.0)
+"""A request whose first token takes 1.2 s and every later one 1.1 s, and 1.4 s with proposals."""
+POLLS = Batching(4, 100, poll_passes=4)
 
 
-def test_whole_prompts_are_not_cut() -> None:
-    """Prompts of 4 tokens: two do not fit into 6, and one alone may be longer than that."""
-    load = requests_of((0.0, 4, 1), (0.0, 4, 1), (0.0, 9, 1))
-    whole = serve(_flat(), load, Batching(4, 6, prompts=WHOLE))
-    assert whole.first_token_s.tolist() == pytest.approx([1.4, 2.8, 2.8 + 1.9])
-    cut = serve(_flat(), load, Batching(4, 6))
-    assert cut.first_token_s.tolist() == pytest.approx([1.6, 3.2, 3.2 + 1.5])
-
-
-def test_a_scheduler_that_polls_sees_a_request_at_its_next_look() -> None:
-    """Passes of 1.1 s after a first token at 1.2 s: looks follow passes 4 and 8."""
-    load = requests_of((0.0, 2, 20), (2.0, 3, 1))
-    served = serve(_flat(), load, Batching(4, 100, poll_passes=4))
-    assert served.first_token_s[1] == pytest.approx(1.2 + 4 * 1.1 + 1.4)
-    late = serve(_flat(), requests_of((0.0, 2, 20), (6.0, 3, 1)), Batching(4, 100, poll_passes=4))
-    assert late.first_token_s[1] == pytest.approx(1.2 + 8 * 1.1 + 1.4)
-
-
-def test_an_idle_scheduler_that_polls_sees_a_request_at_once() -> None:
-    load = requests_of((0.0, 2, 2), (50.0, 3, 1))
-    served = serve(_flat(), load, Batching(4, 100, poll_passes=30))
-    assert served.first_token_s[1] == pytest.approx(50.0 + 1.3)
-
-
-def test_an_overlapped_scheduler_plans_one_iteration_ahead() -> None:
-    """The request arrives during a pass that ends at 2.3 s; the next, to 3.4 s, is planned."""
-    load = requests_of((0.0, 2, 20), (2.0, 3, 1))
-    plain = serve(_flat(), load, Batching(4, 100))
-    ahead = serve(_flat(), load, Batching(4, 100, overlapped=True))
-    assert plain.first_token_s[1] == pytest.approx(1.2 + 1.1 + 1.4)
-    assert ahead.first_token_s[1] == pytest.approx(1.2 + 2 * 1.1 + 1.4)
-
-
-@pytest.mark.parametrize(("tokens", "passes"), [(0, 0), (5, 2), (100, 3)])
-def test_prompts_are_gathered_for_passes_or_until_there_are_enough(
-    tokens: int, passes: int
+@pytest.mark.parametrize(
+    ("rows", "how", "guess", "first_token_s"),
+    [
+        # Several prompts run first together, the third of them in the next pass.
+        ([(0.0, 3, 1)] * 3, Batching(4, 6, prompts=FIRST), None, [1.6, 1.6, 1.6 + 1.3]),
+        # Whole prompts are not cut: two do not fit into 6, and one alone may be longer than that.
+        ([(0.0, 4, 1)] * 2 + [(0.0, 9, 1)], Batching(4, 6, prompts=WHOLE), None,
+         [1.4, 2.8, 2.8 + 1.9]),
+        ([(0.0, 4, 1)] * 2 + [(0.0, 9, 1)], Batching(4, 6), None, [1.6, 3.2, 3.2 + 1.5]),
+        # A scheduler that polls looks after passes 4 and 8, and at once where it is idle.
+        ([BUSY, (2.0, 3, 1)], POLLS, None, [1.2, 1.2 + 4 * 1.1 + 1.4]),
+        ([BUSY, (6.0, 3, 1)], POLLS, None, [1.2, 1.2 + 8 * 1.1 + 1.4]),
+        ([(0.0, 2, 2), (50.0, 3, 1)], Batching(4, 100, poll_passes=30), None, [1.2, 51.3]),
+        ([BUSY, (2.0, 3, 1)], POLLS, NONE_ACCEPTED, [1.2, 1.2 + 4 * 1.4 + 1.7]),
+        # The request arrives during a pass that ends at 2.3 s; the next, to 3.4 s, is planned.
+        ([BUSY, (2.0, 3, 1)], Batching(4, 100), None, [1.2, 1.2 + 1.1 + 1.4]),
+        ([BUSY, (2.0, 3, 1)], Batching(4, 100, overlapped=True), None, [1.2, 1.2 + 2 * 1.1 + 1.4]),
+        # Prompts of 2 tokens are gathered for three passes, or until there are 1 + 2 + 2 tokens.
+        *(
+            ([BUSY, (1.0, 2, 1), (3.0, 2, 1)],
+             Batching(4, 100, gather_passes=3, gather_tokens=tokens), None,
+             [1.2, *[1.2 + passes * 1.1 + 1.5] * 2])
+            for tokens, passes in ((5, 2), (100, 3))
+        ),
+        ([BUSY, (2.0, 3, 1)], Batching(4, 100, gather_passes=2, gather_tokens=100), NONE_ACCEPTED,
+         [1.2, 1.2 + 3 * 1.4 + 1.7]),
+        ([(0.0, 2, 1)], Batching(4, 100, gather_passes=30, gather_tokens=100), None, [1.2]),
+    ],
+)  # fmt: skip
+def test_first_tokens_come_as_the_scheduler_lets_prompts_run(
+    rows: list[tuple[float, int, int]],
+    how: Batching,
+    guess: Speculation | None,
+    first_token_s: list[float],
 ) -> None:
-    """The second prompt of 2 tokens comes within the second pass: 1 + 2 + 2 tokens are 5."""
-    load = requests_of((0.0, 2, 20), (1.0, 2, 1), (3.0, 2, 1))
-    how = Batching(4, 100, gather_passes=3, gather_tokens=tokens)
-    served = serve(_flat(), load, how)
-    took = 1.3 if passes == 0 else 1.5
-    assert served.first_token_s[1] == pytest.approx(1.2 + passes * 1.1 + took)
-
-
-def test_prompts_wait_for_nothing_where_nothing_decodes() -> None:
-    how = Batching(4, 100, gather_passes=30, gather_tokens=100)
-    assert serve(_flat(), requests_of((0.0, 2, 1)), how).first_token_s[0] == pytest.approx(1.2)
-
-
-def test_proposals_are_polled_and_gathered_as_single_tokens_are() -> None:
-    """No proposal is accepted, so each pass gives one token of four computed: 1.4 s."""
-    load = requests_of((0.0, 2, 20), (2.0, 3, 1))
-    none_accepted = Speculation(3, 0.0)
-    polled = serve(_flat(), load, Batching(4, 100, poll_passes=4), speculation=none_accepted)
-    assert polled.first_token_s[1] == pytest.approx(1.2 + 4 * 1.4 + 1.7)
-    how = Batching(4, 100, gather_passes=2, gather_tokens=100)
-    gathered = serve(_flat(), load, how, speculation=none_accepted)
-    assert gathered.first_token_s[1] == pytest.approx(1.2 + 3 * 1.4 + 1.7)
+    served = serve(_flat(), requests_of(*rows), how, speculation=guess)
+    assert served.first_token_s.tolist() == pytest.approx(first_token_s)
 
 
 @pytest.mark.parametrize(
@@ -133,16 +110,6 @@ def test_defaults_of_engines(
     assert batching_from(cs.cluster(machine), chunk=128, scheduler=engine).slots == 127
 
 
-def test_more_requests_are_served_at_once_than_by_a_fixed_number() -> None:
-    """128 users of an H100 wait for no slot, and a search states the slots of its answer."""
-    words = {"concurrency": 128, "prompt": 64, "output": 32, "count": 256, "tp": 1}
-    users = cs.serve("llama-3.2-1b", "dgx-h100", **words).summary
-    assert users["batch_mean"] > 64
-    assert users["slots"] == 1024
-    few = {"search": True, "prompt": 64, "output": 32, "count": 64, "tp": 1}
-    assert " --slots " in cs.serve("llama-3.2-1b", "dgx-h100", **few).summary["options"]
-
-
 def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first() -> None:
     """Four prompts of 4 tokens take 1.4 s each while decode pauses, so all four end together."""
     load = requests_of(*[(0.0, 4, 3)] * 12)
@@ -155,21 +122,6 @@ def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first()
 def test_mixed_chunks_run_prompts_beside_decode() -> None:
     how = engine_batching(cs.cluster("dgx-h200"), "sglang", 64, chunk_tokens=4096, mixed_chunk=True)
     assert (how.prompts, how.chunk_tokens, how.engine) == (BESIDE, 4096, "sglang")
-
-
-def test_serve_takes_an_engine_and_its_waits() -> None:
-    def mean_s(**words: Any) -> float:
-        load: dict[str, Any] = {
-            "count": 60,
-            "prompt": 1024,
-            "output": 64,
-            "tp": 4,
-            "scheduler": "sglang",
-        }
-        served = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:20", **load, **words)
-        return served.ttft_s["mean"] or 0.0
-
-    assert mean_s(poll=30) > 1.5 * mean_s()
 
 
 @pytest.mark.parametrize(
@@ -203,42 +155,6 @@ def test_overheads_that_a_user_measured_stay() -> None:
     mine = shipped.with_rows([row._replace(value=5e-3, exact=Fraction(5, 1000))])
     assert engine_numbers(mine, "tensorrt-llm").value("serving.gpu", "iteration_overhead") == 5e-3
     assert engine_numbers(shipped, "") == shipped
-
-
-def test_decode_replicas_of_their_own_have_no_prompts_to_run() -> None:
-    load: dict[str, Any] = {"count": 20, "prompt": 512, "output": 16, "tp": 1}
-    load["disaggregate"] = "1:3"
-    apart = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:5", **load, scheduler="vllm")
-    plain = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:5", **load)
-    assert apart.tpot_s["mean"] == pytest.approx(plain.tpot_s["mean"], rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"scheduler": "vlm"}, "scheduler 'vlm' is none of vllm"),
-        ({"scheduler": "vllm", "prefill": "chunked"}, "leave --prefill chunked out"),
-        ({"scheduler": "tensorrt-llm", "gather": "20"}, "write 20:0.9"),
-        ({"scheduler": "tensorrt-llm", "gather": "20:1.5"}, "write 20:0.9"),
-        ({"prefill": "separate", "gather": "20:0.9"}, "leave --gather out"),
-        ({"prefill": "chunked", "poll": 0}, "every 0 passes"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(words: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        batching_from(cs.cluster("dgx-h100"), **words)
-
-
-def test_neuron_has_its_own_engine() -> None:
-    with pytest.raises(InputError, match=r"trn2 is served by Neuron's engine.*Leave the scheduler"):
-        engine_batching(cs.cluster("trn2.48xlarge"), "vllm", 4)
-
-
-def test_separate_prompts_are_neither_first_nor_gathered() -> None:
-    with pytest.raises(InputError, match="separate prompts run one at a time"):
-        Batching(4, prompts=FIRST)
-    with pytest.raises(InputError, match="prompts 'besides' is none of"):
-        Batching(4, 100, prompts="besides")
 
 
 SCRIPT = r"""
@@ -410,17 +326,9 @@ def test_a_written_launch_is_read_as_the_replica(
     assert dict(read_engine_file(path).fields) == {"scheduler": engine, **stated}
 
 
-def test_what_an_engine_has_no_option_for_is_not_written() -> None:
+def test_proposals_are_written_with_their_draft() -> None:
     assert '"num_speculative_tokens": 3' in launch_command("vllm", {"speculate": "3:0.7"}, "m")
     assert '"model": "d"' in launch_command("vllm", {"speculate": "3:0.7:d"}, "m")
-    with pytest.raises(InputError, match=r"no launch of vllm is written with --gather 20:0\.9"):
-        launch_command("vllm", {"tp": 2, "gather": "20:0.9"}, "m")
-    with pytest.raises(InputError, match="written with --ep 2"):
-        launch_command("vllm", {"tp": 4, "ep": 2}, "m")
-    with pytest.raises(InputError, match="sglang is written with --attention-dp 8"):
-        launch_command("sglang", {"tp": 8, "attention_dp": 8}, "m")
-    with pytest.raises(InputError, match="runs as sglang"):
-        launch_command("vllm", {"scheduler": "sglang"}, "m")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,12 @@ from workloads.serving import (
     rank_ways,
 )
 from workloads.serving.deployment_search import (
-    FILLS,
     KEPT,
     MOST,
     NEAR,
     DeploymentQuestion,
     DeploymentSearch,
     Offered,
-    at_highest_rate,
     highest_rate,
     search_deployments,
     what_binds,
@@ -52,18 +49,6 @@ ONE_TOKEN = fixed_lengths(900, 1)
 def offered(lengths: Lengths = ONE_TOKEN, replica: Profile = REPLICA, **runs: object) -> Offered:
     how = TableRuns(**{"requests": 1500, **runs})  # type: ignore[arg-type]
     return how.offered(replica, lengths)
-
-
-def test_requests_fill_the_slots_in_use_and_no_more() -> None:
-    """Slots that stay empty at the highest rate change neither the run nor its length."""
-    many = [
-        at_highest_rate(offered(batching=Batching(slots), requests=30_000), Slo(1.0), least=500)
-        for slots in (500, 5000)
-    ]
-    assert many[0].rate_per_s == many[1].rate_per_s
-    served = many[0].served
-    at_once = many[0].rate_per_s * float((served.end_s - served.requests.arrival_s).mean())
-    assert max(500, FILLS * at_once) <= len(served.requests) < 3000
 
 
 @pytest.mark.parametrize("limit_s", [0.25, 0.4, 1.0])
@@ -89,16 +74,6 @@ def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s: float) -> None:
     assert highest == pytest.approx(best, rel=NEAR - 1)
     assert queue.share(highest, slo) >= slo.share
     assert what_binds(queue, slo, highest) == "TTFT"
-
-
-def test_only_a_rate_above_the_one_asked_for_is_searched() -> None:
-    queue, slo = offered(), Slo(ttft_s=0.3)
-    highest = highest_rate(queue, slo)
-    assert highest_rate(queue, slo, above_per_s=1.1 * highest) == 0.0
-    assert highest_rate(queue, slo, above_per_s=20.0) == 0.0
-    assert highest_rate(queue, slo, above_per_s=0.9 * highest) == pytest.approx(
-        highest, rel=NEAR - 1
-    )
 
 
 def test_without_limits_replicas_are_always_busy() -> None:
@@ -166,20 +141,6 @@ def test_the_ranking_is_that_of_brute_force(
         # A search that begins at the second best rate ends at most one step away.
         assert rate == pytest.approx(rates[way], rel=2 * (NEAR - 1))
         assert rate == pytest.approx(best, rel=2 * (NEAR - 1))
-
-
-def test_more_of_a_prompt_in_the_cache_is_never_worth_less(tmp_path: Path) -> None:
-    """Prompts bind first, then decoding: the best split follows, and the rate with it."""
-    slo, lengths = Slo(4.0, 0.1), fixed_lengths(9900, 60)
-    rankings = [
-        rank_ways(REPLICA, [(lengths, 1.0)], slo, [[way] for way in ways(prefix_share=share)],
-                  cache=tmp_path)
-        for share in (0.0, 0.25, 0.5, 0.75, 0.9, 0.97)
-    ]  # fmt: skip
-    rates = [ranking.best[0][1] for ranking in rankings]
-    assert all(after > before / NEAR for before, after in pairwise(rates))
-    assert rates[-1] > 4 * rates[0]
-    assert len({ranking.best[0][0] for ranking in rankings}) > 1
 
 
 def test_kinds_of_requests_share_the_best_way(tmp_path: Path) -> None:
@@ -306,18 +267,6 @@ def test_slots_are_doubled_while_that_serves_more() -> None:
     assert "slots" not in few.words
     assert more.words["slots"] in (128, 256, 512)
     assert more.rate_per_s > few.rate_per_s
-
-
-def test_a_chip_puts_out_more_and_each_user_less_under_more_requests(
-    gpus: DeploymentSearch,
-) -> None:
-    rows = gpus.frontier()
-    assert {row["apart"] for row in rows} == {False, True}
-    for name in {row["options"] for row in rows}:
-        curve = [row for row in rows if row["options"] == name]
-        chip = [row["tokens_per_s_per_chip"] for row in curve]
-        assert chip == sorted(chip)
-        assert curve[-1]["tokens_per_s_per_user"] < curve[0]["tokens_per_s_per_user"]
 
 
 def test_an_slo_that_none_keeps_names_the_nearest() -> None:

@@ -127,12 +127,8 @@ def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace(",5,2", ",5,-2"))
     with pytest.raises(InputError, match="of which one is no number of at least 0"):
         with_prefix_cache(read_requests(path), "trace", kv_tokens=10**5)
-
-
-@pytest.mark.parametrize("text", ["half", "1.0", "-5%", "150%", "50%:warm", "nan", ""])
-def test_mistakes_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="--prefix-cache"):
-        with_prefix_cache(requests_with([10]), text, kv_tokens=100)
+    path.write_text("time,prompt_tokens,output_tokens,cached_tokens\n5,1200,5,700\n")
+    assert read_requests(path).counted == [700.0]
 
 
 def test_a_log_without_prefixes_is_refused(tmp_path: Path) -> None:
@@ -144,5 +140,3 @@ def test_a_log_without_prefixes_is_refused(tmp_path: Path) -> None:
     lines.write_text('{"timestamp": 0, "input_length": 10, "output_length": 2}\n')
     with pytest.raises(InputError, match="a log with hash_ids"):
         with_prefix_cache(read_requests(lines), "trace", kv_tokens=100)
-    with pytest.raises(InputError, match="drawn requests share nothing"):
-        with_prefix_cache(requests_with([10]), "trace", kv_tokens=100)

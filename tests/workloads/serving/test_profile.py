@@ -1,8 +1,10 @@
-"""Profiles of replicas: published times, bytes of the cache, Neuron's programs."""
+"""Profiles of replicas: published times, bytes of the cache, programs, limits of physics."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +12,12 @@ import pytest
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from experiments.validation.predictions.serving import GPU_CHUNK, ROUNDS, benchmark
 from tests.support.toy_serving import requests_of
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Model
-from workloads.serving import BUCKETS, Batching, profile, serve
+from workloads.serving import BUCKETS, Batching, Profile, profile, serve
 from workloads.serving.profile import prompt_overhead_s
 from workloads.serving.rank.share import RankShare
 from workloads.serving.rank.times import (
@@ -48,9 +49,21 @@ def test_trainium2_points_at_batch_one(name: str, ttft_s: float, tpot_s: float) 
     assert replica.chips == 16
 
 
-def test_cache_of_a_token_is_as_published() -> None:
-    assert profile(named("llama-3.1-405b"), TRN2).kv_bytes_per_token == 516_096
-    assert profile(named("llama-3.1-70b"), TRN2).kv_bytes_per_token == 327_680
+@pytest.mark.parametrize(
+    ("model", "machine", "how", "kv_bytes"),
+    [
+        ("llama-3.1-405b", "trn2.48xlarge", {}, 516_096),
+        ("llama-3.1-70b", "trn2.48xlarge", {}, 327_680),
+        ("llama-3.1-70b", "dgx-h200", {}, 327_680),
+        ("llama-3.1-70b", "dgx-h200", {"precision": "fp8"}, 163_840),
+        # Every fourth of 48 layers attends, with 2 key-value heads of 256 values in 2 bytes.
+        ("qwen3-next-80b-a3b", "dgx-h200", {"tp": 2}, 12 * 2 * 2 * 256 * 2),
+    ],
+)
+def test_a_token_takes_bytes_of_the_cache(
+    model: str, machine: str, how: dict[str, Any], kv_bytes: int
+) -> None:
+    assert profile(named(model), cluster(machine), **how).kv_bytes_per_token == kv_bytes
 
 
 def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_them() -> None:
@@ -119,14 +132,6 @@ def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop() -> None:
     assert (half < whole).all()
 
 
-def test_a_cache_beside_fp8_weights_is_in_fp8() -> None:
-    sizes = [
-        profile(named("llama-3.1-70b"), cluster("dgx-h200"), precision=precision).kv_bytes_per_token
-        for precision in ("bf16", "fp8")
-    ]
-    assert sizes == [327_680.0, 163_840.0]
-
-
 def test_small_models_take_their_share_of_trainiums_overhead() -> None:
     """Llama-3.1-8B on 16 Trn1 chips: 5.86 to 7.04 ms a token at batch 1, AWS Neuron."""
     replica = profile(named("llama-3.1-8b"), cluster("trn1.32xlarge"))
@@ -158,13 +163,6 @@ def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
     assert scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", shipped_catalogue())) == 0
 
 
-def test_a_model_that_does_not_fit_and_too_many_ranks_are_refused() -> None:
-    with pytest.raises(InputError, match="16 chips hold"):
-        profile(replace(named("llama-3.1-405b"), layers=400), TRN2)
-    with pytest.raises(InputError, match="within one scale-up domain of 16"):
-        profile(named("llama-3.1-8b"), TRN2, tp=99)
-
-
 @pytest.mark.parametrize("machine", ["dgx-h100", "trn2.48xlarge"])
 def test_layers_with_windows_read_no_more_of_a_cache(machine: str) -> None:
     """On GPUs; programs of Trainium read whole caches."""
@@ -177,12 +175,6 @@ def test_layers_with_windows_read_no_more_of_a_cache(machine: str) -> None:
     for cached, read in ((short, short), (long, most)):
         expected = pytest.approx(whole.attention_s(requests, read))
         assert windowed.attention_s(requests, cached) == expected
-
-
-def test_a_model_with_some_attention_keeps_keys_and_values_of_these_layers_alone() -> None:
-    """Every fourth of 48 layers attends, with 2 key-value heads of 256 values in 2 bytes."""
-    replica = profile(named("qwen3-next-80b-a3b"), cluster("dgx-h200"), tp=2)
-    assert replica.kv_bytes_per_token == 12 * 2 * 2 * 256 * 2
 
 
 def test_layers_of_mi300x_start_later_where_inputs_are_scaled() -> None:
@@ -238,3 +230,80 @@ def test_more_tokens_than_a_table_has_take_proportionally_longer() -> None:
     replica = profile(named("llama-3.1-8b"), cluster("inf2.48xlarge"), tp=4)
     most = float(replica.tokens[-1])
     assert replica.prompt_linear(1.5 * most) == pytest.approx(1.5 * replica.prompt_linear(most))
+
+
+MACHINES = {
+    "trn1.32xlarge": (4, 16),
+    "inf2.48xlarge": (3, 12),
+    "trn2.48xlarge": (1, 4, 16),
+    "trn3-gen1": (1, 4, 16, 64),
+    "trn3-gen2": (1, 4, 36),
+}
+MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+PROMPTS = tuple(2**power for power in range(6, 18))
+
+
+def _replicas(precision: str) -> list[tuple[str, str, int, Profile]]:
+    """Profiles of all models and degrees that fit the memory of a machine."""
+    replicas = []
+    for machine, degrees in MACHINES.items():
+        chip = cluster(machine).chip
+        if not shipped_catalogue().has(chip, f"{precision}_peak"):
+            continue
+        for name in MODELS:
+            for tp in degrees:
+                weights = named(name).parameters * (2 if precision == "bf16" else 1)
+                if weights < 0.8 * tp * usable_hbm_bytes(chip, shipped_catalogue()):
+                    served = profile(named(name), cluster(machine), tp=tp, precision=precision)
+                    replicas.append((machine, name, tp, served))
+    return replicas
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_no_token_comes_before_its_weights_are_read_nor_a_prompt_before_the_peak(precision):
+    replicas = _replicas(precision)
+    assert len(replicas) >= 20
+    for machine, name, _, served in replicas:
+        chip, model = cluster(machine).chip, named(name)
+        read = model.parameters - model.vocab * model.hidden
+        width = 2 if precision == "bf16" else 1
+        hbm = served.chips * shipped_catalogue().value(chip, "hbm_bandwidth")
+        assert served.decode_s(1, 1) > width * read / hbm
+        peak = served.chips * shipped_catalogue().value(chip, f"{precision}_peak")
+        assert all(served.prefill_s(length) > 2 * read * length / peak for length in PROMPTS)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_more_requests_and_longer_prompts_take_longer_without_a_leap(precision):
+    for *_, served in _replicas(precision):
+        tokens = [served.decode_s(batch, 1024 * batch) for batch in BATCHES]
+        assert all(once < more < 2 * once for once, more in pairwise(tokens))
+        prompts = [served.prefill_s(length) for length in PROMPTS]
+        # The square of attention is the most that twice the tokens can cost.
+        assert all(short < long < 4 * short for short, long in pairwise(prompts))
+
+
+def test_trainium3_is_no_slower_than_trainium2_with_as_many_chips():
+    trn2, trn3 = (
+        {(name, tp): served for at, name, tp, served in _replicas("fp8") if at == machine}
+        for machine in ("trn2.48xlarge", "trn3-gen1")
+    )
+    assert trn2.keys() & trn3.keys()
+    for key in trn2.keys() & trn3.keys():
+        assert trn3[key].decode_s(8, 8192) <= trn2[key].decode_s(8, 8192)
+        assert trn3[key].prefill_s(4096) <= trn2[key].prefill_s(4096)
+
+
+@pytest.mark.parametrize(("machine", "most"), [("trn2.3xlarge", 4), ("trn1.2xlarge", 2)])
+def test_the_degree_of_a_lone_chip_counts_its_cores(machine, most):
+    model = named("llama-3.2-1b")
+    degrees = [2**power for power in range(most.bit_length())]
+    replicas = [profile(model, cluster(machine), tp=tp) for tp in degrees]
+    tokens = [served.decode_s(1, 512) for served in replicas]
+    assert tokens == sorted(tokens, reverse=True)
+    whole = profile(model, cluster(machine))
+    assert replicas[-1].decode_s(1, 512) == whole.decode_s(1, 512)
+    # A core has its share of the chip's memory, and takes longer than its share of the weights.
+    assert replicas[0].kv_budget_bytes < whole.kv_budget_bytes / most
+    assert tokens[0] > 1.5 * tokens[-1]

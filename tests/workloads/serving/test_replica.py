@@ -1,4 +1,4 @@
-"""The replica against arithmetic by hand: prefill, decode, slots, cache and batches."""
+"""The replica against arithmetic by hand and single passes: prefill, decode, slots, cache."""
 
 from __future__ import annotations
 
@@ -9,28 +9,15 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.toy_serving import requests_of, toy_replica
-from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.economics import Economics
-from workloads.serving import (
-    BUCKETS,
-    Batching,
-    Lengths,
-    Profile,
-    Requests,
-    Slo,
-    Speculation,
-    attained,
-    closed_loop,
-    poisson,
-    serve,
-    serving_summary,
-)
-from workloads.serving.batching import BESIDE, FIRST
+from workloads.serving import BUCKETS, Slo, attained, replica, serving_summary
+from workloads.serving.batching import BESIDE, FIRST, PROMPTS, Batching
 from workloads.serving.deployment import Deployment
-from workloads.serving.replica import Lockstep
-
-TRN2 = cluster("trn2.48xlarge")
+from workloads.serving.profile import Profile
+from workloads.serving.replica import Lockstep, closed_loop, serve
+from workloads.serving.requests import Requests
+from workloads.serving.served import Served
+from workloads.serving.speculation import Speculation
 
 
 def test_one_request_by_hand() -> None:
@@ -143,38 +130,6 @@ def test_buckets_pad_prompts() -> None:
     assert padded.ttft_s[0] == pytest.approx(1 + 1.6)
 
 
-def ends_one_by_one(replica: Profile, requests: Requests) -> list[float]:
-    """Times at which requests end [s], counted one iteration after the other."""
-    now, ends = 0.0, [0.0] * len(requests)
-    running: dict[int, list[int]] = {}
-    for index in range(len(requests)):
-        now += replica.prefill_s(int(requests.prompt[index]))
-        if requests.output[index] > 1:
-            running[index] = [int(requests.prompt[index]), int(requests.output[index]) - 1]
-        else:
-            ends[index] = now
-    while running:
-        now += replica.decode_s(len(running), sum(cached for cached, _ in running.values()))
-        for index in list(running):
-            running[index][0] += 1
-            running[index][1] -= 1
-            if not running[index][1]:
-                ends[index] = now
-                del running[index]
-    return ends
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 30)), min_size=1, max_size=8),
-)
-@examples(50)
-def test_stretches_equal_single_iterations(sizes: list[tuple[int, int]]) -> None:
-    requests = requests_of(*((0.0, prompt, output) for prompt, output in sizes))
-    replica = toy_replica(kv_budget_bytes=1e9)
-    served = serve(replica, requests)
-    assert served.end_s.tolist() == pytest.approx(ends_one_by_one(replica, requests))
-
-
 def test_decode_reads_the_bucket_of_the_longest_request() -> None:
     """Prompts of 5 and 2, buckets of 8 and 16: eight is read for both until the ninth token."""
     replica = toy_replica(decode_kv_s=0.01)
@@ -198,28 +153,6 @@ def test_a_compiled_program_runs_its_empty_slots() -> None:
     assert alone.tpot_s[0] < replica.decode_s(2, 2 * 7)
 
 
-@given(
-    st.integers(0, 1000),
-    st.floats(0.01, 0.5),
-    st.sampled_from([Batching(), Batching(slots=3), Batching(slots=4, chunk_tokens=16)]),
-)
-@examples(30)
-def test_every_request_is_served_once_and_in_order(
-    seed: int, rate: float, batching: Batching
-) -> None:
-    rng = np.random.default_rng(seed)
-    lengths = Lengths(rng.integers(1, 60, 50), rng.integers(1, 40, 50))
-    requests = poisson(rate, 40, lengths, rng)
-    served = serve(toy_replica(), requests, batching)
-    assert np.isfinite(served.end_s).all()
-    assert np.all(served.ttft_s > 0)
-    assert np.all(served.end_s >= served.first_token_s)
-    assert np.all(np.diff(served.first_token_s) >= 0)
-    tokens = served.gap_count.sum()
-    assert tokens == (requests.output - 1).sum()
-    assert served.kv_peak_tokens <= 1000
-
-
 def test_summary_has_the_keys_of_the_command_line() -> None:
     replica = toy_replica()
     served = serve(replica, requests_of((0.0, 10, 3), (0.0, 10, 1)))
@@ -232,23 +165,12 @@ def test_summary_has_the_keys_of_the_command_line() -> None:
     assert attained(served, Slo()).all()
 
 
-def test_requests_and_pieces_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(InputError, match="a request of 1,200 tokens does not fit"):
-        serve(toy_replica(), requests_of((0.0, 1100, 100)))
-    with pytest.raises(InputError, match="leave no room"):
-        Batching(slots=64, chunk_tokens=64)
-    with pytest.raises(InputError, match="leave no room"):
-        Batching(slots=1, chunk_tokens=1)
-
-
 def test_a_closed_loop_keeps_its_users_busy() -> None:
     """Two users, three requests each of 2 s of prefill and one token: one after the other."""
     requests = requests_of(*[(0.0, 10, 1)] * 6)
     served = closed_loop(toy_replica(), requests, 2)
     assert served.end_s.tolist() == pytest.approx([2, 4, 6, 8, 10, 12])
     assert served.ttft_s.tolist() == pytest.approx([2, 4, 4, 4, 4, 4])
-    with pytest.raises(InputError, match="at least 1"):
-        closed_loop(toy_replica(), requests, 0)
 
 
 def test_prompts_share_an_iteration() -> None:
@@ -279,3 +201,61 @@ def test_chips_draw_full_power_while_they_work_and_cost_money_all_the_time() -> 
     assert slower["energy_joules"] == pytest.approx(4 * 1.5 * 500 * 2 * span_s)
     unknown = served.cost(Economics(busy_w=0.0, idle_w=0.0))
     assert list(unknown.values()) == [None, None, None, None]
+
+
+TOKENS = np.array([1.0, 8.0, 64.0, 512.0, 131_072.0])
+SECONDS = np.array([0.003, 0.004, 0.009, 0.031, 3.1])
+REPLICA = Profile("a", 1, TOKENS, SECONDS, 1e-7, 1e-6, 1e-10, 1e9, 1e5, 1e5 * 3000)
+
+
+def batchings() -> st.SearchStrategy[Batching]:
+    """Batchings of all kinds: with and without pieces of prompts, polls, gathering and buckets."""
+    usual = {
+        "slots": st.sampled_from([1, 2, 7]),
+        "buckets": st.sampled_from([(), (128, 256, 512, 1024)]),
+        "overlapped": st.booleans(),
+        "poll_passes": st.sampled_from([1, 3]),
+    }
+    in_pieces = {
+        "chunk_tokens": st.sampled_from([64, 512]),
+        "prompts": st.sampled_from(PROMPTS),
+        "gather_passes": st.sampled_from([0, 4]),
+        "gather_tokens": st.sampled_from([0, 300]),
+    }
+    return st.builds(Batching, **usual) | st.builds(Batching, **usual, **in_pieces)
+
+
+@given(
+    how=batchings(),
+    seed=st.integers(0, 10**6),
+    apart_s=st.sampled_from([0.0, 0.001, 1.0]),
+    speculation=st.sampled_from([None, None, Speculation(2, 0.6), Speculation(1, 0.0, 0.2)]),
+)
+@examples(60)
+def test_a_stretch_of_passes_is_as_long_as_single_passes(
+    how: Batching, seed: int, apart_s: float, speculation: Speculation | None
+) -> None:
+    draw = np.random.default_rng(seed)
+    count = int(draw.integers(1, 14))
+    requests = Requests(
+        np.cumsum(draw.uniform(0, apart_s, count)),
+        draw.integers(1, 400, count),
+        draw.integers(1, 80, count),
+    )
+    stretches, passes = (
+        outcome(requests, how, speculation, single=single) for single in (False, True)
+    )
+    np.testing.assert_allclose(stretches.first_token_s, passes.first_token_s, rtol=1e-9)
+    np.testing.assert_allclose(stretches.end_s, passes.end_s, rtol=1e-9)
+    assert stretches.iterations == passes.iterations
+    assert stretches.kv_peak_tokens == passes.kv_peak_tokens
+
+
+def outcome(
+    requests: Requests, how: Batching, speculation: Speculation | None, *, single: bool
+) -> Served:
+    """Serve the requests with decode in stretches, or in single passes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if single:
+            patch.setattr(replica, "most_passes", lambda state: 1)
+        return serve(REPLICA, requests, how, speculation=speculation, seed=1)

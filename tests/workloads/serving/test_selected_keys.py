@@ -62,16 +62,6 @@ def test_short_contexts_cost_the_dense_attention_and_the_indexer(machine: str) -
     assert sparse.linear(64) > dense.linear(64)
 
 
-def test_decode_at_128k_reads_far_less_of_the_cache() -> None:
-    sparse, dense = served(V32), served(DENSE)
-    assert dense.attention_s(1, CONTEXT) > 3 * sparse.attention_s(1, CONTEXT)
-    # Measured modules of vLLM 0.24 on H200 with 128 requests and 16 heads: V3.2 overtakes V3
-    # between 4,096 and 16,384 tokens, and takes 0.30 of its time at 131,072.
-    vllm = served(V32, engine="vllm")
-    assert vllm.decode_s(128, 128 * 2048) > dense.decode_s(128, 128 * 2048)
-    assert vllm.decode_s(128, 128 * 16_384) < dense.decode_s(128, 128 * 16_384)
-
-
 def module_s(model: Model, numbers: Catalogue, cached: int) -> float:
     """Time of one layer's attention for 128 requests on one of 8 ranks, without reductions [s]."""
     rank = RankShare(model, cluster("dgx-h200"), 8, "fp8", numbers, cache_precision="fp8")

@@ -11,24 +11,19 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from tests.support.examples import examples
-from topologies.arrays import IntArray
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.serving import (
     Batching,
     Profile,
     Requests,
-    Served,
     Speculation,
-    closed_loop,
     fixed_lengths,
-    parse_speculation,
     poisson,
     profile,
     serve,
 )
-from workloads.serving.replica import Lockstep, Speculating
+from workloads.serving.replica import Speculating
 
 SERVER = cluster("trn2.48xlarge")
 PROMPT, OUTPUT, PROPOSED = 10_000, 1_500, 7
@@ -80,14 +75,6 @@ def test_tokens_of_a_pass_have_a_closed_form(
     assert (drawn > 1).mean() == pytest.approx(acceptance, abs=0.01)
 
 
-def test_none_or_all_accepted() -> None:
-    rng = np.random.default_rng(0)
-    assert Speculation(4, 0.0).expected_tokens == 1
-    assert Speculation(4, 0.0).draw(3, rng).tolist() == [1, 1, 1]
-    assert Speculation(4, 1.0).expected_tokens == 5
-    assert Speculation(4, 1.0).draw(3, rng).tolist() == [5, 5, 5]
-
-
 def test_a_lone_request_whose_proposals_are_all_accepted() -> None:
     # First token with the prompt, then 3 a pass: 10 more take four passes.
     served = serve(flat(), alone(11), speculation=Speculation(2, 1.0))
@@ -99,12 +86,6 @@ def test_a_lone_request_whose_proposals_are_all_accepted() -> None:
 def test_a_draft_takes_its_share_of_every_pass() -> None:
     served = serve(flat(), alone(11), speculation=Speculation(2, 1.0, draft=0.25))
     assert served.end_s[0] == pytest.approx(0.01 + 4 * 0.01 * 1.5)
-
-
-def test_nothing_accepted_is_decoding_without_it() -> None:
-    plain = serve(flat(), alone(50))
-    tried = serve(flat(), alone(50), speculation=Speculation(4, 0.0))
-    assert tried.end_s[0] == pytest.approx(plain.end_s[0])
 
 
 def test_bound_by_memory_the_gain_is_that_of_theory() -> None:
@@ -134,16 +115,6 @@ def test_every_token_is_made_once(
     assert np.all(np.isfinite(served.end_s))
     after = (served.gap_s * served.gap_count).sum()
     assert after == pytest.approx((served.end_s - served.first_token_s).sum())
-
-
-def test_lockstep_and_speculation_without_luck_agree() -> None:
-    plain, tried = Lockstep(), Speculating(Speculation(3, 0.0), np.random.default_rng(0))
-    for batch in (plain, tried):
-        batch.add(1, 2)
-        batch.add(2, 3)
-    for _ in range(3):
-        assert plain.advance(1) == tried.advance(1)
-    assert len(plain) == len(tried) == 0
 
 
 def one_by_one(requests: list[int], speculation: Speculation, seed: int) -> list[list[int]]:
@@ -179,49 +150,6 @@ def test_passes_drawn_ahead_are_those_drawn_one_by_one(
         ended += len(done)
     assert tokens == [sum(each) for each in one_by_one(outputs, speculation, 5)]
     assert ended == len(outputs)
-
-
-@pytest.mark.parametrize("chunk", [0, 512])
-@pytest.mark.parametrize("buckets", [(), (256, 1024)])
-@pytest.mark.parametrize("closed", [False, True])
-def test_stretches_of_passes_have_the_times_of_single_ones(
-    monkeypatch: pytest.MonkeyPatch, chunk: int, buckets: tuple[int, ...], closed: bool
-) -> None:
-    held = profile(named("llama-3.1-8b"), SERVER, tp=4)
-    sent = poisson(20.0, 30, fixed_lengths(200, 150), np.random.default_rng(2))
-    how = Batching(6, chunk, buckets)
-    speculation, looks = Speculation(3, 0.7, 0.05), [0]
-    far = Speculating.ahead
-
-    def served() -> tuple[Served, int]:
-        looks[0] = 0
-        if closed:
-            return closed_loop(held, sent, 8, how, speculation=speculation), looks[0]
-        return serve(held, sent, how, speculation=speculation), looks[0]
-
-    def counted(batch: Speculating) -> IntArray:
-        looks[0] += 1
-        return far(batch)
-
-    def nearest(batch: Speculating) -> IntArray:
-        return counted(batch)[:1]
-
-    monkeypatch.setattr(Speculating, "ahead", counted)
-    together, stretches = served()
-    monkeypatch.setattr(Speculating, "ahead", nearest)
-    single, passes = served()
-    for name in ("first_token_s", "end_s", "gap_s", "gap_count"):
-        assert getattr(together, name).tolist() == getattr(single, name).tolist()
-    for name in ("busy_s", "end_of_run_s", "kv_peak_tokens", "batch_mean", "iterations"):
-        assert getattr(together, name) == getattr(single, name)
-    assert stretches <= passes if buckets else 2 * stretches < passes
-
-
-def test_full_batches_gain_less() -> None:
-    held = profile(named("llama-3.1-70b"), SERVER)
-    drafts = Speculation(PROPOSED, 0.8)
-    gains = [drafts.speedup(held, batch, 10.0 * batch) for batch in (1, 16, 256, 4096)]
-    assert gains == sorted(gains, reverse=True)
 
 
 def test_bound_by_arithmetic_every_refused_proposal_is_lost() -> None:
@@ -271,21 +199,3 @@ def test_a_draft_takes_memory() -> None:
     both = Speculation(4, 0.8, draft).beside(held)
     assert both.weights_bytes == held.weights_bytes + draft.weights_bytes
     assert both.kv_tokens < held.kv_tokens
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("4", "two numbers"),
-        ("x:0.5", "two numbers"),
-        ("4:often", "no acceptance"),
-        ("0:0.5", "use 1 to 64"),
-        ("65:0.5", "use 1 to 64"),
-        ("4:1.5", "share between 0 and 1"),
-        ("4:nan", "share between 0 and 1"),
-        ("4:0.5:2", "below 1"),
-    ],
-)
-def test_mistakes_are_refused(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_speculation(text, lambda name: flat())

@@ -9,7 +9,6 @@ import pytest
 
 import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.errors import InputError
 from workloads.serving import Profile, profile
 from workloads.serving.batching import Batching, engine_batching, engine_numbers
 from workloads.serving.rank.share import RankShare
@@ -106,34 +105,12 @@ def test_an_exchange_moves_what_the_other_groups_hold() -> None:
     assert many - few == pytest.approx(7 / 8 * 8000 * 7168 * 3 / (450e9 * 0.78))
 
 
-def test_many_users_of_a_latent_cache_are_served_faster_apart() -> None:
-    load = {"count": 1200, "concurrency": 600, "prompt": 1024, "output": 512, "precision": "fp8"}
-    together, apart = (
-        cs.serve(DEEPSEEK, SERVER, scheduler="sglang", attention_dp=groups, ep=8, **load)
-        for groups in (1, 8)
-    )
-    assert apart.tokens_per_s > 1.2 * together.tokens_per_s
-
-
 @pytest.mark.parametrize(("engine", "tokens"), [("vllm", 4 * 512), ("sglang", 512)])
 def test_every_group_has_slots_and_but_for_sglang_tokens_of_its_own(
     engine: str, tokens: int
 ) -> None:
     batching = engine_batching(SERVER, engine, 64, chunk_tokens=512).of_groups(4)
     assert (batching.slots, batching.chunk_tokens) == (4 * 64, tokens)
-
-
-@pytest.mark.parametrize(
-    ("model", "machine", "groups", "message"),
-    [
-        ("llama-3.1-8b", "dgx-h100", 2, "attention-dp 2: llama-3.1-8b has no experts to share"),
-        ("mixtral-8x7b", "dgx-h100", 3, "attention-dp 3: mixtral-8x7b has 8 ranks to divide"),
-        ("mixtral-8x7b", "trn2.48xlarge", 2, "attention-dp 2: mixtral-8x7b on trn2 is not known"),
-    ],
-)
-def test_groups_that_cannot_be(model: str, machine: str, groups: int, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        profile(cs.model(model), cs.cluster(machine), attention_dp=groups)
 
 
 def test_all_heads_of_a_latent_cache_are_bound_by_their_arithmetic() -> None:

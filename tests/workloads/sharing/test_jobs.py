@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.toy_training import TOY
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.sharing.jobs import PLACEMENTS, chips_of_jobs, jobs_from, read_jobs
+from workloads.sharing.jobs import PLACEMENTS, chips_of_jobs, read_jobs
 from workloads.sharing.sharing import share
 
 MACHINE = cluster("trn2.48xlarge:4")
@@ -31,26 +31,33 @@ class Asked:
     start: int | None = None
 
 
+B = {"name": "b"}
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("jobs", "message"),
     [
-        ({"tps": 8}, "job a has no 'tps'. Did you mean tp?"),
-        ({"model": None}, "job a: model is None"),
-        ({"dp": None}, "job a: dp is None; it must be a whole number"),
-        (
-            {"placement": "pack"},
-            "placement 'pack' is none of packed, server, domain, rack, spread.",
-        ),
-        ({"start": 64}, "job a: start '64' must be a whole number from 0 to 63"),
-        ({"chips": 0}, "job a: chips '0' must be a whole number from 1 to 64"),
-        ({"chips": 12}, "job a: dp 2 × tp 4 × pp 1 = 8 ranks, but the cluster has 12 chips"),
-        ({"start": 1, "placement": "packed"}, "job a states placement and start."),
-        ({"recompute": "some"}, "recompute is 'some'"),
+        ([{"tps": 8}], "job a has no 'tps'. Did you mean tp?"),
+        ([{"model": None}], "job a: model is None"),
+        ([{"dp": None}], "job a: dp is None; it must be a whole number"),
+        ([{"placement": "pack"}], "placement 'pack' is none of packed, server, domain, rack, "),
+        ([{"start": 64}], "job a: start '64' must be a whole number from 0 to 63"),
+        ([{"chips": 0}], "job a: chips '0' must be a whole number from 1 to 64"),
+        ([{"chips": 12}], "job a: dp 2 × tp 4 × pp 1 = 8 ranks, but the cluster has 12 chips"),
+        ([{"start": 1, "placement": "packed"}], "job a states placement and start."),
+        ([{"recompute": "some"}], "recompute is 'some'"),
+        # where there is no room
+        ([{}, {**B, "dp": 16}], "the jobs use 72 chips (a 8, b 64), but"),
+        ([{"start": 0}, {**B, "start": 7}], "jobs a and b both use chip 7. Start b elsewhere."),
+        ([{"start": 57}], "Start it at 56 at most."),
+        ([{"start": 4}, {**B, "dp": 14, "placement": "domain"}], "placement domain finds 48 free"),
+        ([{"model": "llama-3.1-405b", "tp": 8, "dp": 1}],
+         "job a: the plan needs 926.1 GB a rank, which has 103"),
     ],
-)
-def test_a_mistaken_job_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+)  # fmt: skip
+def test_a_mistaken_job_is_refused_by_name(jobs: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(InputError) as refused:
-        jobs_from([{**JOB, **changes}], MACHINE)
+        share(MACHINE, [{**JOB, **job} for job in jobs])
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -104,35 +111,6 @@ def test_a_file_of_maxtext_gets_the_devices_and_the_framework_of_the_chips(
     assert (job.plan.microbatch, job.plan.framework) == (microbatch, framework)
 
 
-@pytest.mark.parametrize(
-    ("jobs", "message"),
-    [
-        ([{}, {"name": "b", "dp": 16}], "the jobs use 72 chips (a 8, b 64), but"),
-        (
-            [{"start": 0}, {"name": "b", "start": 7}],
-            "jobs a and b both use chip 7. Start b elsewhere.",
-        ),
-        ([{"start": 57}], "Start it at 56 at most."),
-        (
-            [{"start": 4}, {"name": "b", "dp": 16 - 2, "placement": "domain"}],
-            "placement domain finds 48 free ones",
-        ),
-    ],
-)
-def test_jobs_without_room_are_refused(jobs: list[dict[str, Any]], message: str) -> None:
-    with pytest.raises(InputError) as refused:
-        share(MACHINE, [{**JOB, **job} for job in jobs])
-    assert message in str(refused.value)
-
-
-def test_a_job_that_does_not_fit_in_memory_is_refused() -> None:
-    large = {"name": "large", "model": "llama-3.1-405b", "tp": 8, "dp": 1}
-    with pytest.raises(
-        InputError, match=r"job large: the plan needs 956\.8 GB a rank, which has 103"
-    ):
-        share(MACHINE, [large])
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.sampled_from(list(PLACEMENTS))), max_size=4),
     st.integers(0, 60),
@@ -166,8 +144,3 @@ def test_placements_give_whole_servers_domains_and_equal_parts() -> None:
     assert spread[1].tolist() == [12, 13, 14, 15, 76, 77, 78, 79]
     (fifths,) = chips_of_jobs([Asked("c", 20)], MACHINE, "spread")
     assert np.bincount(fifths // 16).tolist() == [5, 5, 5, 5]
-
-
-def test_a_job_may_end_on_the_last_chip() -> None:
-    (chips,) = chips_of_jobs([Asked("a", 8, start=56)], MACHINE)
-    assert chips.tolist() == list(range(56, 64))

@@ -37,11 +37,7 @@ def cost_ps(beside: Sequence[int], alone: Sequence[list[int]]) -> int:
     ("machine", "model", "stated", "steps"),
     [
         ("trn2.48xlarge", TOY, {"tp": 4, "pp": 2, "dp": 2}, 2),
-        pytest.param(
-            *("trn2-ultraserver:2", TOY, {"tp": 8, "pp": 2, "dp": 8}, 1), marks=pytest.mark.slow
-        ),
-        ("trn2.48xlarge:2", TOY, {"tp": 2, "pp": 4, "vpp": 2, "dp": 4, "overlap": "all"}, 1),
-        ("trn2.48xlarge:2", TOY, {"tp": 2, "pp": 2, "cp": 4, "dp": 2}, 1),
+        ("trn2.48xlarge", TOY, {"tp": 2, "pp": 2, "vpp": 2, "cp": 2, "dp": 2, "overlap": "all"}, 1),
         ("trn2.48xlarge:2", SPARSE, {"tp": 2, "dp": 16, "ep": 8}, 1),
         ("trn1.32xlarge", TOY, {"tp": 2, "pp": 2, "dp": 8, "ranks_per_chip": 2}, 1),
     ],
@@ -66,7 +62,7 @@ def test_folded_jobs_take_the_times_of_all_ranks(thin: Cluster) -> None:
         [EVEN, EVEN + 4],
     )
     meeting = Meeting(jobs, Patterns())
-    assert shared_ends(jobs) == whole_ends(jobs, as_flows=True)
+    assert shared_ends(jobs) == whole_ends(jobs, as_flows=True) == shared_ends(jobs, "reference")
     program, use = folded(meeting.program, meeting.use)
     assert len(program) < len(meeting.program) // 2
     trace = run(side_by_side(program, use, meeting.use.links).schedule)
@@ -84,7 +80,7 @@ def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks() -> None:
     assert shared_ends(jobs) == whole_ends(jobs, as_flows=True)
 
 
-@pytest.mark.parametrize("batches", [(16, 16), (16, 48)])
+@pytest.mark.parametrize("batches", [(16, 48)])
 def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(
     thin: Cluster, batches: tuple[int, int]
 ) -> None:
@@ -104,11 +100,7 @@ def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(
 
 @pytest.mark.parametrize(
     ("stated", "start", "chips"),
-    [
-        ([{"tp": 2, "dp": 3}, {"dp": 10}], 3, 6),
-        ([{"dp": 6}, {"tp": 2, "dp": 5}], 5, 6),
-        ([{"tp": 2, "dp": 5}, {"dp": 6}], 1, 10),
-    ],
+    [([{"tp": 2, "dp": 3}, {"dp": 10}], 3, 6), ([{"tp": 2, "dp": 5}, {"dp": 6}], 1, 10)],
 )
 def test_jobs_on_one_torus_lose_what_a_run_of_all_messages_says(
     stated: list[dict[str, Any]], start: int, chips: int
@@ -156,13 +148,6 @@ def test_symmetrical_jobs_take_equal_times(thin: Cluster) -> None:
     assert first.meets == ("job1",)
     assert {each.kind for each in answer.links} == {"ToR-up", "ToR-down"}
     assert answer.lost() == pytest.approx(1 - 1 / first.slowdown)
-
-
-def test_both_engines_give_the_same_picoseconds(thin: Cluster) -> None:
-    jobs = ready(
-        thin, [{"tp": 4, "dp": 4, "global_batch": 8}, {"dp": 16}], [EVEN, EVEN + 4], steps=1
-    )
-    assert shared_ends(jobs, "reference") == shared_ends(jobs, "fast")
 
 
 def test_unlike_jobs_make_steps_until_the_first_is_done(thin: Cluster) -> None:

@@ -166,10 +166,7 @@ def recorded(path: Path, name: str) -> str:
             "creationTimestamp": "2026-11-02T08:00:00Z",
         },
         "spec": {"template": pod},
-        "status": {
-            "startTime": "2026-11-02T08:10:00Z",
-            "completionTime": "2026-11-02T09:10:00Z",
-        },
+        "status": {"startTime": "2026-11-02T08:10:00Z", "completionTime": "2026-11-02T09:10:00Z"},
     }
     local = {"kind": "LocalQueue", "spec": {"clusterQueue": "science"}}
     return exported(path, single, {**local, "metadata": {"name": "users", "namespace": name}})
@@ -275,19 +272,10 @@ def test_quotas_and_reservations_that_cannot_be_are_refused(
         cs.queue_jobs(CLUSTER, [job(0, 1, 60, team="a")], **options)
 
 
-def test_jobs_that_no_team_may_run_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(cs.InputError, match="job 1 names no team, and --quota is stated"):
-        cs.queue_jobs(CLUSTER, [job(0, 1, 60)], quota=["a=16"])
-    with pytest.raises(cs.InputError, match="no job names one"):
-        cs.queue_jobs(CLUSTER, [job(0, 1, 60)], reserve=["a=16@1h+1h"])
-    queues = [exported(tmp_path / "queues.json", cluster_queue("a", 16))]
-    with pytest.raises(cs.InputError, match="needs 32 chips, but its team a may have 16 with"):
-        cs.queue_jobs(CLUSTER, [job(0, 2, 60, team="a")], quota=queues)
-
-
 @pytest.mark.parametrize(
     ("item", "message"),
     [
+        (cluster_queue("a", 16), "needs 32 chips, but its team a may have 16 with"),
         ({"kind": "Job"}, "holds no ClusterQueue"),
         (cluster_queue("a", "x"), "ClusterQueue a: nominalQuota 'x' must be a whole number"),
         (cluster_queue("a", 1, borrowingLimit=-1), "borrowingLimit '-1' must be a whole number"),
@@ -295,9 +283,16 @@ def test_jobs_that_no_team_may_run_are_refused(tmp_path: Path) -> None:
         ({**cluster_queue("a", 1), "spec": 7}, "it has no quota of nvidia.com/gpu"),
     ],
 )
-def test_cluster_queues_that_cannot_be_read_are_refused(
+def test_cluster_queues_that_cannot_be_used_are_refused(
     item: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     queues = [exported(tmp_path / "queues.json", item)]
     with pytest.raises(cs.InputError, match=message):
-        cs.queue_jobs(CLUSTER, [job(0, 1, 60, team="a")], quota=queues)
+        cs.queue_jobs(CLUSTER, [job(0, 2, 60, team="a")], quota=queues)
+
+
+def test_jobs_without_a_team_are_refused() -> None:
+    with pytest.raises(cs.InputError, match="job 1 names no team, and --quota is stated"):
+        cs.queue_jobs(CLUSTER, [job(0, 1, 60)], quota=["a=16"])
+    with pytest.raises(cs.InputError, match="no job names one"):
+        cs.queue_jobs(CLUSTER, [job(0, 1, 60)], reserve=["a=16@1h+1h"])

@@ -124,10 +124,7 @@ def refused(folder: Path, change: str) -> None:
     elif change == "room":
         short: tuple[str, Any] = ("int64_val", 10**3)
         send = node(1, schema.SEND, comm_size=size, comm_dst=("int32_val", 1))
-        nodes = (
-            [send],
-            [node(1, schema.RECEIVE, comm_size=short, comm_src=("int32_val", 0))],
-        )
+        nodes = ([send], [node(1, schema.RECEIVE, comm_size=short, comm_src=("int32_val", 0))])
     elif change == "groups":
         (folder / "comm_group.json").write_text('{"0": [0, 1],')
         nodes = ([node(1, schema.COMPUTE, us=1)], [])

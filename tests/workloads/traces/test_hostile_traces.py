@@ -28,7 +28,7 @@ SERVER = cluster("dgx-h100")
 @pytest.mark.parametrize(
     "value",
     [
-        None,
+        pytest.param(None, marks=pytest.mark.slow),
         pytest.param(-1, marks=pytest.mark.slow),
         pytest.param(10**30, marks=pytest.mark.slow),
         pytest.param("x", marks=pytest.mark.slow),
@@ -52,7 +52,7 @@ def test_any_value_of_a_profile_is_read_or_refused(
     assert refused  # at least the whole document is no profile
 
 
-@pytest.mark.parametrize("digits", [str(2**63), "9" * 30, "9" * 5000], ids=["2^63", "30", "5000"])
+@pytest.mark.parametrize("digits", [str(2**63), "9" * 5000], ids=["2^63", "5000"])
 @pytest.mark.parametrize(
     ("line", "old", "new"),
     [

@@ -1,34 +1,39 @@
-"""Adapters, parts that are trained alone, the host's tracing and the unexplained time."""
+"""What a rank trains: adapters, parts trained alone, its update and the exchanges around it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tests.support.toy_training import TOY, plan
+from tests.support.toy_training import SPARSE, TOY, exchange_ps, plan, toy_program
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from workloads.kernels.times import gemm, host_dispatch_s, step_overhead_s
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.layers.adapters import layer_adapters, trained_share, with_adapters
 from workloads.training.layers.layer import backward, forward
-from workloads.training.layers.replicas import host_s, traced_update_s
+from workloads.training.layers.replicas import (
+    ReplicaExchange,
+    gather_parameters,
+    host_s,
+    orthogonalized,
+    reduce_gradients,
+    traced_update_s,
+    update,
+)
 from workloads.training.layers.steps import RankShapes, kernel
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan, Recompute
-from workloads.training.plan.stages import layer_share
+from workloads.training.plan.stages import Share, layer_share
 
 EIGHT = named("llama-3.1-8b")
 LORA = ParallelPlan(
     tp=4, ranks_per_chip=4, global_batch=8, seq=2048, lora_rank=16, zero=0, runtime="xla"
 )
-
-
-def step_s(how: ParallelPlan, machine: str = "trn2.3xlarge") -> float:
-    return iteration(EIGHT, cluster(machine), how, allow_oversized=True).iteration_s
 
 
 def test_adapters_are_counted_as_published() -> None:
@@ -56,35 +61,12 @@ def test_frozen_weights_are_kept_in_the_precision_of_their_products() -> None:
     assert run.total < run.capacity
 
 
-def test_frozen_weights_have_neither_gradients_nor_optimizer_state() -> None:
-    whole, adapted = (
-        memory(EIGHT, replace(LORA, lora_rank=rank), 0, shipped_catalogue(), "trn2")
-        for rank in (0, 16)
-    )
-    assert adapted.optimizer < 0.02 * whole.optimizer
-    assert adapted.gradients < 0.02 * whole.gradients
-    assert whole.weights < adapted.weights < 1.02 * whole.weights
-
-
-@pytest.mark.parametrize(
-    ("seq", "recompute", "measured_s"),
-    [
-        (2048, "full", 4.583),
-        (2048, "none", 3.112),
-        (4096, "full", 4.503),
-        (8192, "full", 7.862),
-    ],
-)
-def test_fine_tuning_on_one_chip_takes_what_was_measured(
-    seq: int, recompute: str, measured_s: float
-) -> None:
-    plan = replace(LORA, seq=seq, recompute=recompute)  # type: ignore[arg-type]
-    assert step_s(plan) == pytest.approx(measured_s, rel=0.1)
-
-
-def test_a_short_sequence_takes_as_long_as_one_twice_as_long() -> None:
-    short, long = (step_s(replace(LORA, seq=seq, recompute="full")) for seq in (2048, 4096))
-    assert long == pytest.approx(short, rel=0.1)
+@pytest.mark.parametrize(("seq", "measured_s"), [(2048, 4.583), (4096, 4.503)])
+def test_fine_tuning_on_one_chip_takes_what_was_measured(seq: int, measured_s: float) -> None:
+    """A host that traces is as slow for a sequence as for one twice as long."""
+    how = replace(LORA, seq=seq, recompute="full")
+    step = iteration(EIGHT, cluster("trn2.3xlarge"), how, allow_oversized=True)
+    assert step.iteration_s == pytest.approx(measured_s, rel=0.1)
 
 
 @pytest.mark.parametrize(("chip", "per_chip"), [("trn1", 2), ("h100", 1)])
@@ -142,15 +124,6 @@ def test_wrapped_adapters_start_a_gathering_each() -> None:
     assert longer_s == pytest.approx([14 * 0.75e-3, (2 * 14 - 1) * 0.75e-3])
 
 
-def test_part_trained_alone_takes_less_than_all_and_more_than_none() -> None:
-    plan = replace(LORA, lora_rank=0, seq=8192, recompute="none")
-    everything = step_s(plan)
-    attention, mlp, output = (
-        step_s(replace(plan, train_only=part)) for part in ("attention", "mlp", "output")
-    )
-    assert output < attention < mlp < everything
-
-
 def test_adapters_on_attention_alone_are_fewer_and_faster() -> None:
     """Rank 16 on q, k, v and o of Llama-3.1-8B: 16 x (8192 + 2 x 5120 + 8192) a layer."""
     plan = ParallelPlan(dp=8, global_batch=8, seq=2048, lora_rank=16)
@@ -164,29 +137,6 @@ def test_adapters_on_attention_alone_are_fewer_and_faster() -> None:
     assert not any(name.startswith("mlp") and "adapter" in name for name in names)
 
 
-def test_the_host_traces_a_plain_layer_faster_than_a_gated_one() -> None:
-    """BERT-Large on 32 cores of Trn1 by torch-xla: 68 s for 512 microbatches of 1,024 tokens."""
-    heads = {"heads": 16, "kv_heads": 16, "head_dim": 64}
-    gated = Model("gated", layers=24, hidden=1024, ffn=4096, vocab=30522, **heads)
-    plan = ParallelPlan(
-        dp=32, ranks_per_chip=2, global_batch=32768, microbatch=2, seq=512, recompute="none"
-    )
-    machine = cluster("trn1.32xlarge")
-    traced, compiled = (
-        {
-            model.gated_mlp: iteration(
-                model, machine, replace(plan, zero=0, runtime=runtime), allow_oversized=True
-            ).iteration_s
-            for model in (gated, replace(gated, gated_mlp=False))
-        }
-        for runtime in ("xla", "compiled")
-    )
-    assert traced[False] == pytest.approx(68.4, rel=0.1)
-    share = shipped_catalogue().value("kernels.trainium", "host_plain_layer")
-    assert traced[False] / traced[True] == pytest.approx(share, rel=0.05)
-    assert compiled[False] < traced[False]
-
-
 def test_the_host_traces_a_layer_of_a_deeper_model_more_slowly() -> None:
     """A layer of twice the depth takes the power of two that the catalogue has; 3.62 ms at 32."""
     catalogue, how = shipped_catalogue(), plan(runtime="xla")
@@ -195,6 +145,16 @@ def test_the_host_traces_a_layer_of_a_deeper_model_more_slowly() -> None:
         for layers in (32, 64)
     )
     assert usual_s == pytest.approx(16 * 2 * 3.62e-3)
+    plain_s = host_s(
+        RankShapes(replace(TOY, layers=32, gated_mlp=False), how, "trn2", catalogue),
+        how,
+        0.0,
+        16,
+        2,
+    )
+    assert plain_s / usual_s == pytest.approx(
+        catalogue.value("kernels.trainium", "host_plain_layer")
+    )
     growth = catalogue.value("kernels.trainium", "host_trace_growth")
     assert deep_s / usual_s == pytest.approx(2**growth)
     assert growth > 0
@@ -219,11 +179,6 @@ def test_the_host_traces_an_update_tensor_by_tensor() -> None:
     assert step.iteration_s == pytest.approx(0.64, rel=0.3)
 
 
-def test_adapters_and_a_part_alone_exclude_each_other() -> None:
-    with pytest.raises(InputError, match="lora rank 16 freezes all weights"):
-        replace(LORA, train_only="mlp")
-
-
 def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips() -> None:
     plan = ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16, seq=4096, zero=3)
     step = iteration(EIGHT, cluster("trn2.48xlarge"), plan)
@@ -235,26 +190,6 @@ def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips() -> None:
     assert sum(parts.values()) == pytest.approx(step.iteration_s)
     alone = iteration(EIGHT, cluster("trn2.3xlarge"), replace(LORA, seq=8192))
     assert alone.breakdown_s["scheduling"] == 0
-
-
-def test_sharded_training_over_a_thousand_chips_takes_what_was_published() -> None:
-    plan = ParallelPlan(
-        tp=4, dp=1024, ranks_per_chip=4, global_batch=1024, seq=4096, zero=3, recompute="none"
-    )
-    machine = cluster("trn2.48xlarge:64")
-    seven, seventy = named("llama-2-7b"), named("llama-2-70b")
-    assert iteration(seven, machine, plan).iteration_s == pytest.approx(1.2, rel=0.1)
-    step = iteration(seventy, machine, replace(plan, recompute="selective"), allow_oversized=True)
-    assert step.iteration_s == pytest.approx(11.2, rel=0.1)
-
-
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_adapters_run_on_gpus_and_recompute_there(recompute: str) -> None:
-    """No compiler merges a recomputation with the first run, so that it takes time."""
-    plan = ParallelPlan(dp=8, global_batch=8, seq=2048, lora_rank=16, recompute="none")
-    step = iteration(EIGHT, cluster("dgx-h100"), replace(plan, recompute=recompute))
-    repeated = sum(step.trace.frame().name.str.startswith("again."))
-    assert (repeated > 0) == (recompute == "full")
 
 
 @pytest.mark.parametrize(("rank", "packed"), [(0, 3), (16, 2)])
@@ -280,11 +215,6 @@ def test_hooks_fetch_each_weight(recompute: Recompute, fetched: int) -> None:
     assert issued == fetched * 7 * 6
 
 
-def test_a_place_for_adapters_needs_adapters() -> None:
-    with pytest.raises(InputError, match="lora on attention says where adapters are"):
-        ParallelPlan(lora_on="attention")
-
-
 def test_adapters_in_fp32_are_cast_and_take_the_host_longer() -> None:
     """PEFT casts an adapter's input to fp32 and back, 12 bytes an element and pass."""
     how = ParallelPlan(global_batch=1, seq=2048, lora_rank=16, zero=0)
@@ -301,3 +231,191 @@ def test_adapters_in_fp32_are_cast_and_take_the_host_longer() -> None:
         name = next(name for name in before if name.startswith("mlp.up"))
         assert after[name].size_bytes - before[name].size_bytes == 12 * 2048 * EIGHT.hidden
         assert (before[name].issued, after[name].issued) == (1.0, 2.5)
+
+
+SHIPPED = shipped_catalogue()
+OPTIMIZERS = ("adafactor", "sgd", "muon", "adamw")
+"""By ascending bytes of state of a model with an embedding."""
+
+
+def with_optimizer(optimizer: str, chip: str = "trn2", **changes: int) -> RankShapes:
+    return RankShapes(TOY, replace(plan(**changes), optimizer=optimizer), chip, SHIPPED)
+
+
+def test_states_take_their_bytes_an_element() -> None:
+    owned, edges = Share(1000, 0), Share(400, 0)
+    moved = {
+        name: update(with_optimizer(name, dp=1), owned, edges).size_bytes / 1000
+        for name in OPTIMIZERS
+    }
+    assert moved == {"adamw": 30, "sgd": 22, "adafactor": 14, "muon": 25.2}
+
+
+def test_muon_takes_five_newton_schulz_steps_of_three_products() -> None:
+    """The matrices of TOY are as 1024 × 4096; ranks that shard them divide the work."""
+    sides = [(1024, 1024, 4096), (1024, 1024, 1024), (1024, 4096, 1024)]
+    matrix_s = 5 * sum(gemm("trn2", *side, "bf16", catalogue=SHIPPED).seconds for side in sides)
+    matrices = Share(8 * 1024 * 4096 + 77, 0)
+    (step,) = orthogonalized(with_optimizer("muon", zero=0), matrices, Share(77, 0))
+    assert step.seconds == pytest.approx(8 * matrix_s)
+    (part,) = orthogonalized(with_optimizer("muon", dp=4, zero=1), matrices, Share(77, 0))
+    assert part.seconds == pytest.approx(2 * matrix_s, rel=1e-4)
+    assert orthogonalized(with_optimizer("adamw"), matrices, Share(77, 0)) == []
+
+
+def test_the_host_of_a_gpu_issues_each_newton_schulz_step_of_a_matrix() -> None:
+    """TOY's layers have six matrices each, whose products are shorter than their launches."""
+    layer = layer_share(TOY, plan()).total
+    (step,) = orthogonalized(
+        with_optimizer("muon", "h100", zero=0), Share(3 * layer, 0), Share(0, 0)
+    )
+    per_layer = 7 if TOY.gated_mlp else 6
+    dispatch_s = host_dispatch_s("h100", catalogue=SHIPPED)
+    assert step.seconds == pytest.approx(3 * per_layer * 5 * dispatch_s)
+
+
+def test_tensor_parallel_ranks_exchange_their_parts_before_and_after() -> None:
+    steps = orthogonalized(with_optimizer("muon", tp=4, dp=2, zero=1), Share(8000, 0), Share(0, 0))
+    assert [step.collective for step in steps] == ["all-to-all", "", "all-to-all"]
+    assert {step.size_bytes for step in steps if step.collective} == {2 * 4000}
+
+
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge", "dgx-h100"])
+def test_more_state_needs_more_memory_and_never_less_time(machine: str) -> None:
+    whole = cluster(machine)
+    chip, how = whole.chip, plan(dp=whole.chips, zero=1)
+    held = [
+        memory(SPARSE, replace(how, optimizer=name), 0, SHIPPED, chip).optimizer
+        for name in OPTIMIZERS
+    ]
+    assert held == sorted(held)
+    taken = [
+        iteration(SPARSE, whole, replace(how, optimizer=name)).iteration_s
+        for name in ("adafactor", "sgd", "adamw", "muon")
+    ]
+    assert taken == sorted(taken)
+
+
+def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
+    sharded = RankShapes(TOY, plan(dp=256, zero=1), "trn1", shipped_catalogue())
+    replicated = replace(sharded, plan=plan(dp=256, zero=0))
+    overhead_s = step_overhead_s("trn1", 256)
+    assert overhead_s == pytest.approx(3 * 0.66)
+    assert {step_overhead_s(chip, 4096) for chip in ("trn2", "trn3-gen2", "h100")} == {0}
+    owned = ReplicaExchange(sharded, 0, sharded.plan).owned
+    kernel_s = update(sharded, owned).seconds - overhead_s
+    assert 0 < kernel_s < update(replicated, owned).seconds < overhead_s
+
+
+def test_in_fp16_the_update_moves_more_bytes() -> None:
+    """Casts, unscaling and clipping of Megatron-LM: in 2021, and with a search in 2020."""
+    read = {}
+    for variant in ("", "fp16", "fp16-2020"):
+        parts = shipped_catalogue().with_variants({"training.update_copies_bytes": variant})
+        shapes = RankShapes(TOY, plan(dp=1), "a100-80gb", parts)
+        owned = ReplicaExchange(shapes, 0, shapes.plan).owned
+        read[variant] = update(shapes, owned).size_bytes / owned.total
+    assert read == {"": 30, "fp16": 56, "fp16-2020": 66}
+
+
+def test_a_state_in_two_bytes_moves_less() -> None:
+    """Without a master copy a parameter is read and written, and two bytes each of its state."""
+    narrow = {"training.optimizer_bytes": "bf16", "training.gradient_bytes": "bf16"}
+    read = []
+    for more in ({}, {"training.update_copies_bytes": "clipped"}):
+        parts = shipped_catalogue().with_variants({**narrow, **more})
+        shapes = RankShapes(TOY, plan(dp=1), "h100", parts)
+        owned = ReplicaExchange(shapes, 0, shapes.plan).owned
+        read.append(update(shapes, owned).size_bytes / owned.total)
+    assert read == [14, 18]
+
+
+def test_the_overhead_does_not_grow_with_the_batch() -> None:
+    """Published steps of Llama2-7B: 256 sequences take 5.1 s, four times as many 10.1 to 12.6 s."""
+    machine = cluster("trn1.32xlarge:4")
+    how = plan(dp=16, tp=8, zero=1, ranks_per_chip=2)
+    small, large = (
+        iteration(TOY, machine, replace(how, global_batch=batch)) for batch in (64, 256)
+    )
+    assert large.breakdown_s["optimizer"] == pytest.approx(small.breakdown_s["optimizer"])
+    overhead_s = step_overhead_s("trn1", 128)
+    assert small.breakdown_s["optimizer"] == pytest.approx(overhead_s, rel=0.05)
+
+
+def test_kernels_wait_only_for_shards_that_others_hold() -> None:
+    """A replica alone waits for nothing; of r replicas each holds 1 / r of the shards itself."""
+    waited = {}
+    for dp in (1, 2, 4):
+        how = plan(dp=dp, tp=8, pp=2, zero=3, ranks_per_chip=4)
+        shapes = RankShapes(TOY, how, "trn2", shipped_catalogue())
+        exchange = ReplicaExchange(shapes, 0, how)
+        steps = exchange.waits(np.arange(4), gathers=True, reduces=True)
+        waited[dp] = sum(step.seconds for step in steps)
+    assert waited[1] == 0
+    assert waited[4] / waited[2] == pytest.approx(0.75 / 0.5)
+    sparse = RankShapes(SPARSE, plan(dp=8, tp=2, ep=4, etp=1, zero=3), "trn2", shipped_catalogue())
+    others = ReplicaExchange(sparse, 0, sparse.plan)._from_others(Share(800, 400))
+    assert others == 800 * 7 / 8 + 400 * 3 / 4  # four ranks hold the same experts
+
+
+def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one() -> None:
+    """Large weights are reduced so too; embeddings and layers that a bucket holds come at once."""
+    chosen = shipped_catalogue().with_variants({"training.gathered_weights": "four"})
+    for zero, catalogue, count in ((3, chosen, 4), (3, shipped_catalogue(), 1), (1, chosen, 1)):
+        shapes = RankShapes(TOY, plan(dp=8, zero=zero), "a100-80gb", catalogue)
+        small, large = Share(4000, 0), Share(8 * 10**8, 0)
+        gathers = gather_parameters(shapes, "bucket", small)
+        assert [step.size_bytes for step in gathers] == count * [2 * 4000 // count]
+        assert len(gather_parameters(shapes, "rest", small)) == 1
+        reduced = [len(reduce_gradients(shapes, "bucket", share)) for share in (small, large)]
+        assert reduced == [1, count]
+
+
+@pytest.mark.parametrize(
+    ("changes", "each"),
+    [({}, 2), ({"precision": "fp8"}, 1), ({"precision": "fp8", "fp8_recipe": "rowwise"}, 2)],
+)
+def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(
+    changes: dict[str, str], each: int
+) -> None:
+    how = plan(dp=8, zero=3, **changes)
+    cast = shipped_catalogue().with_variants({"training.sharded_cast": "fsdp2"})
+    for parts, gathered in ((cast, each), (shipped_catalogue(), 2)):
+        shapes = RankShapes(TOY, how, "h100", parts)
+        (layer,) = gather_parameters(shapes, "bucket", Share(800, 0))
+        (rest,) = gather_parameters(shapes, "rest", Share(800, 0))
+        assert (layer.size_bytes, rest.size_bytes) == (gathered * 800, 2 * 800)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "what"),
+    [
+        ({"tp": 2, "pp": 2, "dp": 4, "zero": 0}, 4, "pp"),
+        ({"tp": 2, "dp": 8, "zero": 0}, 2, "tp"),
+        ({"tp": 2, "cp": 2, "pp": 2, "dp": 2}, 16, "dp"),
+        ({"tp": 2, "pp": 2, "dp": 4, "ep": 4, "zero": 0}, 16, "dp"),
+    ],
+)
+def test_the_norm_is_summed_over_all_different_gradients(changes, ranks, what) -> None:
+    """Without sharding replicas hold the same ones; experts lie across replicas."""
+    machine, how = cluster("trn2.48xlarge"), plan(**changes)
+    program = toy_program(how, machine, SPARSE if how.ep > 1 else TOY)
+    (exchange,) = (one for one in program.exchanges if one.axis == "norm")
+    assert exchange.members.shape == (16 // ranks, ranks)
+    assert sorted(exchange.members.ravel().tolist()) == list(range(16))
+    for role in program.roles(exchange):
+        assert (program.stage[exchange.members[:, role.places]] == role.stage).all()
+        (step,) = (program.steps[program.streams[role.stage].ops.step[op]] for op in role.ops)
+        assert (step.name, step.what, step.size_bytes) == ("norm.sum", what, 4)
+    lasts = exchange_ps(machine, program.chip[exchange.members[0]], "all-reduce", 4)
+    assert exchange.duration_ps[exchange.kind[0]].tolist() == [lasts]
+
+
+def test_nobody_updates_before_the_norm_is_known() -> None:
+    step = iteration(TOY, cluster("trn2.48xlarge"), plan(tp=2, pp=2, dp=4), folded=False)
+    frame = step.trace.frame()
+    norm_end_ps = frame[frame["name"] == "norm.sum"].end_ps
+    updates = frame[frame["name"] == "optimizer.step"].start_ps
+    assert len(norm_end_ps) == len(updates) == 16
+    assert norm_end_ps.nunique() == 1
+    assert (updates == norm_end_ps.iloc[0]).all()

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cluster_sim as cs
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
@@ -99,7 +98,7 @@ def test_more_chips_draw_the_same_values_and_others(few: int, further: int, seed
     assert (losses[0] <= losses[1]).all()
 
 
-@pytest.mark.parametrize("names", ["chips", "hosts", "heat", "network", "typical", "chips,servers"])
+@pytest.mark.parametrize("names", ["heat", "network", "typical", "chips,servers"])
 def test_one_slow_rank_a_stage_stands_for_all(names: str) -> None:
     """Without stages the folded step is that of all ranks, each as slow as its chip is."""
     folded, whole = (step(names, folded=kind) for kind in (True, False))
@@ -110,7 +109,7 @@ def test_one_slow_rank_a_stage_stands_for_all(names: str) -> None:
     assert folded.uneven.even_s < folded.iteration_s
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_stages_are_followed_to_a_tenth_of_what_they_lose(seed: int) -> None:
     how = {"tp": 8, "pp": 4, "dp": 8}
     of_stages = "chips", "p5.48xlarge:32", how, seed
@@ -125,7 +124,8 @@ def test_stages_are_followed_to_a_tenth_of_what_they_lose(seed: int) -> None:
 )
 def test_levels_and_engines_wait_as_long(more: dict[str, Any]) -> None:
     names = "chips,hosts,heat" if more.get("level") == "chunk" else "typical"
-    usual, other = step(names, iterations=5), step(names, iterations=5, **more)
+    two = "trn2.48xlarge:2", {"tp": 4, "dp": 8, "overlap": "dp"}
+    usual, other = (step(names, *two, iterations=3, **changes) for changes in ({}, more))
     assert usual.uneven
     assert other.uneven
     rel = 0.02 if "chunk" in more.values() else 1e-9
@@ -180,13 +180,3 @@ def test_causes_by_name() -> None:
         named_causes("chip")
     with pytest.raises(InputError, match="--level chunk times messages on links"):
         step("network", level="chunk")
-
-
-def test_train_takes_causes() -> None:
-    fields: dict[str, Any] = {"tp": 8, "global_batch": 16, "seq": 512}
-    run = cs.train("llama-3.1-8b", "trn2.48xlarge:2", jitter="chips", seed=2, **fields)
-    assert run.uneven
-    assert run.uneven.causes == ("chips",)
-    assert cs.train("llama-3.1-8b", "trn2.48xlarge:2", jitter=0.01, **fields).uneven is None
-    with pytest.raises(InputError, match="seed changes nothing without jitter"):
-        cs.train("llama-3.1-8b", "trn2.48xlarge:2", seed=2, **fields)

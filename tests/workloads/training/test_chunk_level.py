@@ -1,67 +1,85 @@
-"""An iteration in chunks has the times of whole collectives where nothing contends."""
+"""Levels of detail: collectives in chunks, as flows on links, and their messages in turns."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from cluster_sim.collectives import CollectiveCall, Group, compose, whole
 from cluster_sim.collectives import CollectiveCall as Call
-from cluster_sim.collectives import compose, whole
 from cluster_sim.engine.repeats import simulate_calls
+from cluster_sim.hardware.faults import parse_fault
+from cluster_sim.schedule.build import merge
 from cluster_sim.schedule.repeats import calls_written_out
-from cluster_sim.schedule.table import FLOW
+from cluster_sim.schedule.table import FLOW, Schedule
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
+from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from tests.support.written_rules import check_routines
+from tools.shared_jobs import thin_cluster
 from topologies import memory_limit
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.training.execution.chunk_level import expand, project
+from workloads.training.execution.chunk_level import (
+    LEAST,
+    PACE,
+    PARTS,
+    as_flow,
+    busy_ps,
+    call_schedule,
+    expand,
+    project,
+)
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.lower import lower
-from workloads.training.execution.turns import in_turns, turn_bytes
+from workloads.training.execution.turns import LEAST_TURN_BYTES, in_turns, turn_bytes
+from workloads.training.execution.turns import PARTS as TURN_PARTS
 from workloads.training.iteration import iteration
 
 SHORT = Model("short", 2, 1024, 16, 4, 64, 4096, 32_000)
 APART: tuple[tuple[str, dict[str, Any]], ...] = (
     ("trn2.48xlarge", {"tp": 16}),
-    ("trn2.48xlarge", {"tp": 4, "dp": 4}),
     ("trn2.48xlarge", {"tp": 4, "dp": 4, "zero": 0, "sequence_parallel": False}),
     ("trn2.48xlarge", {"pp": 2, "dp": 8, "schedule": "gpipe"}),
     ("trn2.48xlarge:2", {"tp": 16, "dp": 2, "overlap": "dp"}),
-    ("trn2.48xlarge:2", {"tp": 16, "pp": 2, "overlap": "all"}),
     ("trn2.48xlarge", {"tp": 4, "cp": 4}),
 )
 """Plans whose collectives at one time use links of their own."""
 
 
+@pytest.mark.parametrize("level", ["chunk", "flow"])
 @pytest.mark.parametrize(("machine", "stated"), APART, ids=str)
-def test_where_nothing_contends_both_levels_are_equal(machine: str, stated: dict[str, Any]) -> None:
+def test_where_nothing_contends_levels_are_equal(
+    machine: str, stated: dict[str, Any], level: Any
+) -> None:
     how, fabric = plan(**stated), cluster(machine)
-    chunks, usual = (iteration(SHORT, fabric, how, level=lv) for lv in ("chunk", "collective"))
-    assert (chunks.level, usual.level) == ("chunk", "collective")
+    each, usual = (iteration(SHORT, fabric, how, level=one) for one in (level, "collective"))
+    assert (each.level, usual.level) == (level, "collective")
+    assert each.trace.total_ps == usual.trace.total_ps
+    assert each.breakdown_s == pytest.approx(usual.breakdown_s, abs=1e-12)
+    assert each.ops > len(each.trace) or level == "flow"
+    assert not each.shares_memory
+
+
+def test_jitter_is_that_of_whole_collectives() -> None:
+    chunks, usual = (
+        iteration(SHORT, sixteen(), plan(tp=4, dp=4), level=level, disturbed=Disturbance(0.05, 3))
+        for level in ("chunk", "collective")
+    )
     assert chunks.trace.total_ps == usual.trace.total_ps
-    assert chunks.breakdown_s == pytest.approx(usual.breakdown_s, abs=1e-12)
-    assert chunks.ops > len(chunks.trace)
-    assert not chunks.shares_memory
-
-
-def test_what_shares_cables_is_slower() -> None:
-    """Eight stages of two ranks lie next to each other, and so do what they send on and back."""
-    how, machine = plan(pp=8, dp=2), sixteen()
-    chunks, usual = (iteration(TOY, machine, how, level=lv) for lv in ("chunk", "collective"))
-    assert chunks.trace.total_ps > usual.trace.total_ps
-    parts = chunks.ranks.drop(columns="count")
-    assert (parts.sum(axis=1) == chunks.trace.total_ps).all()
+    assert chunks.breakdown_s["straggler"] == pytest.approx(usual.breakdown_s["straggler"])
 
 
 CONTENDING: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("trn2.48xlarge", {"tp": 4, "dp": 4, "global_batch": 4}),
-    ("trn2.48xlarge", {"pp": 8, "dp": 2, "global_batch": 4}),
     ("trn2.48xlarge", {"tp": 2, "pp": 2, "dp": 4, "overlap": "all", "global_batch": 8}),
     ("trn2.48xlarge:2", {"tp": 8, "dp": 4, "overlap": "dp", "global_batch": 4}),
     ("trn2.48xlarge", {"tp": 8, "dp": 8, "ranks_per_chip": 4, "global_batch": 8}),
@@ -93,77 +111,205 @@ def test_calls_in_place_have_the_times_of_those_written_out(
     assert expanded.ops == len(plain) - len(expanded.routines.caller)
 
 
-def test_every_call_has_the_ops_of_its_collective() -> None:
-    how, machine = plan(tp=16, global_batch=2), sixteen()
-    program = toy_program(how, machine, SHORT)
-    schedule = lower(program)
-    expanded = expand(program, schedule, machine)
-    steps = [program.steps[number] for number in program.streams[0].ops.step.tolist()]
-    messages = [
-        compose(Call(step.collective, whole(machine), step.size_bytes)).schedule
-        for step in steps
-        if step.axis
-    ]
-    part_bytes = turn_bytes([messages])
-    ops = sum(len(in_turns(each, part_bytes)) for each in messages)
-    assert ops > sum(map(len, messages))
-    assert expanded.ops == len(schedule) + ops
-
-
-def test_ranks_of_one_chip_share_its_memory() -> None:
-    """Between four ranks of a chip chunks are flows on memory, which stay flows."""
-    how, machine = plan(tp=8, dp=8, ranks_per_chip=4, global_batch=8), sixteen()
-    program = toy_program(how, machine, SHORT)
-    expanded = expand(program, lower(program), machine)
-    assert (expanded.schedule.kind == FLOW).any()
-    times = simulate_calls(expanded.schedule, expanded.routines)
-    assert times.total_ps >= run(lower(program)).total_ps
-
-
-def test_experts_and_jitter_at_the_chunk_level() -> None:
-    machine = sixteen()
-    sparse = iteration(
-        SPARSE, machine, plan(tp=2, dp=8, ep=8, etp=2, global_batch=8), level="chunk"
-    )
-    assert sparse.breakdown_s["exposed_ep"] > 0
-    how = Disturbance(0.05, seed=3)
-    chunks, usual = (
-        iteration(SHORT, machine, plan(tp=4, dp=4), level=level, disturbed=how)
-        for level in ("chunk", "collective")
-    )
-    assert chunks.trace.total_ps == usual.trace.total_ps
-    assert chunks.breakdown_s["straggler"] == pytest.approx(usual.breakdown_s["straggler"])
-
-
-def test_what_is_not_known_by_its_chunks_or_too_large_is_refused() -> None:
+@pytest.mark.parametrize("level", ["chunk", "flow"])
+def test_what_is_not_known_by_its_chunks_or_too_large_is_refused(
+    level: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match="by the times that its library takes"):
-        iteration(TOY, cluster("dgx-h100"), plan(dp=8), level="chunk")
+        iteration(TOY, cluster("dgx-h100"), plan(dp=8), level=level)
+    words = {"chunk": r"makes of the groups .* may use 10 kB\. Use",
+             "flow": "shares of links, which groups of ranks take"}  # fmt: skip
+    monkeypatch.setattr(memory_limit, "machine_bytes", lambda: 10_000)
+    with pytest.raises(InputError, match=words[level]):
+        iteration(TOY, sixteen(), plan(tp=4, dp=4), level=level)
+
+
+def test_a_long_run_of_the_reference_is_refused() -> None:
     large = plan(tp=16, global_batch=128)
     with pytest.raises(InputError, match=r"at most 10,000,000 are run\..*, --engine fast without"):
         iteration(TOY, sixteen(), large, level="chunk", engine="reference")
-    assert iteration(TOY, sixteen(), large, level="chunk").ops > 10_000_000
 
 
-def test_a_schedule_that_does_not_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_limit, "machine_bytes", lambda: 10**6)
-    with pytest.raises(InputError, match=r"makes of the groups .* may use 1 MB\. Use"):
-        iteration(TOY, sixteen(), plan(tp=16), level="chunk")
+SMALL, SMALL_SPARSE = replace(TOY, layers=4), replace(SPARSE, layers=4)
+TORUS = """\
+name: torus
+chip: {like: trn2}
+chips_per_server: 32
+scale_up:
+  shape: torus
+  axes:
+    - {name: X, size: 8, bandwidth: 64GB/s, latency: 0.5us}
+    - {name: Y, size: 4, bandwidth: 64GB/s, latency: 0.5us}
+domains: 1
+"""
+SHARING: tuple[tuple[str, Model, dict[str, Any]], ...] = (
+    ("trn2.48xlarge", TOY, {"pp": 8, "dp": 2}),
+    ("trn2.48xlarge", SMALL_SPARSE, {"pp": 2, "cp": 2, "dp": 4, "ep": 2, "overlap": "all"}),
+    ("trn1.32xlarge", SMALL_SPARSE, {"tp": 8, "dp": 2, "overlap": "dp", "global_batch": 2}),
+    ("torus", SMALL_SPARSE, {"tp": 8, "dp": 4, "ep": 4, "overlap": "all", "global_batch": 8}),
+)
+"""Plans whose tp, dp, ep and pp meet on the links of one torus."""
 
 
-def test_steps_of_one_collective_and_size_share_a_routine() -> None:
-    """Each group of an exchange calls each of its collectives of one size by one routine."""
-    fabric = cluster("trn2.48xlarge")
-    program = toy_program(plan(tp=4, dp=4, global_batch=4), fabric, SHORT)
-    expanded = expand(program, lower(program), fabric)
-    within = [exchange for exchange in program.exchanges if exchange.axis == "tp"]
-    calls = sum(len(exchange.members) * exchange.calls for exchange in within)
-    kinds = {
-        (step.collective, step.size_bytes, step.stream)
-        for step in program.steps
-        if step.axis == "tp"
+@pytest.mark.parametrize(("machine", "model", "stated"), SHARING, ids=str)
+def test_what_sharing_links_costs_is_found(
+    machine: str, model: Model, stated: dict[str, Any], tmp_path: Path
+) -> None:
+    """At least 80 % of what a run of all messages takes longer than collectives alone."""
+    (tmp_path / "torus.yaml").write_text(TORUS)
+    fabric = cluster(str(tmp_path / "torus.yaml") if machine == "torus" else machine)
+    usual, flows, chunks = (
+        iteration(model, fabric, plan(**stated), level=level)
+        for level in ("collective", "flow", "chunk")
+    )
+    cost_ps = chunks.trace.total_ps - usual.trace.total_ps
+    assert cost_ps > 0
+    assert 0.8 <= (flows.trace.total_ps - usual.trace.total_ps) / cost_ps <= 1.25
+    assert flows.trace.total_ps == pytest.approx(chunks.trace.total_ps, rel=0.05)
+    parts = flows.ranks.drop(columns="count")
+    assert (parts.sum(axis=1) == flows.trace.total_ps).all()
+    assert flows.ops < chunks.ops
+
+
+@pytest.fixture(scope="module")
+def clos() -> Cluster:
+    return thin_cluster()
+
+
+@given(drawn=st.data())
+@examples(5)
+def test_folded_flows_take_the_times_of_all_ranks(clos: Cluster, drawn: st.DataObject) -> None:
+    machine = drawn.draw(st.sampled_from(["trn2.48xlarge", "trn1.32xlarge:2", "clos"]))
+    fabric = clos if machine == "clos" else cluster(machine)
+    model = replace(drawn.draw(st.sampled_from([TOY, SPARSE])), layers=4)
+    ranks = drawn.draw(st.sampled_from([1, 2]))
+    degrees = {
+        "tp": drawn.draw(st.sampled_from([1, 2, 4, 8])),
+        "pp": drawn.draw(st.sampled_from([1, 2, 4])),
+        "cp": drawn.draw(st.sampled_from([1, 2])),
     }
-    groups = sum(len(exchange.members) for exchange in within)
-    shared = np.bincount(expanded.routines.routine)[: groups * len(kinds)]
-    assert groups == 4
-    assert shared.sum() == calls
-    assert len(set(expanded.routines.routine[: int(shared.sum())].tolist())) == groups * len(kinds)
+    dp, rest = divmod(fabric.chips * ranks, int(np.prod([*degrees.values()])))
+    ep = drawn.draw(st.sampled_from([1, 2, 4])) if model.experts else 1
+    assume(rest == 0 and dp > 0 and dp * degrees["cp"] % ep == 0)
+    how = plan(
+        **degrees,
+        **{"dp": dp, "ep": ep, "ranks_per_chip": ranks, "global_batch": 2 * dp},
+        overlap=drawn.draw(st.sampled_from(["none", "dp", "all"])),
+    )
+    engine = drawn.draw(st.sampled_from(["fast", "fast", "reference"]))
+    try:
+        whole = iteration(model, fabric, how, level="flow", folded=False)
+    except InputError:
+        assume(False)
+    few = iteration(model, fabric, how, level="flow", engine=engine)
+    assert few.trace.total_ps == whole.trace.total_ps
+    assert few.breakdown_s == pytest.approx(whole.breakdown_s, abs=1e-12)
+    assert few.ranks["count"].sum() == how.ranks
+    rows = few.ranks.drop(columns="count")
+    assert rows.equals(whole.ranks.drop(columns="count").loc[rows.index])
+
+
+def test_the_shares_are_those_of_the_links() -> None:
+    """A ring of eight keeps every link of its direction busy all the time but for latencies."""
+    ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="0us"))
+    chunks = compose(Call("all-reduce", ring, 2**26), "ring").schedule
+    total_ps = run(chunks).total_ps
+    assert set(busy_ps(chunks).tolist()) <= {0, total_ps}
+    flow = as_flow(chunks.resources, busy_ps(chunks), total_ps)
+    assert run(flow).total_ps == total_ps
+    assert set(flow.flows.weight.tolist()) == {PARTS}
+    assert len(flow.resources) == int((busy_ps(chunks) > 0).sum())
+    twice = as_flow(chunks.resources, busy_ps(chunks), 2 * total_ps)
+    assert set(twice.flows.weight.tolist()) == {PARTS // 2}
+    barely = as_flow(chunks.resources, busy_ps(chunks), 2 * PARTS // LEAST * total_ps)
+    assert len(barely.flows.op) == 0
+    assert run(barely).total_ps == 2 * PARTS // LEAST * total_ps
+    assert run(as_flow(chunks.resources, busy_ps(chunks), 0)).total_ps == 0
+    assert flow.flows.cap_bytes_per_s.tolist() == [PACE]
+
+
+def test_both_engines_run_the_flows_alike_and_nothing_is_lost() -> None:
+    program, fabric = toy_program(plan(pp=4, dp=4, global_batch=8), sixteen(), SHORT), sixteen()
+    expanded = expand(program, lower(program), fabric, as_flows=True)
+    assert (expanded.schedule.kind == FLOW).any()
+    plain = calls_written_out(expanded.schedule, expanded.routines)
+    trace, reference = run(plain), run(plain, engine="reference")
+    assert np.array_equal(trace.times.end_ps, reference.times.end_ps)
+    assert not violations(trace)
+
+
+def test_a_slow_link_reaches_what_crosses_it() -> None:
+    fabric, how = sixteen(), plan(tp=16, global_batch=2)
+    calm = iteration(SHORT, fabric, how, level="flow")
+    # At a quarter of its rate the link still carries its messages between handshakes.
+    faults = [parse_fault("link:0-1@0s:slow=1/16")]
+    slow = iteration(SHORT, fabric, how, level="flow", faults=faults)
+    assert slow.trace.total_ps > calm.trace.total_ps
+    assert slow.undisturbed_s == pytest.approx(calm.iteration_s)
+
+
+def test_long_collectives_are_refused() -> None:
+    chunks = compose(Call("all-reduce", whole(sixteen()), 2**20)).schedule
+    with pytest.raises(InputError, match=r"up to 9\.2 s; one here takes 10\.0 s"):
+        as_flow(chunks.resources, busy_ps(chunks), 10**13)
+
+
+MACHINES = ("trn2.48xlarge", "trn1.32xlarge", "trn2.48xlarge:2", "trn3-ultraserver")
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
+TRN2 = cluster("trn2.48xlarge")
+
+
+def _collective(kind: str, chips: list[int], size_bytes: int) -> Schedule:
+    return call_schedule(Group(TRN2, np.array(chips)), kind, size_bytes)
+
+
+@given(drawn=st.data())
+@examples(30)
+def test_alone_a_collective_in_turns_takes_the_time_of_whole_messages(drawn: st.DataObject) -> None:
+    machine, kind = (drawn.draw(st.sampled_from(names)) for names in (MACHINES, KINDS))
+    ranks = 2 if kind == "send" else drawn.draw(st.sampled_from([2, 4, 8]))
+    fabric = cluster(machine)
+    chips = drawn.draw(st.permutations(range(fabric.chips)))[:ranks]
+    group = Group(fabric, np.array(sorted(chips)))
+    whole = call_schedule(group, kind, drawn.draw(st.integers(0, 2**25)))
+    longest = int(whole.size_bytes.max())
+    cut = in_turns(whole, drawn.draw(st.integers(longest // 16 + 1, longest + 1)))
+    times, engine = run(whole).times, drawn.draw(st.sampled_from(["fast", "reference"]))
+    parts = run(cut, engine=engine).times
+    assert parts.total_ps == times.total_ps
+    assert set(times.end_ps.tolist()) <= set(parts.end_ps.tolist())
+    assert cut.size_bytes.sum() == whole.size_bytes.sum()
+    assert cut.duration_ps.sum() == whole.duration_ps.sum()
+
+
+def test_a_short_message_waits_for_a_part_of_a_long_queue_and_not_for_all_of_it() -> None:
+    """A pipeline's send begins in the middle of a gather, all of whose blocks are queued."""
+    gather, send = _collective("all-gather", [0, 1], 2**26), _collective("send", [0, 1], 2**18)
+    alone_ps, whole_ps = run(send).total_ps, run(gather).total_ps
+    for turns, most in ((False, 1.01), (True, 0.05)):
+        both = [in_turns(each, 2**16) if turns else each for each in (gather, send)]
+        ends = run(merge(*both)).times.end_ps[len(both[0]) :]
+        waits_ps = int(ends.max()) - alone_ps
+        assert 0 < waits_ps <= most * whole_ps
+        assert turns or waits_ps > 0.9 * whole_ps
+
+
+def test_parts_are_a_quarter_of_the_shortest_messages_and_no_less_than_a_packet() -> None:
+    exchanges = [
+        [_collective("send", [0, 1], size) for size in sizes]
+        for sizes in ([8], [2**21, 2**10], [2**24])
+    ]
+    assert turn_bytes(exchanges) == 2**21 // TURN_PARTS
+    assert turn_bytes(exchanges[:1]) == LEAST_TURN_BYTES
+    assert turn_bytes([*exchanges, [_collective("send", [0, 1], 2**17)]]) == LEAST_TURN_BYTES
+
+
+def test_priorities_of_one_collective_are_none_against_another() -> None:
+    """Late slices of stages come after early ones of their own, not after a ring's messages."""
+    call = CollectiveCall("all-reduce", Group(TRN2, np.arange(16)), 2**22)
+    staged = compose(call, "torus").schedule
+    assert staged.priority.max() > 0
+    ring = _collective("all-gather", [0, 4], 2**27)
+    cut = [in_turns(each, 2**16) for each in (ring, staged)]
+    ends = run(merge(*cut)).times.end_ps
+    assert ends[len(cut[0]) :].max() < 0.6 * ends[: len(cut[0])].max()

@@ -1,53 +1,42 @@
-"""Iterations: breakdown, efficiencies, and messages about a user's mistakes."""
+"""Iterations: breakdown, efficiencies, launches, what was not stated, and mistakes of a user."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cluster_sim import train
 from cluster_sim.hardware.faults import parse_fault
-from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
+from experiments.reports.remarks import assumed_document, assumed_sentences
 from tests.support.toy_training import TOY, plan, sixteen
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.models.model import training_flops
+from workloads.models.model import Model, training_flops
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.explain import input_table, step_table
-from workloads.training.iteration import iteration
-from workloads.training.program.breakdown import PARTS, breakdown
-
-
-def test_parts_sum_to_the_iteration_exactly_rank_by_rank() -> None:
-    run = iteration(TOY, sixteen(), plan(tp=4, pp=2, dp=2, overlap="dp"), folded=False)
-    parts = run.ranks.drop(columns="count")
-    assert parts.columns.tolist() == [f"{part}_ps" for part in PARTS]
-    assert (parts.dtypes == "int64").all()
-    assert (parts.sum(axis=1) == run.trace.total_ps).all()
-    assert run.ranks.index.tolist() == list(range(16))
-
-
-def test_the_folded_breakdown_is_the_unfolded_one() -> None:
-    how = plan(tp=4, pp=2, dp=2, overlap="all")
-    folded, whole = (iteration(TOY, sixteen(), how, folded=kind) for kind in (True, False))
-    assert folded.folded
-    assert not whole.folded
-    assert folded.breakdown_s == whole.breakdown_s
-    assert folded.overlapped_s == pytest.approx(whole.overlapped_s, rel=1e-12)
-    assert folded.overlapped_s > 0
-    pd.testing.assert_frame_equal(
-        folded.ranks.drop(columns="count"),
-        whole.ranks.loc[folded.ranks.index].drop(columns="count"),
-    )
-
-
-def test_nothing_overlaps_without_overlap() -> None:
-    run = iteration(TOY, sixteen(), plan(tp=4, dp=4))
-    assert run.overlapped_s == 0
-    assert run.breakdown_s["bubble"] == 0
+from workloads.training.frameworks.framework import framework_of
+from workloads.training.iteration import Iteration, iteration
+from workloads.training.layers.layer import (
+    backward,
+    embedding,
+    embedding_backward,
+    forward,
+    output,
+    output_backward,
+)
+from workloads.training.layers.steps import RankShapes
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.breakdown import breakdown
+from workloads.training.usual_plan import Alternative, common_frameworks, complete, hull
 
 
 def test_one_chip_only_computes() -> None:
@@ -63,6 +52,7 @@ def test_efficiencies() -> None:
     needed = training_flops(TOY, run.plan.seq, run.plan.tokens)
     assert run.mfu == pytest.approx(needed / run.iteration_s / 16 / 667e12)
     assert run.hfu == run.mfu
+    assert (run.overlapped_s, run.breakdown_s["bubble"]) == (0, 0)
     assert run.tokens_per_s * run.iteration_s == pytest.approx(run.plan.global_batch * 1024)
     full = iteration(TOY, sixteen(), plan(tp=4, dp=4, recompute="full"))
     assert 1.2 < full.hfu / full.mfu < 4 / 3
@@ -144,42 +134,6 @@ def test_the_rank_vector_and_jitter_follow_every_rank() -> None:
         iteration(TOY, sixteen(), how, disturbed=Disturbance(stragglers=((99, 2.0),)))
 
 
-def test_both_levels_give_one_iteration_with_jitter_and_a_straggler() -> None:
-    how = Disturbance(0.02, seed=7, stragglers=((3, 1.25),))
-    divided = plan(tp=4, dp=2, pp=2)
-    engine, vector = (
-        iteration(TOY, sixteen(), divided, disturbed=how, level=level)
-        for level in ("collective", "rank-vector")
-    )
-    assert (engine.level, vector.level) == ("collective", "rank-vector")
-    assert vector.iteration_s == engine.iteration_s
-    assert vector.breakdown_s == pytest.approx(engine.breakdown_s, abs=1e-15)
-    assert engine.breakdown_s["straggler"] > 0
-    undisturbed = iteration(TOY, sixteen(), divided)
-    assert undisturbed.breakdown_s["straggler"] == 0
-    assert engine.iteration_s > undisturbed.iteration_s
-    assert engine.undisturbed_s == vector.undisturbed_s == undisturbed.iteration_s
-    assert undisturbed.undisturbed_s is None
-    assert not engine.folded
-
-
-def test_a_fault_needs_the_engine() -> None:
-    slow = parse_fault("engine:0@1us:slow=1/2")
-    with pytest.raises(InputError, match="Use --level collective"):
-        iteration(TOY, sixteen(), plan(tp=4, dp=4), faults=[slow], level="rank-vector")
-
-
-@pytest.mark.slow
-def test_an_iteration_of_a_published_model_is_plausible() -> None:
-    machine = cluster("trn2-ultraserver:16")
-    how = plan(tp=32, pp=2, dp=16, global_batch=256, seq=8192, overlap="all")
-    run = iteration(named("llama-3.1-405b"), machine, how)
-    assert (len(run.program), run.program.count.tolist()) == (2, [512, 512])
-    assert 0.3 < run.mfu < 0.5
-    assert run.memory.total < run.memory.capacity == 96 * 2**30
-    assert run.breakdown_s["bubble"] / run.iteration_s < 1 / 16
-
-
 def test_every_number_has_a_source() -> None:
     run = iteration(TOY, sixteen(), plan(tp=4, pp=2, dp=2))
     numbers = pd.DataFrame(input_table(run))
@@ -195,34 +149,266 @@ def test_numbers_are_those_of_the_chip_that_ran() -> None:
     assert not names & {"gemm_sustained", "gemm_sustained_inf2", "scheduling_trn2"}
 
 
-def test_a_slower_chip_or_link_is_slower() -> None:
-    from topologies.catalogue.catalogue import choose
-
-    how, slow = plan(tp=4, dp=4), choose(["trn2.hbm_bandwidth=short-note"])
-    usual = iteration(TOY, sixteen(), how)
-    slower = iteration(TOY, cluster("trn2.48xlarge", catalogue=slow), how)
-    assert slower.iteration_s > usual.iteration_s
+SLOW = [parse_fault("engine:0@1us:slow=1/2")]
 
 
-def test_mistakes_are_one_line() -> None:
-    with pytest.raises(InputError, match="is a plain shape without chips"):
-        iteration(TOY, cluster("ring:8", bandwidth="1GB/s", latency="1us"), plan(dp=8))
-    with pytest.raises(InputError, match="= 8 ranks, but the cluster has 16 chips"):
-        iteration(TOY, sixteen(), plan(tp=8))
+@pytest.mark.parametrize(
+    ("machine", "how", "detail", "message"),
+    [
+        ("ring:8", {"dp": 8}, {}, "is a plain shape without chips"),
+        ("trn2.48xlarge", {"tp": 8}, {}, "= 8 ranks, but the cluster has 16 chips"),
+        ("trn2.48xlarge", {"tp": 4, "dp": 4}, {"faults": SLOW, "level": "rank-vector"},
+         r"follows no faults\. Use --level collective, or chunk"),
+        ("dgx-h100", {"tp": 8, "runtime": "eager"}, {}, "'eager' .* dgx-h100 has h100. Leave"),
+        ("dgx-h100", {"tp": 8, "runtime": "xla"}, {}, "runtime 'xla' .* dgx-h100 has h100. Leave"),
+        ("dgx-a100:2", {"dp": 16, "precision": "fp8"}, {},
+         r"cannot train in fp8 on a100-80gb; it .* bf16\. Use"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    machine: str, how: dict[str, Any], detail: dict[str, Any], message: str
+) -> None:
+    links = {"bandwidth": "1GB/s", "latency": "1us"} if machine.startswith("ring") else {}
+    with pytest.raises(InputError, match=message):
+        iteration(TOY, cluster(machine, **links), plan(**how), **detail)
+
+
+def test_what_does_not_fit_runs_when_that_is_allowed() -> None:
     big = named("llama-3.1-70b")
     with pytest.raises(InputError, match="GB a rank"):
         iteration(big, sixteen(), plan(dp=16))
     assert iteration(big, sixteen(), plan(dp=16), allow_oversized=True).memory.total > 2**36
 
 
-def test_parallel_stages_finish_when_the_last_does() -> None:
-    run = iteration(TOY, sixteen(), plan(tp=2, pp=8))
-    assert run.iteration_s == run.trace.total_ps / PS_PER_S
-    assert run.breakdown_s["bubble"] > 0
+MACHINE = "dgx-h100:2"
+STATED = {
+    "tp": 8, "global_batch": 16, "microbatch": 1, "recompute": "none", "overlap": "dp", "zero": 1,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("runtime", ["eager", "xla"])
-def test_a_runtime_of_trainium_is_refused_where_it_would_change_nothing(runtime: str) -> None:
-    how = replace(plan(tp=8), runtime=runtime)
-    with pytest.raises(InputError, match=f"runtime '{runtime}' .* dgx-h100 has h100. Leave"):
-        iteration(TOY, cluster("dgx-h100"), how)
+def test_a_plan_that_states_all_has_no_alternatives() -> None:
+    step = train("llama-3.1-8b", MACHINE, ParallelPlan(tp=8, dp=2, global_batch=16))
+    assert step.alternatives == ()
+
+
+def test_each_unstated_field_is_varied_alone() -> None:
+    named_fields = {"framework": "megatron-core", "tp": 8, "global_batch": 16}
+    step = train("llama-3.1-8b", MACHINE, **named_fields)
+    fields = {other.field for other in step.alternatives}
+    assert fields == {"recompute", "overlap", "zero", "sequence_parallel", "microbatch"}
+    full = next(other for other in step.alternatives if other.value == "full")
+    stated = train(
+        "llama-3.1-8b", MACHINE, framework="megatron-core", tp=8, global_batch=16, recompute="full"
+    )
+    assert full.ratio == pytest.approx(stated.time_s / step.time_s)
+
+
+def test_another_framework_takes_as_long_as_if_it_were_named() -> None:
+    """Its own numbers count, not those of the framework that was taken for the answer."""
+    sharded = {"zero": 3, "global_batch": 64}
+    step = train("llama-3.1-8b", MACHINE, **sharded)
+    ratios = {other.value: other.ratio for other in step.alternatives if other.field == "framework"}
+    assert step.framework.name == "fsdp"
+    assert ratios.keys() >= {"torchtitan", "megatron-core"}
+    for name in ("torchtitan", "megatron-core"):
+        as_named = train("llama-3.1-8b", MACHINE, framework=name, **sharded)
+        assert ratios[name] == pytest.approx(as_named.time_s / step.time_s)
+        assert ratios[name] < 0.9
+
+
+def test_exchanges_that_nobody_named_may_be_of_another_kind() -> None:
+    """The answer says what an all-to-all would take; who names an exchange has it."""
+    plan = {"tp": 2, "pp": 2, "ep": 8, "global_batch": 64}
+    step = train("mixtral-8x7b", "dgx-h100:4", **plan)
+    ratios = {other.value: other.ratio for other in step.alternatives}
+    as_named = train("mixtral-8x7b", "dgx-h100:4", framework=":alltoall", **plan)
+    assert ratios["megatron-core:alltoall"] == pytest.approx(as_named.time_s / step.time_s)
+    assert ratios["megatron-core:alltoall"] > 1.05
+    assert "megatron-core:alltoall" not in {other.value for other in as_named.alternatives}
+
+
+def test_plans_that_do_not_fit_are_not_plausible() -> None:
+    """70 G parameters on eight chips fit with ZeRO-3 alone."""
+    step = train("llama-3.1-70b", "dgx-h100:8", recompute="full", zero=3, global_batch=64)
+    assert not [other for other in step.alternatives if other.field == "zero"]
+    open_ = train("llama-3.1-8b", "dgx-h100:8", global_batch=64)
+    assert 3 in [other.value for other in open_.alternatives if other.field == "zero"]
+
+
+def test_who_shards_parameters_takes_the_largest_microbatch_that_fits() -> None:
+    """Gathers for each of sixteen microbatches are nobody's plan, unless the size is stated."""
+    named_fields = {"tp": 8, "global_batch": 32, "recompute": "none", "overlap": "dp"}
+    open_size = train("llama-3.1-8b", MACHINE, **named_fields)
+    stated = train("llama-3.1-8b", MACHINE, microbatch=1, **named_fields)
+    ratios = [
+        next(other.ratio for other in step.alternatives if other.value == "torchtitan")
+        for step in (open_size, stated)
+    ]
+    largest = train(
+        "llama-3.1-8b", MACHINE, microbatch=16, framework="torchtitan", zero=3, **named_fields
+    )
+    assert ratios[0] == pytest.approx(largest.time_s / open_size.time_s)
+    assert ratios[1] * stated.time_s > 2 * ratios[0] * open_size.time_s
+
+
+def _both(*ratios: float) -> float:
+    """Ratio of fields that are independent: squares of logarithms add."""
+    return math.exp(math.hypot(*map(math.log, ratios)))
+
+
+def test_squares_of_the_effects_of_fields_add() -> None:
+    others = [Alternative("recompute", "full", 1.3), Alternative("overlap", "all", 0.9)]
+    assert hull(others) == pytest.approx((0.9, 1.3))
+    with_framework = [*others, Alternative("framework", "fsdp", 1.1)]
+    assert hull(with_framework) == pytest.approx((0.9, _both(1.3, 1.1)))
+    assert hull([]) == (1.0, 1.0)
+    # A framework that shards parameters and sharded parameters are one effect, not two.
+    sharding = Alternative("framework", "fsdp", 1.6, frozenset({"framework", "zero"}))
+    assert hull([*others, sharding, Alternative("zero", 3, 1.5, frozenset({"zero"}))]) == (
+        pytest.approx((0.9, _both(1.6, 1.3)))
+    )
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.5, 2.0)), max_size=8))
+def test_a_hull_reaches_each_alternative_and_no_further_than_their_product(pairs) -> None:
+    others = [Alternative(field, place, ratio) for place, (field, ratio) in enumerate(pairs)]
+    low, high = hull(others)
+    assert low <= min([1.0, *(ratio for _, ratio in pairs)]) * (1 + 1e-9)
+    assert high >= max([1.0, *(ratio for _, ratio in pairs)]) * (1 - 1e-9)
+    most = math.prod(max([1.0, *(r for f, r in pairs if f == field)]) for field in "abc")
+    assert high <= most * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("machine", "fields", "expected"),
+    [
+        ("dgx-h100", {"tp": 8}, ("megatron-core", "torchtitan")),
+        (
+            "dgx-h100",
+            {"zero": 3, "dp": 8, "global_batch": 8},
+            ("fsdp", "megatron-core", "torchtitan"),
+        ),
+        ("dgx-h100", {}, ("megatron-core", "torchtitan", "transformers")),
+        ("dgx-a100", {"attention": "unfused"}, ("megatron-deepspeed", "megatron-lm")),
+        ("trn2.48xlarge", {"tp": 8}, ("axlearn", "neuronx")),
+        ("trn2.48xlarge", {"tp": 8, "pp": 2}, ("neuronx",)),
+        ("tpu-v6e-pod", {"zero": 3, "dp": 8, "global_batch": 8}, ("axlearn", "maxtext")),
+    ],
+)
+def test_frameworks_in_use_depend_on_chip_and_plan(machine, fields, expected) -> None:
+    assert common_frameworks(ParallelPlan(**fields), cluster(machine)) == expected
+
+
+def test_an_answer_says_what_was_assumed() -> None:
+    step = train("llama-3.1-8b", "dgx-h100:8", global_batch=64)
+    framework, others = assumed_sentences(step)
+    assert framework.startswith("Framework not stated: predicted as megatron-core; fsdp would")
+    assert "recompute selective (full would be" in others
+    document = assumed_document(step)
+    assert document["framework"] == "megatron-core"
+    assert {entry["value"] for entry in document["assumed"]["framework"]["alternatives"]} >= {
+        "fsdp"
+    }
+    named_step = train(
+        named("llama-3.1-8b"), MACHINE, framework="torchtitan", **STATED, sequence_parallel=True
+    )
+    assert assumed_sentences(named_step) == []
+
+
+BLOCKING = {"training.issued_ahead": "blocking"}
+WIDE = replace(TOY, hidden=8192, ffn=32768, heads=64, kv_heads=64, head_dim=128, layers=2)
+"""Model whose kernels take longer than the host needs to issue them."""
+
+
+def _step(machine: str, how: ParallelPlan, *, blocked: bool, **options: object) -> Iteration:
+    numbers = shipped_catalogue().with_variants(BLOCKING if blocked else {})
+    return iteration(WIDE, cluster(machine, catalogue=numbers), how, **options)
+
+
+def test_the_time_of_all_launches_is_added_to_that_of_the_kernels() -> None:
+    how = plan(tp=8, recompute="full", seq=4096)
+    usual, blocked = (_step("dgx-h100", how, blocked=blocks) for blocks in (False, True))
+    shapes = RankShapes(WIDE, how, "h100", shipped_catalogue())
+    layers = [*forward(shapes), *backward(shapes)] * WIDE.layers
+    ends = [
+        *embedding(shapes),
+        *output(shapes),
+        *output_backward(shapes),
+        *embedding_backward(shapes),
+    ]
+    launched_s = shipped_catalogue().value("kernels.h100", "host_dispatch") * how.microbatches
+    added_s = launched_s * sum(step.issued for step in [*layers, *ends])
+    assert blocked.iteration_s - usual.iteration_s == pytest.approx(added_s, rel=1e-6)
+    assert usual.breakdown_s["host"] == 0
+    assert blocked.breakdown_s["host"] == pytest.approx(added_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 4, "pp": 2}, {"tp": 2, "pp": 2, "dp": 2}])
+@pytest.mark.parametrize("how", [None, Disturbance(0.05, seed=3)])
+def test_the_rank_vector_blocks_as_the_engine_does(
+    degrees: dict[str, int], how: Disturbance | None
+) -> None:
+    divided = plan(**degrees, recompute="full")
+    options = {"disturbed": how} if how else {}
+    engine, vector = (
+        _step("dgx-h100", divided, blocked=True, level=level, **options)
+        for level in ("collective", "rank-vector")
+    )
+    assert vector.iteration_s == engine.iteration_s
+    assert vector.breakdown_s == pytest.approx(engine.breakdown_s, abs=1e-15)
+
+
+def test_compiled_programs_have_no_launches_that_block() -> None:
+    for machine in ("trn2.48xlarge", "tpu-v6e-pod"):
+        how = plan(dp=cluster(machine).chips)
+        assert (
+            _step(machine, how, blocked=True).iteration_s
+            == _step(machine, how, blocked=False).iteration_s
+        )
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("full", 3)])
+def test_a_neuron_chip_waits_for_the_starts_of_pytorchs_own_backend(
+    recompute: str, passes: int
+) -> None:
+    """1.9 ms for a layer of each pass, and 7.1 ms for its update, beside equal kernels."""
+    how = plan(dp=4, global_batch=8, ranks_per_chip=4, recompute=recompute, overlap="none")
+    whole, by_layer = (
+        iteration(TOY, cluster("trn2.3xlarge"), replace(how, framework=name))
+        for name in ("neuronx", "torchneuron")
+    )
+    waited_s = TOY.layers * (how.microbatches * passes * 1.9e-3 + 7.1e-3)
+    assert whole.breakdown_s["host"] == 0
+    assert by_layer.breakdown_s["host"] == pytest.approx(waited_s, rel=1e-9)
+    assert by_layer.iteration_s == pytest.approx(whole.iteration_s + waited_s, rel=1e-9)
+
+
+def test_one_trainium_chip_is_pytorchs_own_unless_its_runtime_is_stated() -> None:
+    one, server = cluster("trn2.3xlarge"), cluster("trn2.48xlarge")
+    predicted_as = [
+        framework_of(complete(stated, TOY, machine), machine).name
+        for machine, stated in [
+            (one, {}),
+            (server, {}),
+            (one, {"runtime": "compiled"}),
+            (one, {"runtime": "xla"}),
+        ]
+    ]
+    assert predicted_as == ["torchneuron", "neuronx", "neuronx", "torch-neuronx"]
+    assert not complete({}, TOY, one).names_framework
+
+
+SHAPES = {"hidden": 1024, "heads": 16, "kv_heads": 4, "head_dim": 64, "ffn": 4096, "vocab": 32_000}
+
+
+def test_the_runtime_is_obeyed_by_adapters() -> None:
+    """A compiled step has no host in it; an eager and a traced one name its time."""
+    plan = ParallelPlan(tp=4, ranks_per_chip=4, global_batch=8, seq=2048, lora_rank=16)
+    model = Model("eight", layers=32, **SHAPES)
+    steps = {
+        runtime: iteration(model, cluster("trn2.3xlarge"), replace(plan, runtime=runtime))
+        for runtime in ("compiled", "eager", "xla")
+    }
+    assert steps["compiled"].breakdown_s["host"] == 0
+    assert 0 < steps["eager"].breakdown_s["host"] < steps["xla"].breakdown_s["host"]
+    assert steps["xla"].iteration_s == pytest.approx(8 * 32 * 2 * (3.75e-3 + 2.1e-3), rel=0.1)

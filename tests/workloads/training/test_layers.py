@@ -1,21 +1,27 @@
-"""Layers: FLOPs of all products, and what runs beside, before and after them."""
+"""Layers: FLOPs of all products, what runs beside, before and after them, and in pieces."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 
+from experiments.validation.predictions.training import stated_plan
 from tests.support.counted_layers import counted, product_flops
 from tests.support.toy_training import LATENT, NARROW, SELECTING, SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
-from workloads.models.model import Model, attention_flops, layer_flops
+from workloads.kernels.chip_share import Timing
+from workloads.models.model import Model, attention_flops, layer_flops, training_flops
 from workloads.training.iteration import iteration, recomputed_flops
+from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.layer import (
+    as_tried,
     backward,
     data_half,
     embedding,
@@ -25,12 +31,14 @@ from workloads.training.layers.layer import (
     output_backward,
     weight_half,
 )
-from workloads.training.layers.steps import RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, RankShapes
 from workloads.training.memory.memory import layer_activations, stack_of
 from workloads.training.plan.placement import place
 from workloads.training.plan.stages import layer_share
 from workloads.training.program.program import program
 
+GATED = replace(LATENT, attention_gate=True)
+UNCOMPRESSED = replace(GATED, latent=LATENT.latent and replace(LATENT.latent, query_rank=0))
 PLANS: list[dict[str, Any]] = [
     {},
     {"tp": 4},
@@ -41,9 +49,14 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", PLANS)
 @pytest.mark.parametrize(
-    ("model", "moe"), [(TOY, False), (SPARSE, True), (SPARSE, False), (NARROW, True)]
+    ("model", "moe", "changes"),
+    [
+        *product([TOY], [False], PLANS),
+        *product([SPARSE], [True, False], PLANS),
+        *product([NARROW], [True], PLANS),
+        *product([LATENT, UNCOMPRESSED, SELECTING, GATED], [True], [{}]),
+    ],
 )
 def test_products_are_the_flops_of_the_layer(
     model: Model, moe: bool, changes: dict[str, Any]
@@ -166,21 +179,6 @@ def test_recomputation_that_ends_early_leaves_out_the_down_projection(
     assert flops == pytest.approx(early * down)
 
 
-def test_hardware_utilization_counts_what_is_recomputed() -> None:
-    """PyTorch recomputes a layer up to its down-projection, Megatron-Core all of it."""
-    steps = {
-        name: iteration(TOY, cluster("dgx-h100"), plan(dp=8, recompute="full", framework=name))
-        for name in ("torchtitan", "megatron-core")
-    }
-    again = {
-        name: (step.hfu / step.mfu - 1) * step.model_flops_per_s_per_chip * step.iteration_s
-        for name, step in steps.items()
-    }
-    tokens = steps["torchtitan"].plan.tokens / 8
-    left_out = 2 * TOY.layers * TOY.hidden * TOY.ffn * tokens
-    assert again["megatron-core"] - again["torchtitan"] == pytest.approx(left_out)
-
-
 @pytest.mark.parametrize(("recipe", "each"), [("tensorwise", 0), ("rowwise", 5), ("blockwise", 3)])
 def test_a_product_casts_both_of_its_inputs(recipe: str, each: int) -> None:
     """By the recipe an element's cast moves 0, 5 or 3 bytes; tp gathers bf16 where one casts."""
@@ -199,17 +197,6 @@ def test_torchao_casts_blocks_of_mxfp8_for_each_product() -> None:
     again = replace(kept, catalogue=shipped.with_variants({"training.fp8_input_bytes": "wide"}))
     longer = again.gemm(4096, 2048, 1024).seconds - kept.gemm(4096, 2048, 1024).seconds
     assert longer == pytest.approx(kept.stream(3 * (4096 + 2048) * 1024).seconds, rel=1e-9)
-
-
-@pytest.mark.parametrize("toy", [LATENT, SELECTING, replace(LATENT, attention_gate=True)])
-@pytest.mark.parametrize("query_rank", [0, 256])
-def test_products_of_latent_attention(query_rank: int, toy: Model) -> None:
-    assert toy.latent is not None
-    model = replace(toy, latent=replace(toy.latent, query_rank=query_rank))
-    shapes = counted(model)
-    expected = 1024 * (layer_flops(model, 1024, moe=True) - attention_flops(model, 1024))
-    assert product_flops(forward(shapes, moe=True)) == pytest.approx(expected, rel=1e-9)
-    assert product_flops(backward(shapes, moe=True)) == pytest.approx(2 * expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
@@ -401,3 +388,139 @@ def test_no_host_issues_the_kernels_of_a_compiled_program(machine: str, issues: 
     how = plan(dp=where.chips, global_batch=where.chips, seq=128)
     whole = program(RankShapes(small, how, where.chip, where.catalogue), place(how, where))
     assert any(step.name == "host.issue" for step in whole.steps) == issues
+
+
+def packed_steps(model: Model, **changes: Any) -> tuple[LayerOp, ...]:
+    shapes = RankShapes(model, plan(**changes), "h100", shipped_catalogue())
+    return forward(shapes) + backward(shapes)
+
+
+@pytest.mark.parametrize("model", [TOY, replace(TOY, window=128), LATENT])
+def test_packed_samples_take_as_long_as_so_many_short_sequences(model: Model) -> None:
+    """A batch of 2 × 4,096 tokens in samples of 256 is one of 32 sequences of 256."""
+    packed = packed_steps(model, seq=4096, sample_tokens=256, microbatch=2)
+    short = packed_steps(model, seq=256, microbatch=32, global_batch=32)
+    assert [(step.name, step.seconds) for step in packed] == [
+        (step.name, step.seconds) for step in short
+    ]
+
+
+def test_scores_of_an_indexer_stay_within_a_sample() -> None:
+    """The mean token sees 512.5 keys of a sample of 1,024 and 2,048.5 of a whole sequence."""
+
+    def index_s(**changes: Any) -> float:
+        steps = packed_steps(SELECTING, seq=4096, **changes)
+        return sum(step.seconds for step in steps if step.name == "attention.index")
+
+    launches = index_s(sample_tokens=128)
+    whole, packed = index_s() - launches, index_s(sample_tokens=1024) - launches
+    assert packed / whole == pytest.approx((512.5 - 64.5) / (2048.5 - 64.5))
+
+
+def test_flops_count_the_scores_within_samples() -> None:
+    how = plan(seq=4096, sample_tokens=256, global_batch=8)
+    assert trained_flops(TOY, how) == training_flops(TOY, 256, 8 * 4096)
+    assert trained_flops(TOY, how) < trained_flops(TOY, plan(seq=4096, global_batch=8))
+
+
+def test_a_row_states_its_samples() -> None:
+    row = {
+        "cluster": "dgx-h100", "chips": 8, "tp": 1, "pp": 1, "dp": 8, "cp": 1, "seq": 4096,
+        "sample_tokens": 200, "global_batch": 32, "framework": "megatron-core",
+    }  # fmt: skip
+    assert stated_plan(row)["sample_tokens"] == 200
+
+
+class Undisturbed(RankShapes):
+    """RankShapes whose products lose nothing to what runs beside them."""
+
+    def beside(self, timing: Timing) -> Timing:
+        return timing
+
+
+@pytest.mark.parametrize("moe", [False, True])
+def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
+    """Bytes of communication and steps but for the pieces are those of the plan without overlap."""
+    model = SPARSE if moe else TOY
+    apart, beside = (
+        RankShapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", shipped_catalogue())
+        for kind in ("dp", "all")
+    )
+    for way in (forward, backward):
+        sent = [
+            sum(step.size_bytes for step in way(one, moe=moe) if step.axis == "tp")
+            for one in (apart, beside)
+        ]
+        assert sent[0] == sent[1]
+        names = [[step.name for step in way(one, moe=moe)] for one in (apart, beside)]
+        whole = {re.sub(r"\.[234]$", "", name) for name in names[1]}
+        assert whole == set(names[0])
+        issued = [sum(step.issued for step in way(one, moe=moe)) for one in (apart, beside)]
+        assert issued[1] == issued[0] >= len(names[0])
+
+
+def test_pieces_of_a_product_wait_for_their_own_piece_only() -> None:
+    shapes = RankShapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", shipped_catalogue())
+    steps = {step.name: step for step in forward(shapes)}
+    assert steps["mlp.up"].after == "mlp.gather"
+    assert steps["mlp.up.3"].after == "mlp.gather.3"
+    assert steps["mlp.gather.3"].after == NOTHING
+    assert steps["mlp.down.3"].after == NOTHING
+    assert steps["mlp.scatter.3"].after == PREVIOUS
+    short = RankShapes(TOY, plan(tp=4, overlap="all"), "trn2", shipped_catalogue())
+    assert all(step.issued for step in forward(short))
+
+
+@pytest.mark.parametrize(("a_byte_s", "beside"), [(1e-16, False), (1e-11, True)])
+def test_products_run_beside_communication_where_that_is_faster(
+    a_byte_s: float, beside: bool
+) -> None:
+    """Pieces of products take longer than a whole, which communication must make good."""
+    how = plan(tp=4, overlap="all", seq=16_384)
+    shapes = RankShapes(TOY, how, "h100", shipped_catalogue())
+    tried = as_tried(shapes, lambda step: a_byte_s * step.size_bytes)
+    assert tried.beside_tp == beside
+    whole = RankShapes(TOY, replace(how, overlap="dp"), "h100", shipped_catalogue())
+    assert (forward(tried) == forward(whole)) == (backward(tried) == backward(whole)) != beside
+
+
+@pytest.mark.parametrize(
+    ("chip", "share"), [("h100", 132 / 112), ("a100-80gb", 108 / 88), ("trn2", 1)]
+)
+def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: float) -> None:
+    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
+    shapes = RankShapes(TOY, how, chip, shipped_catalogue())
+    product = shapes.gemm(4096, 4096, 4096)
+    assert shapes.beside(product).seconds == pytest.approx(share * product.seconds)
+
+
+def test_only_reductions_take_processors_from_products() -> None:
+    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
+    slowed, undisturbed = (
+        kind(TOY, how, "h100", shipped_catalogue()) for kind in (RankShapes, Undisturbed)
+    )
+    longer = [
+        one.name
+        for one, other in zip(backward(slowed), backward(undisturbed), strict=True)
+        if one.seconds > other.seconds
+    ]
+    assert longer == ["mlp.up.weight", "attention.qkv.weight"]
+
+
+def test_batches_first_copy_what_is_gathered_and_scattered() -> None:
+    """Each communication of the sequence has a copy beside it, unless products run beside it."""
+    variants = {"training.sequence_copies": "concatenated", "training.input_gathers": "kept"}
+    chosen = shipped_catalogue().with_variants(variants)
+    how = plan(tp=4, sequence_parallel=True)
+    for overlap, count in (("dp", 4), ("all", 0)):
+        shapes = RankShapes(TOY, replace(how, overlap=overlap), "h100", chosen)
+        steps = forward(shapes)
+        copies = [step for step in steps if step.name.endswith(".copy")]
+        assert len(copies) == count
+        assert all(step.size_bytes == 2 * shapes.wide_bytes for step in copies)
+    gathers = {
+        catalogue: sum(".gather" in step.name and step.axis == "tp" for step in backward(shapes))
+        for catalogue in (shipped_catalogue(), chosen)
+        for shapes in [RankShapes(TOY, how, "h100", catalogue)]
+    }
+    assert gathers == {shipped_catalogue(): 4, chosen: 2}

@@ -1,18 +1,41 @@
-"""Plans of other tools: fields that carry over, and fields that are named as ignored."""
+"""Plans of other tools: what is read of them, what is named, and what is written for them."""
 
 from __future__ import annotations
 
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.foreign_plans import DEEPSPEED, MAXTEXT, MEGATRON, NEMO, NXD, TITAN
-from topologies.clusters.names import as_cluster
+from topologies.clusters.names import as_cluster, cluster
 from topologies.errors import InputError
-from workloads.models.huggingface import as_model
-from workloads.training.plan.other_tools import ABSENT, read_any_plan
+from workloads.models.huggingface import as_model, named
+from workloads.training.plan.other_tools import ABSENT, OtherPlan, other_plan, read_any_plan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.stages import idle_fields
 from workloads.training.usual_plan import complete
+from workloads.training.write_other_tools import TOOLS, beside_the_plan, launch_file
+
+Reader = Callable[[str, str], OtherPlan]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    """Read a plan from a file of a name and a text."""
+
+    def read_file(name: str, text: str) -> OtherPlan:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return read_any_plan(tmp_path / name)
+
+    return read_file
 
 
 @pytest.mark.parametrize(
@@ -54,45 +77,41 @@ from workloads.training.usual_plan import complete
     ],
 )  # fmt: skip
 def test_a_plan_carries_over(
-    tmp_path: Path, name: str, text: str, tool: str, fields: dict[str, Any], ignored: set[str]
+    read: Reader, name: str, text: str, tool: str, fields: dict[str, Any], ignored: set[str]
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    read = read_any_plan(path)
-    assert (read.tool, dict(read.fields)) == (tool, fields)
-    assert set(read.ignored) == ignored
+    plan = read(name, text)
+    assert (plan.tool, dict(plan.fields), set(plan.ignored)) == (tool, fields, ignored)
 
 
-def test_a_recipe_of_fp8_without_fp8_is_ignored_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(TITAN.replace("enable_float8_linear = true", 'recipe_name = "rowwise"'))
-    read = read_any_plan(path)
-    assert "fp8_recipe" not in read.fields
-    assert "fp8 recipe rowwise without fp8" in read.ignored
+def test_keys_without_effect_are_named(read: Reader) -> None:
+    plan = read("job.toml", TITAN.replace("enable_float8_linear = true", 'recipe_name = "rowwise"'))
+    assert "fp8_recipe" not in plan.fields
+    assert "fp8 recipe rowwise without fp8" in plan.ignored
+    # Control characters are written out.
+    assert r"model\ufeff_kind" in read("nxd.yaml", NXD + "\nmodel\ufeff_kind: 1\n").ignored
 
 
-def test_keys_that_are_not_read_are_named_without_control_characters(tmp_path: Path) -> None:
-    file = tmp_path / "nxd.yaml"
-    file.write_text(NXD + "\nmodel\ufeff_kind: 1\n", encoding="utf-8")
-    assert r"model\ufeff_kind" in read_any_plan(file).ignored
+def test_our_own_plan_is_ours(read: Reader) -> None:
+    plan = read("plan.yaml", "tp: 8\npp: 2\nframework: torchtitan\n")
+    assert (plan.tool, plan.implied) == ("cluster-sim", "")
+    assert plan.fields == {"tp": 8, "pp": 2, "framework": "torchtitan"}
 
 
-def test_our_own_plan_is_ours(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("tp: 8\npp: 2\n")
-    assert read_any_plan(path).tool == "cluster-sim"
-    assert read_any_plan(path).fields == {"tp": 8, "pp": 2}
-
-
-def test_megatron_as_yaml_with_underscores(tmp_path: Path) -> None:
-    path = tmp_path / "args.yaml"
-    path.write_text(
-        "tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\ntrainer: {devices: 1}\n"
-    )
-    read = read_any_plan(path)
-    assert (read.tool, read.ignored) == ("Megatron-LM", ("lr", "trainer.devices"))
-    fields = {"tp": 4, "sequence_parallel": True, "framework": "megatron-core"}
-    assert read.fields == {**ABSENT["Megatron-LM"], **fields}
+@pytest.mark.parametrize(
+    ("text", "stated", "ignored"),
+    [
+        ("tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\ntrainer: {devices: 1}\n",
+         {"sequence_parallel": True}, ("lr", "trainer.devices")),
+        ("--tensor-model-parallel-size 4 --bf16\n", {"precision": "bf16"}, ()),
+    ],
+)  # fmt: skip
+def test_megatron_in_a_file_called_yaml(
+    read: Reader, text: str, stated: dict[str, Any], ignored: tuple[str, ...]
+) -> None:
+    plan = read("args.yaml", text)
+    assert (plan.tool, plan.ignored) == ("Megatron-LM", ignored)
+    fields = {"tp": 4, "framework": "megatron-core", **stated}
+    assert plan.fields == {**ABSENT["Megatron-LM"], **fields}
 
 
 @pytest.mark.parametrize(
@@ -104,12 +123,10 @@ def test_megatron_as_yaml_with_underscores(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_of_torchtitan_says_whether_layers_are_compiled(
-    tmp_path: Path, section: str, framework: str
+    read: Reader, section: str, framework: str
 ) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(f"[activation_checkpoint]\nmode = 'none'\n{section}\n")
-    read = read_any_plan(path)
-    assert (read.implied, read.ignored) == (framework, ())
+    plan = read("job.toml", f"[activation_checkpoint]\nmode = 'none'\n{section}\n")
+    assert (plan.implied, plan.ignored) == (framework, ())
 
 
 EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 8"
@@ -133,38 +150,11 @@ EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 8"
     ],
 )  # fmt: skip
 def test_a_file_of_megatron_core_states_settings_of_the_framework(
-    tmp_path: Path, name: str, text: str, settings: str, recompute: str | None
+    read: Reader, name: str, text: str, settings: str, recompute: str | None
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    read = read_any_plan(path)
-    assert read.fields["framework"] == f"megatron-core{settings}"
-    assert (read.fields.get("recompute"), read.ignored) == (recompute, ())
-
-
-def test_a_framework_of_our_own_plan_is_stated_and_not_implied(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("tp: 8\nframework: torchtitan\n")
-    read = read_any_plan(path)
-    assert (read.fields["framework"], read.implied) == ("torchtitan", "")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("job.toml", "[parallelism\n", "is not TOML"),
-        ("ds.json", '{"train_batch_size": ', "is not JSON"),
-        ("a.yaml", "model: {recompute_modules: moe, micro_batch_size: 1}", "a list of core_attn, "),
-        ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type nccl", "must be one of alltoall, "),
-        ("run.sh", "--tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
-         "needs num-layers"),
-    ],
-)  # fmt: skip
-def test_a_broken_file_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_any_plan(path)
+    plan = read(name, text)
+    assert plan.fields["framework"] == f"megatron-core{settings}"
+    assert (plan.fields.get("recompute"), plan.ignored) == (recompute, ())
 
 
 @pytest.mark.parametrize(
@@ -186,11 +176,9 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, text: str, message:
     ],
 )  # fmt: skip
 def test_a_batch_left_to_accumulation_is_that_of_the_tool(
-    tmp_path: Path, name: str, text: str, batch: tuple[int, int]
+    read: Reader, name: str, text: str, batch: tuple[int, int]
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    fields = {**read_any_plan(path).fields, "framework": "megatron-core", "zero": 1}
+    fields = {**read(name, text).fields, "framework": "megatron-core", "zero": 1}
     plan = complete(fields, as_model("llama-3.2-1b"), as_cluster("p5.48xlarge:2"))
     assert (plan.microbatch, plan.microbatches) == batch
     assert "global_batch" not in plan.assumed or "$" in text
@@ -230,34 +218,34 @@ def test_a_batch_left_to_accumulation_is_that_of_the_tool(
     ],
 )  # fmt: skip
 def test_other_forms_of_files_are_read(
-    tmp_path: Path, name: str, text: str, fields: dict[str, Any]
+    read: Reader, name: str, text: str, fields: dict[str, Any]
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    read = read_any_plan(path)
-    assert fields.items() <= read.fields.items()
-    assert not read.may_change_time
+    plan = read(name, text)
+    assert fields.items() <= plan.fields.items()
+    assert not plan.may_change_time
 
 
-def test_maxtext_over_another_file_than_base_leaves_its_fields_open(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text("python3 train.py configs/llama2_7b.yml ici_fsdp_parallelism=8 dtype=float32")
-    read = read_any_plan(path)
-    assert read.fields == {"zero": 3, "framework": "maxtext"}
-    assert read.ignored == ("base_config", "dtype = float32")
-
-
-@pytest.mark.parametrize("stage", ["Infinity", "-1", "true", "[1, 2]", '"x"', "1e999"])
-def test_a_value_of_which_no_field_can_be_made_is_named(tmp_path: Path, stage: str) -> None:
-    path = tmp_path / "deepspeed.json"
-    path.write_text(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}')
-    with pytest.raises(InputError, match=r"zero_optimization\.stage is .* of which no zero can"):
-        read_any_plan(path)
+def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read: Reader) -> None:
+    words = "configs/llama2_7b.yml ici_fsdp_parallelism=8 dtype=float32"
+    plan = read("run.sh", f"python3 train.py {words}")
+    assert plan.fields == {"zero": 3, "framework": "maxtext"}
+    assert plan.ignored == ("base_config", "dtype = float32")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("job.toml", "[parallelism\n", "is not TOML"),
+        ("ds.json", '{"train_batch_size": ', "is not JSON"),
+        ("a.yaml", "model: {recompute_modules: moe, micro_batch_size: 1}", "a list of core_attn, "),
+        ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type nccl", "must be one of alltoall, "),
+        ("run.sh", "--tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
+         "needs num-layers"),
+        *(
+            ("ds.json", f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}',
+             r"zero_optimization\.stage is .* of which no zero can")
+            for stage in ("Infinity", "-1", "true", "[1, 2]", '"x"', "1e999")
+        ),
         ("run.sh", "--tensor-model-parallel-size four", "four.*whole number"),
         ("run.sh", "--tensor-model-parallel-size 0", "'0'.*whole number"),
         ("run.sh", "--tensor-model-parallel-size 2.5", "2.5.*whole number"),
@@ -289,12 +277,10 @@ def test_a_value_of_which_no_field_can_be_made_is_named(tmp_path: Path, stage: s
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_read_is_no_default(
-    tmp_path: Path, name: str, text: str, message: str
+    read: Reader, name: str, text: str, message: str
 ) -> None:
-    path = tmp_path / name
-    path.write_text(text)
     with pytest.raises(InputError, match=message):
-        read_any_plan(path)
+        read(name, text)
 
 
 @pytest.mark.parametrize(
@@ -332,31 +318,27 @@ def test_a_value_that_cannot_be_read_is_no_default(
     ],
 )
 def test_variables_of_a_script_are_put_in_or_refused(
-    tmp_path: Path, script: str, tp: int | str
+    read: Reader, script: str, tp: int | str
 ) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text(script)
     if isinstance(tp, str):
         with pytest.raises(InputError, match=tp):
-            read_any_plan(path)
+            read("run.sh", script)
     else:
-        assert read_any_plan(path).fields["tp"] == tp
+        assert read("run.sh", script).fields["tp"] == tp
 
 
-def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text("train --micro-batch-size 2 --sequence-parallel $EXTRA_ARGS --lr 1")
-    read = read_any_plan(path)
-    assert read.fields == {"microbatch": 2, "sequence_parallel": True, "framework": "megatron-core"}
-    assert read.ignored == ("$EXTRA_ARGS", "lr")
-    path.write_text('A=(--lr 1)\nB="--bf16 --x"\nC=$1\nrun --micro-batch-size 2 ${A[@]} $B $C')
-    assert read_any_plan(path).ignored == ("$C", "lr", "x")
+def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(read: Reader) -> None:
+    plan = read("run.sh", "train --micro-batch-size 2 --sequence-parallel $EXTRA_ARGS --lr 1")
+    assert plan.fields == {"microbatch": 2, "sequence_parallel": True, "framework": "megatron-core"}
+    assert plan.ignored == ("$EXTRA_ARGS", "lr")
+    script = 'A=(--lr 1)\nB="--bf16 --x"\nC=$1\nrun --micro-batch-size 2 ${A[@]} $B $C'
+    assert read("run.sh", script).ignored == ("$C", "lr", "x")
 
 
-def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
+def test_a_training_file_of_nxd_with_compiler_flags(read: Reader) -> None:
     """It has the form of the examples of Neuron's NxD Training."""
-    path = tmp_path / "nxd.yaml"
-    path.write_text(
+    plan = read(
+        "nxd.yaml",
         "trainer: {devices: 64, lnc: 2, gradient_clip_val: 1.0, max_steps: 10}\n"
         "exp_manager: {model_parallel_size: '${multiply:${a.b}, ${c.d}}'}\n"
         "distributed_strategy: {tensor_model_parallel_size: 32, zero1: False}\n"
@@ -368,37 +350,28 @@ def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
         "  moe: {capacity_factor: 2.0}\n"
         "model_alignment_strategy: {peft: {lora_rank: 16, target_modules: [qkv_proj]}}\n"
         "precision: {type: fp32}\n"
-        "compiler_flags: '--model-type transformer'\n"
+        "compiler_flags: '--model-type transformer'\n",
     )
-    read = read_any_plan(path)
-    assert (read.tool, dict(read.fields)) == ("NxD Training", {
+    assert (plan.tool, dict(plan.fields)) == ("NxD Training", {
         "tp": 32, "zero": 0, "seq": 8192, "ranks_per_chip": 4, "attention": "fused",
         "capacity_factor": 2.0, "lora_rank": 16, "lora_on": "attention", "precision": "bf16",
         "framework": "neuronx",
     })  # fmt: skip
-    assert read.may_change_time == (
+    assert plan.may_change_time == (
         "compiler_flags", "model_alignment_strategy.peft.target_modules = ['qkv_proj']",
         "precision.type = fp32",
     )  # fmt: skip
-    assert read.sentence == (
-        f"The plan is NxD Training's; it has no field for {', '.join(read.may_change_time)}, which "
+    assert plan.sentence == (
+        f"The plan is NxD Training's; it has no field for {', '.join(plan.may_change_time)}, which "
         "may change the time, nor for data.train_dir, exp_manager.model_parallel_size, "
         "model.max_position_embeddings, trainer.gradient_clip_val, trainer.max_steps, which cannot "
         "change the time."
     )
 
 
-def test_arguments_of_megatron_within_yaml_ending(tmp_path: Path) -> None:
-    path = tmp_path / "args.yaml"
-    path.write_text("--tensor-model-parallel-size 4 --bf16\n")
-    stated = {"tp": 4, "precision": "bf16", "framework": "megatron-core"}
-    assert read_any_plan(path).fields == {**ABSENT["Megatron-LM"], **stated}
-
-
-def test_a_file_of_nxd_has_the_plan_it_means(tmp_path: Path) -> None:
+def test_a_file_of_nxd_has_the_plan_it_means(read: Reader) -> None:
     """Sequences as long as the data's, stages as they are cut, and nothing recomputed."""
-    path = tmp_path / "nxd.yaml"
-    path.write_text(
+    text = (
         "distributed_strategy: {pipeline_model_parallel_size: 4}\n"
         "data: {seq_length: 4096}\n"
         "model:\n"
@@ -408,27 +381,232 @@ def test_a_file_of_nxd_has_the_plan_it_means(tmp_path: Path) -> None:
         "  activations_checkpoint_granularity: null\n"
         "  optim: {name: adamw_fp32OptState}\n"
     )
-    assert dict(read_any_plan(path).fields) == {
+    assert dict(read("nxd.yaml", text).fields) == {
         "pp": 4, "vpp": 1, "seq": 4096, "stage_layers": (19, 21, 21, 19), "recompute": "none",
         "optimizer": "adamw", "framework": "neuronx",
     }  # fmt: skip
-    path.write_text(path.read_text().replace("adamw_fp32OptState", "lion"))
-    assert "model.optim.name = lion" in read_any_plan(path).may_change_time
-    path.write_text(path.read_text().replace("layers.39", "layers.90"))
+    lion = text.replace("adamw_fp32OptState", "lion")
+    assert "model.optim.name = lion" in read("nxd.yaml", lion).may_change_time
     with pytest.raises(InputError, match="names of layers in order"):
-        read_any_plan(path)
+        read("nxd.yaml", text.replace("layers.39", "layers.90"))
 
 
-def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(tmp_path: Path) -> None:
-    path = tmp_path / "train.toml"
-    path.write_text(
+def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(read: Reader) -> None:
+    plan = read(
+        "train.toml",
         '[parallelism]\ntensor_parallel_degree = 2\n[optimizer]\nname = "AdamW"\neps = 1e-8\n'
-        "[training]\nmax_norm = 1.0\n[profiling]\nenable_profiling = false\n"
+        "[training]\nmax_norm = 1.0\n[profiling]\nenable_profiling = false\n",
     )
-    read = read_any_plan(path)
-    assert read.fields["optimizer"] == "adamw"
-    assert (len(read.ignored), read.may_change_time) == (3, ())
-    path = tmp_path / "launch.txt"
-    path.write_text("--rdzv_backend c10d\n--tensor-model-parallel-size 2\n")
-    read = read_any_plan(path)
-    assert (read.ignored, read.may_change_time) == (("rdzv-backend",), ())
+    assert plan.fields["optimizer"] == "adamw"
+    assert (len(plan.ignored), plan.may_change_time) == (3, ())
+    plan = read("launch.txt", "--rdzv_backend c10d\n--tensor-model-parallel-size 2\n")
+    assert (plan.ignored, plan.may_change_time) == (("rdzv-backend",), ())
+
+
+MODEL = named("llama-3.1-8b")
+FRAMEWORK = {
+    "megatron": "megatron-core", "nemo": "megatron-core", "torchtitan": "torchtitan",
+    "deepspeed": "deepspeed", "nxd": "neuronx",
+}  # fmt: skip
+DEGREES = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of a plan, whatever a tool can run of them."""
+    pp = draw(DEGREES)
+    schedule = draw(st.sampled_from(["1f1b", "interleaved", "gpipe", "zero-bubble"]))
+    precision = draw(st.sampled_from(["bf16", "fp8"]))
+    recipe = draw(st.sampled_from(["tensorwise", "blockwise"])) if precision == "fp8" else None
+    dp, microbatch = draw(DEGREES), draw(DEGREES)
+    return {
+        "tp": draw(DEGREES), "pp": pp, "dp": dp, "cp": draw(st.sampled_from([1, 2])),
+        "schedule": schedule if pp > 1 else "1f1b",
+        "vpp": draw(st.sampled_from([2, 4])) if pp > 1 and schedule == "interleaved" else 1,
+        "microbatch": microbatch,
+        "global_batch": dp * microbatch * pp * draw(st.sampled_from([2, 3])),
+        "seq": draw(st.sampled_from([2048, 8192])), "zero": draw(st.sampled_from([0, 1, 2, 3])),
+        "reshard": draw(st.booleans()), "sequence_parallel": draw(st.booleans()),
+        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+        "recompute_every": draw(st.sampled_from([1, 2])),
+        "overlap": draw(st.sampled_from(["none", "dp", "all"])),
+        "order": draw(st.sampled_from([("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp")])),
+        "precision": precision, **({"fp8_recipe": recipe} if recipe else {}),
+        "stage_layers": draw(st.sampled_from([(), (17, 15)])) if pp == 2 else (),
+        "bucket_bytes": draw(st.sampled_from([0, 2**28])),
+        "lora_rank": draw(st.sampled_from([0, 0, 0, 16])),
+    }  # fmt: skip
+
+
+def constructed(fields: dict[str, Any], tool: str) -> ParallelPlan | None:
+    """The plan of drawn fields; None where they contradict each other."""
+    try:
+        return ParallelPlan(**fields, framework=FRAMEWORK[tool])
+    except InputError:
+        return None
+
+
+@pytest.mark.parametrize("tool", ["megatron", "nemo", "torchtitan", "deepspeed"])
+@examples(60)
+@given(fields=plans())
+def test_what_is_written_is_read_as_the_plan(tool: str, fields: dict[str, Any]) -> None:
+    plan = constructed(fields, tool)
+    if plan is None:
+        return
+    place = cluster(f"dgx-h100:{max(1, plan.ranks // 8)}")
+    if plan.ranks != place.chips:
+        return
+    try:
+        text = launch_file(tool, plan, MODEL, place, ["a remark"])
+    except InputError as refusal:
+        refused = str(refusal)
+    else:
+        refused = ""
+    assert "\n" not in refused
+    if refused:
+        return
+    read = other_plan(Path(TOOLS[tool].file), text)
+    assert read is not None
+    again = complete(read.fields, MODEL, place)
+    idle = {*idle_fields(replace(again, assumed=()), MODEL), *idle_fields(plan, MODEL)}
+    differing = {name for name in PLAN_FIELDS if getattr(plan, name) != getattr(again, name)}
+    assert differing <= idle
+
+
+@examples(40)
+@given(
+    fields=plans(),
+    order=st.sampled_from([("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp")]),
+    zero=st.sampled_from([0, 1, 3]),
+)
+def test_what_megatron_has_options_for_is_never_refused(
+    fields: dict[str, Any], order: tuple[str, ...], zero: int
+) -> None:
+    usual = {"order": order, "zero": zero, "reshard": True, "recompute_every": 1, "lora_rank": 0}
+    schedule = "interleaved" if fields["vpp"] > 1 else "1f1b"
+    stated = {**fields, **usual, "schedule": schedule, "bucket_bytes": 0}
+    plan = constructed(stated, "megatron")
+    place = cluster("dgx-h100:16")
+    if plan is None or plan.ranks > place.chips:
+        return
+    dp = place.chips // (plan.ranks // plan.dp)
+    filling = replace(plan, dp=dp, global_batch=dp * plan.microbatch * plan.pp * 2)
+    assert launch_file("megatron", filling, MODEL, place).startswith("#!/bin/bash")
+
+
+WRITTEN = ParallelPlan(tp=2, dp=8, global_batch=64, seq=8192)
+SERVERS = cluster("dgx-h100:2")
+
+
+def test_a_file_of_megatron_has_the_sizes_of_model_and_servers() -> None:
+    plan = replace(WRITTEN, pp=2, dp=4, stage_layers=(17, 15), framework="megatron-core")
+    text = launch_file("megatron", plan, MODEL, SERVERS, ["by a command"])
+    lines = [line.rstrip(" \\") for line in text.splitlines()]
+    assert lines[:2] == ["#!/bin/bash", "# by a command"]
+    assert {
+        "  --num-layers 32", "  --num-query-groups 8", "  --swiglu", "  --bf16",
+        "  --pipeline-model-parallel-layout 'Et*17|t*15L'", "  --tensor-model-parallel-size 2",
+        "  --use-distributed-optimizer", "  --overlap-grad-reduce",
+    } <= {*lines}  # fmt: skip
+    assert "--nproc-per-node 8 --nnodes 2" in text
+
+
+@pytest.mark.parametrize("tool", ["megatron", "nemo"])
+@pytest.mark.parametrize(
+    ("settings", "exchange"), [("", "deepep"), (":deepep", "deepep"), (":alltoall", "alltoall")]
+)
+def test_a_file_says_how_experts_get_their_tokens(tool: str, settings: str, exchange: str) -> None:
+    model, place = named("mixtral-8x7b"), cluster("dgx-h100:2")
+    plan = replace(WRITTEN, dp=8, ep=8, framework=f"megatron-core{settings}", zero=1)
+    read = other_plan(Path(TOOLS[tool].file), launch_file(tool, plan, model, place))
+    assert read is not None
+    assert read.fields["framework"] == f"megatron-core:{exchange}"
+
+
+def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers() -> None:
+    """Equal ones are not named, and a file of another model or cluster is called one."""
+    machine, small = cluster("dgx-h100:2"), named("llama-3.1-8b")
+    plan = complete({"tp": 4, "framework": "megatron-core"}, small, machine)
+    read = other_plan(Path("launch.sh"), launch_file("megatron", plan, small, machine))
+    assert read is not None
+    same = beside_the_plan(read, plan, small, machine)
+    assert (same.ignored, same.differs) == (("master-addr", "master-port", "node-rank"), ())
+    large, machine = named("llama-3.1-70b"), cluster("dgx-h100:4")
+    other = beside_the_plan(read, complete({"tp": 8}, large, machine), large, machine)
+    assert "num-layers is 32, not 80" in other.differs
+    assert "nnodes is 2, not 4" in other.differs
+    assert other.sentence.startswith("The file is of another job, whose ffn-hidden-size is 14336, ")
+    assert other.document()["plan_file"]["differs"] == other.differs
+    vocab = other_plan(Path("a.txt"), "--tensor-model-parallel-size 4\n--vocab-size 32000\n")
+    assert vocab is not None
+    assert beside_the_plan(vocab, plan, small, machine).differs == (
+        "vocab-size is 32000, not 128256",
+    )
+    titan = other_plan(Path("a.toml"), '[model]\nflavor = "8B"\n[parallelism]\nx = 1')
+    assert titan is not None
+    titan = beside_the_plan(titan, complete({"tp": 8}, large, machine), large, machine)
+    assert titan.differs == ("model.flavor is 8B, not 70B",)
+    for name, differs in (("llama3.1-70b", 0), ("llama2-70b", 1), ("llama3-tuned", 0)):
+        keys = f"remat_policy: full\nmodel_name: {name}\nbase_emb_dim: 8192\n"
+        maxtext = other_plan(Path("a.yml"), keys)
+        assert maxtext is not None
+        maxtext = beside_the_plan(maxtext, complete({"tp": 8}, large, machine), large, machine)
+        assert maxtext.differs == (f"model_name is {name}, not llama-3.1-70b",) * differs
+
+
+def test_a_file_of_torchtitan_and_one_of_deepspeed() -> None:
+    sharded = replace(WRITTEN, tp=1, dp=16, zero=3, precision="fp8", fp8_recipe="rowwise")
+    titan = replace(sharded, framework="torchtitan")
+    sections = tomllib.loads(launch_file("torchtitan", titan, MODEL, SERVERS))
+    assert sections["model"] == {"name": "llama3", "flavor": "8B", "converters": ["float8"]}
+    assert sections["parallelism"]["data_parallel_shard_degree"] == -1
+    assert sections["compile"] == {"enable": True}
+    eager = replace(titan, framework="torchtitan:eager")
+    sections = tomllib.loads(launch_file("torchtitan", eager, MODEL, SERVERS))
+    assert sections["compile"] == {"enable": False}
+    plain = replace(WRITTEN, tp=1, dp=16, zero=3, framework="deepspeed")
+    settings_of = json.loads(launch_file("deepspeed", plain, MODEL, SERVERS))
+    assert settings_of["zero_optimization"] == {"stage": 3, "overlap_comm": True}
+    assert settings_of["cluster-sim"]["seq"] == 8192
+
+
+def test_a_file_of_nxd_names_the_cores_of_a_server() -> None:
+    place = cluster("trn2.48xlarge:2")
+    plan = ParallelPlan(
+        tp=8, pp=4, dp=4, global_batch=64, seq=8192, ranks_per_chip=4, framework="neuronx",
+        stage_layers=(9, 8, 8, 7),
+    )  # fmt: skip
+    text = launch_file("nxd", plan, MODEL, place)
+    read = other_plan(Path("nxd.yaml"), text)
+    assert read is not None
+    again = complete(read.fields, MODEL, place)
+    assert (again.tp, again.stage_layers, again.ranks_per_chip) == (8, (9, 8, 8, 7), 4)
+    assert "devices: 64" in text
+    assert "type: mixed_precision" in text
+    with pytest.raises(InputError, match=r"one rank a chip\. State --lnc 2"):
+        launch_file("nxd", replace(plan, ranks_per_chip=1, dp=1), MODEL, place)
+
+
+@pytest.mark.parametrize(
+    ("tool", "change", "message"),
+    [
+        ("torchtitan", {"zero": 2}, "torchtitan has no setting for --zero 2; it would run --zero"),
+        ("nemo", {"zero": 3}, "NeMo has no setting for --zero 3; it would run --zero 1"),
+        ("megatron", {"lora_rank": 8}, "no setting for --lora-rank 8"),
+        ("megatron", {"framework": "fsdp"}, "predicted for framework fsdp.*--framework megatron-c"),
+        ("slurm", {}, "tool 'slurm' is none of megatron, nemo"),
+    ],
+)  # fmt: skip
+def test_what_a_tool_cannot_run_is_refused(tool: str, change: dict[str, Any], message: str) -> None:
+    plan = replace(WRITTEN, **{"framework": FRAMEWORK.get(tool, ""), **change})
+    with pytest.raises(InputError, match=message):
+        launch_file(tool, plan, MODEL, SERVERS)
+
+
+@pytest.mark.parametrize(("name", "norm"), [("llama-3.1-8b", "rmsnorm"), ("gpt2", "layernorm1p")])
+def test_a_file_of_nemo_names_the_model_s_norm(name: str, norm: str) -> None:
+    model = named(name)
+    text = launch_file(
+        "nemo", complete({"framework": "megatron-core"}, model, SERVERS), model, SERVERS
+    )
+    assert text.count(norm) == 1

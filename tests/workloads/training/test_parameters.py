@@ -1,7 +1,8 @@
-"""Parameters and sizes of models and plans, counted by hand and as published."""
+"""Sizes of models and plans, counted by hand and as published, and of prediction heads."""
 
 from __future__ import annotations
 
+import itertools
 import resource
 import time
 from dataclasses import replace
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cluster_sim as cs
+from tests.support.small_decoders import small
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.models.model import Model
+from workloads.models.model import Model, layer_flops, layer_parameters, training_flops
 from workloads.training import detail
 from workloads.training.detail import estimated_size
 from workloads.training.iteration import iteration
@@ -23,6 +26,7 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import (
     chunk_layers,
     edge_share,
+    even_layers,
     layer_counts,
     layer_share,
     stage_layers,
@@ -74,11 +78,12 @@ def test_layers_are_spread_evenly_and_the_ends_have_fewer() -> None:
     stated = replace(how, stage_layers=(1, 3, 3, 1))
     assert [layers.tolist() for layers in chunk_layers(TOY, stated, 0)] == [[0], [4, 5, 6]]
     assert stage_layers(TOY, stated) == 4
-
-
-def test_edges_are_on_the_first_and_the_last_stage() -> None:
-    how = plan(pp=4)
-    assert [edge_share(TOY, how, stage) > 0 for stage in range(4)] == [True, False, False, True]
+    assert [edge_share(TOY, plan(pp=4), stage) > 0 for stage in range(4)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 HUGE: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -128,5 +133,88 @@ def test_the_refusal_names_the_level_that_would_do(monkeypatch: pytest.MonkeyPat
         iteration(TOY, sixteen(), few, folded=False, engine="reference")
 
 
-def test_a_process_with_a_limit_of_its_own_is_held_to_it() -> None:
-    assert 0 < detail.machine_bytes() <= 2**50
+V3 = named("deepseek-v3")
+MACHINE = "dgx-h100"
+
+
+def test_the_head_of_deepseek_v3_has_the_published_size() -> None:
+    """Its card has 14 B weights of the head, with the embedding and output layer it shares."""
+    more = V3.with_prediction_heads(1)
+    added = more.parameters - V3.parameters
+    shared = 2 * V3.vocab * V3.hidden
+    assert added == 2 * V3.hidden**2 + 3 * V3.hidden + layer_parameters(
+        V3.of_kind(V3.each_layer[-1]), moe=True
+    )
+    assert added + shared == pytest.approx(14e9, rel=0.05)
+    assert not more.left_out
+    assert V3.with_prediction_heads(0) is V3
+
+
+def test_a_head_computes_a_layer_a_projection_and_the_logits_again() -> None:
+    more = V3.with_prediction_heads(2)
+    kind = V3.each_layer[-1]
+    one = layer_flops(V3.of_kind(kind), 4096, moe=True)
+    one += 2 * V3.vocab * V3.hidden + 4 * V3.hidden**2
+    added = training_flops(more, 4096, 1) - training_flops(V3, 4096, 1)
+    assert added == pytest.approx(3 * 2 * one)
+
+
+def step_s(model: Model, **fields: Any) -> float:
+    """Time of a step on one server."""
+    return cs.train(model, MACHINE, global_batch=8, seq=1024, **fields).iteration_s
+
+
+def test_each_head_adds_the_same_time() -> None:
+    one_rank = {"dp": 1, "chips": 1}
+    times = [step_s(small().with_prediction_heads(count), **one_rank) for count in range(4)]
+    first, *others = (after - before for before, after in itertools.pairwise(times))
+    assert first > 0
+    assert others == pytest.approx([first] * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"vpp": 2, "schedule": "interleaved"}])
+def test_levels_agree_on_heads_of_a_pipeline(more: dict[str, Any]) -> None:
+    model = small(num_hidden_layers=6).with_prediction_heads(2)
+    times = {
+        level: step_s(model, pp=2, level=level, **more) for level in ("collective", "rank-vector")
+    }
+    assert times["collective"] == times["rank-vector"]
+    assert times["collective"] > step_s(small(num_hidden_layers=6), pp=2, **more)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "layers"), [(1, (10,)), (4, (3, 3, 2, 2)), (8, (1,) * 6 + (2, 2))]
+)
+def test_heads_lie_in_the_last_chunk(chunks: int, layers: tuple[int, ...]) -> None:
+    model = small(num_hidden_layers=8).with_prediction_heads(2)
+    counts = even_layers(model, chunks)
+    assert sorted(counts) == sorted(layers)
+    assert counts[-1] >= 2
+    assert sum(counts) == model.layers
+
+
+def test_the_last_stage_has_an_embedding_of_its_own() -> None:
+    plain, plan = small(num_hidden_layers=8), ParallelPlan(pp=4)
+    model = plain.with_prediction_heads(1)
+    added = edge_share(model, plan, 3) - edge_share(plain, plan, 3)
+    assert added == model.prediction_parameters + plain.embedding_parameters
+    assert edge_share(model, plan, 0) == edge_share(plain, plan, 0)
+    assert chunk_layers(model, plan, 3)[0][-1] == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lora_rank": 8}, "2 prediction heads with lora_rank 8, which leaves them frozen"),
+        ({"train_only": "mlp"}, "with train_only mlp"),
+        ({"pp": 2, "stage_layers": (5, 1)}, "1 layers in the last chunk, which holds the 2"),
+    ],
+)
+def test_plans_that_do_not_train_heads_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        step_s(small().with_prediction_heads(2), **fields)
+
+
+def test_heads_are_added_once() -> None:
+    with pytest.raises(InputError, match="1 prediction heads beside the 2"):
+        small().with_prediction_heads(2).with_prediction_heads(1)

@@ -1,7 +1,8 @@
-"""Plans: refusals with numbers and a remedy, defaults of fields, and the chips they take."""
+"""Plans: refusals, defaults, the chips they take, and fields that change nothing."""
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,68 +11,80 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.reports.training import document
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
+from workloads.models.model import Model
 from workloads.training import usual_plan
 from workloads.training.iteration import iteration
 from workloads.training.plan.other_tools import read_any_plan
 from workloads.training.plan.placement import place
-from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stages import check_model, check_ranks, filling_dp
+from workloads.training.plan.plan import ORDER, PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.schedules.registry import schedule_names
+from workloads.training.plan.stages import (
+    DEFAULTS,
+    check_model,
+    check_ranks,
+    filling_dp,
+    idle_fields,
+    idle_fields_in_all,
+)
 from workloads.training.usual_plan import _savings, _with_room, complete
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"tp": 0}, "tp is 0; it must be a whole number of at least 1"),
-    ({"tp": True}, "tp is True"),
-    ({"schedule": "1f1"}, r"schedule is '1f1'; .* Did you mean 1f1b\?"),
-    ({"zero": 4}, "zero is 4; it must be one of 0, 1"),
-    ({"vpp": 2}, "vpp 2 divides the stages of a pipeline, but pp is 1. Use vpp 1"),
-    ({"pp": 2, "vpp": 2, "schedule": "gpipe"}, "gpipe has one chunk a stage, not vpp 2. Use vpp 1"),
-    ({"pp": 2, "stage_layers": (8,)}, "stage_layers names 1 chunks, but pp 2 × vpp 1 = 2"),
-    ({"ep": 3, "dp": 8}, r"ep 3 × etp 1 = 3 does not divide the tp 1 × cp 1 × dp 8 = 8 .* ep 2"),
-    ({"routing_skew": 0.5}, "routing_skew is 0.5; it must be at least 1"),
-    ({"capacity_factor": -1}, "capacity_factor is -1; it must be 0, for no limit, or at most 1024"),
-    ({"capacity_factor": "x"}, "capacity_factor is 'x'; it must be a number"),
-    ({"fp8_recipe": "rowise"}, r"fp8_recipe is 'rowise'; .* Did you mean rowwise\?"),
-    ({"fp8_recipe": "rowwise"}, "fp8 recipe rowwise is about scales in fp8, but precision is bf16"),
-    ({"dp": 16, "global_batch": 8}, "global batch 8 is not a multiple .* = 16. Use 16\\.$"),
-    ({"dp": 3, "global_batch": 8}, "global batch 8 is not a multiple of dp 3 × .* = 3. Use 6 or 9"),
-    ({"order": ("tp", "dp")}, "rank order tp-dp does not name each of"),
-]
+ODD = replace(TOY, heads=12, kv_heads=6, hidden=960, ffn=3840)
+REFUSED: list[tuple[dict[str, Any], Model | None, str]] = [
+    ({"tp": 0}, None, "tp is 0; it must be a whole number of at least 1"),
+    ({"tp": True}, None, "tp is True"),
+    ({"etp": int("9" * 400)}, None, "etp is a number of 400 digits; it must be"),
+    ({"schedule": "1f1"}, None, r"must be one of gpipe, 1f1b, .*Did you mean 1f1b\?"),
+    ({"zero": 4}, None, "zero is 4; it must be one of 0, 1"),
+    ({"vpp": 2}, None, "vpp 2 divides the stages of a pipeline, but pp is 1. Use vpp 1"),
+    ({"pp": 2, "vpp": 2, "schedule": "gpipe"}, None, "gpipe has one chunk a stage, not vpp 2."),
+    ({"pp": 2, "stage_layers": (8,)}, None, "stage_layers names 1 chunks, but pp 2 × vpp 1 = 2"),
+    ({"ep": 3, "dp": 8}, None, "does not divide the tp 1 × cp 1 × dp 8 = 8 .* ep 2"),
+    ({"routing_skew": 0.5}, None, "routing_skew is 0.5; it must be at least 1"),
+    ({"capacity_factor": -1}, None, "capacity_factor is -1; it must be 0, for no limit, or"),
+    ({"capacity_factor": "x"}, None, "capacity_factor is 'x'; it must be a number"),
+    ({"fp8_recipe": "rowise"}, None, r"fp8_recipe is 'rowise'; .* Did you mean rowwise\?"),
+    ({"fp8_recipe": "rowwise"}, None, "rowwise is about scales in fp8, but precision is bf16"),
+    ({"dp": 16, "global_batch": 8}, None, "global batch 8 is not a multiple .* = 16. Use 16\\.$"),
+    ({"dp": 3, "global_batch": 8}, None, "8 is not a multiple of dp 3 × .* = 3. Use 6 or 9"),
+    ({"order": ("tp", "dp")}, None, "rank order tp-dp does not name each of"),
+    ({"lora_rank": 16, "train_only": "mlp"}, None, "lora rank 16 freezes all weights"),
+    ({"lora_on": "attention"}, None, "lora on attention says where adapters are"),
+    ({"optimizer": "muon", "lora_rank": 8}, None, "optimizer muon updates the matrices"),
+    ({"optimizer": "muon", "train_only": "output"}, None, "optimizer muon updates the matrices"),
+    ({"routed_nodes": 1}, None, r"but ep is 1\. Use ep above 1"),
+    ({"fp8_exchange": True}, None, r"but ep is 1\. Use ep above 1"),
+    ({"sample_tokens": 2048}, None, "sample_tokens 2048 is more than the 1024 tokens"),
+    ({"sample_tokens": 256, "attention": "unfused"}, None, "unfused kernels compute the scores"),
+    ({"sample_tokens": 7, "cp": 4}, None, "cannot be divided over cp 4.*at least 8"),
+    # what the model cannot be divided by
+    ({"tp": 3}, TOY, "16 attention heads of toy are not divisible by tp 3. Use tp 2"),
+    ({"tp": 4}, ODD, "tp 4 neither divides the 6 key-value heads"),
+    ({"ep": 2, "dp": 2}, TOY, "ep 2 divides experts, but toy has none. Use ep 1"),
+    ({"capacity_factor": 1.25}, TOY, "capacity factor 1.25 is the room of experts, but"),
+    ({"cp": 2, "attention": "unfused"}, TOY, "cp 2 needs fused attention"),
+    ({"cp": 3}, TOY, "1,024 tokens of a sequence of toy are not divisible by 2 × cp 6"),
+    ({"pp": 2, "stage_layers": (4, 5)}, TOY, "stage_layers sum to 9, but toy has 8 layers"),
+    ({"pp": 16}, TOY, "16 stages, but toy has 8 layers. Use pp 8 or less"),
+    ({"pp": 4, "vpp": 4}, TOY, "16 stages, but toy has 8 layers. Use vpp 2 or less"),
+    ({"tp": 16, "seq": 1000}, TOY, "1,000 tokens .* are not divisible by tp 16. Use tp 8"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "message"), BAD)
-def test_a_bad_field_is_named(changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("changes", "model", "message"), REFUSED)
+def test_a_plan_that_cannot_be_is_refused(
+    changes: dict[str, Any], model: Model | None, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        plan(**changes)
+        check_model(plan(**changes), model or TOY)
 
 
-DIVIDES: list[tuple[dict[str, Any], str]] = [
-    ({"tp": 3}, "16 attention heads of toy are not divisible by tp 3. Use tp 2"),
-    ({"ep": 2, "dp": 2}, "ep 2 divides experts, but toy has none. Use ep 1"),
-    ({"capacity_factor": 1.25}, "capacity factor 1.25 is the room of experts, but toy has none"),
-    ({"cp": 2, "attention": "unfused"}, "cp 2 needs fused attention"),
-    ({"cp": 3}, "1,024 tokens of a sequence of toy are not divisible by 2 × cp 6"),
-    ({"pp": 2, "stage_layers": (4, 5)}, "stage_layers sum to 9, but toy has 8 layers"),
-    ({"pp": 16}, "16 stages, but toy has 8 layers. Use pp 8 or less"),
-    ({"pp": 4, "vpp": 4}, "16 stages, but toy has 8 layers. Use vpp 2 or less"),
-    ({"tp": 16, "seq": 1000}, "1,000 tokens .* are not divisible by tp 16. Use tp 8"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), DIVIDES)
-def test_a_plan_must_divide_the_model(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        check_model(plan(**changes), TOY)
-
-
-def test_key_value_heads_replicate_but_do_not_break() -> None:
+def test_key_value_heads_replicate() -> None:
     check_model(plan(tp=16), TOY)
-    odd = replace(TOY, heads=12, kv_heads=6, hidden=960, ffn=3840)
-    with pytest.raises(InputError, match="tp 4 neither divides the 6 key-value heads"):
-        check_model(plan(tp=4), odd)
 
 
 def test_ranks_must_be_those_of_the_cluster() -> None:
@@ -97,12 +110,8 @@ def test_dp_fills_the_cluster() -> None:
 
 def test_defaults_fit_the_cluster_and_the_model() -> None:
     filled = complete({"tp": 4, "pp": None}, TOY, sixteen())
-    assert (filled.dp, filled.microbatches, filled.sequence_parallel, filled.zero) == (
-        4,
-        16,
-        True,
-        1,
-    )
+    assert (filled.dp, filled.microbatches, filled.sequence_parallel) == (4, 16, True)
+    assert filled.zero == 1
     assert complete({}, TOY, cluster("trn1.32xlarge")).ranks_per_chip == 2
     assert complete({}, TOY, sixteen(), lnc=2).ranks == 64
     assert complete({}, named("gpt2"), sixteen()).seq == 1024
@@ -149,52 +158,31 @@ def test_a_plan_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (None, "cannot be read"),
         (b"tpp: 4", r"a plan has no 'tpp'. Did you mean tp\?"),
         (b"- 4", "holds no fields"),
         (b"tp: [", "is not YAML"),
         (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
         (b"a" * 2**18, "is over the limit of 128 KiB"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
+        (b"routing_skew: abc", "routing_skew is 'abc'; it must be a number of at least 1"),
+        (b"tp: 0", "tp is 0; it must be a whole number of at least 1"),
+        (b"reshard: maybe", "reshard is 'maybe'; it must be true or false"),
+        (b"schedule: [1]", "it must be one of gpipe"),
+        (b"order: tp-tp", "rank order tp-tp does not name each of tp, cp, dp, pp once"),
+        (b"stage_layers: 8-" + b"9" * 5000, "… are not numbers. Write them as"),
+        (b"stage_layers: [1, x]", "stage_layers is 'x'; it must be a whole number"),
     ],
 )
-def test_a_bad_plan_file_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_bad_plan_file_is_one_line_with_its_name(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     path = tmp_path / "plan.yaml"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=message) as caught:
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(str(path)) + ".*" + message) as caught:
         read_any_plan(path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_plan_file() -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        read_any_plan(Path("nowhere.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("routing_skew: abc", "routing_skew is 'abc'; it must be a number of at least 1"),
-        ("tp: 0", "tp is 0; it must be a whole number of at least 1"),
-        ("reshard: maybe", "reshard is 'maybe'; it must be true or false"),
-        ("schedule: [1]", "it must be one of gpipe"),
-        ("order: tp-tp", "rank order tp-tp does not name each of tp, cp, dp, pp once"),
-        (f"stage_layers: 8-{'9' * 5000}", "… are not numbers. Write them as"),
-        ("stage_layers: [1, x]", "stage_layers is 'x'; it must be a whole number"),
-    ],
-)
-def test_a_wrong_value_of_a_plan_file_is_told_with_the_file(
-    line: str, expected: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "plan.yaml"
-    file.write_text(line)
-    with pytest.raises(InputError, match=re.escape(f"{file}: ")) as refusal:
-        read_any_plan(file)
-    assert expected in str(refusal.value)
-
-
-def test_a_number_of_400_digits_is_told_by_its_length() -> None:
-    with pytest.raises(InputError, match="etp is a number of 400 digits; it must be"):
-        plan(etp=int("9" * 400))
 
 
 @pytest.mark.parametrize(
@@ -216,19 +204,6 @@ def test_racks_are_used_alike_unless_that_cuts_a_group(
     chips = place(plan(**changes), where).chip
     assert (np.diff(chips) > 0).all()
     assert np.bincount(chips // where.chips_per_domain).tolist() == each
-
-
-def test_experts_of_racks_in_part_stay_in_a_rack() -> None:
-    where, how = cluster("gb200-nvl72:2"), plan(dp=128, ep=16, global_batch=128)
-    placed = place(how, where)
-    racks = placed.chip[placed.groups("ep")] // where.chips_per_domain
-    assert (racks == racks[:, :1]).all()
-    # Filled in order the fifth group would have eight ranks in either rack.
-    filled = [*range(72), *range(72, 128)]
-    # The host sets the time of this step, so only what waits for the exchanges is compared.
-    across = iteration(SPARSE, where, how, chips=np.array(filled), partial=True).breakdown_s
-    within = iteration(SPARSE, where, how, partial=True).breakdown_s
-    assert within["exposed_ep"] < 0.7 * across["exposed_ep"]
 
 
 @pytest.mark.parametrize(
@@ -262,3 +237,176 @@ def test_chunks_that_nobody_stated_go_where_they_alone_do_not_fit(
         assert _with_room(plan, TOY, sixteen()).vpp == vpp
     monkeypatch.setattr(usual_plan, "fits", lambda *_: False)
     assert _with_room(replace(chunked, assumed=("vpp", "schedule")), TOY, sixteen()).vpp == 2
+
+
+NO_EXPERTS = "the model has no experts"
+OF_1F1B = "1f1b with vpp 1 has the same passes"
+NO_ORDER = "an axis of one rank has no order"
+EACH: list[tuple[Model, dict[str, Any], dict[str, Any], str]] = [
+    (TOY, {"dp": 8, "tp": 2}, {"etp": 1}, NO_EXPERTS),
+    (SPARSE, {"dp": 8, "tp": 2, "ep": 4}, {"etp": 2}, "tp is 2 as well"),
+    (TOY, {"dp": 16}, {"routing_skew": 1.5}, NO_EXPERTS),
+    (SPARSE, {"dp": 16}, {"routing_skew": 1.5}, "ep is 1"),
+    (
+        *(SPARSE, {"dp": 16, "ep": 2, "capacity_factor": 2.0}, {"routing_skew": 1.5}),
+        "the capacity factor sets the load of experts",
+    ),
+    (TOY, {"dp": 16}, {"cp_exchange": "all-gather"}, "cp is 1"),
+    (TOY, {"dp": 16}, {"recompute": "none"}, "attention is fused"),
+    (TOY, {"dp": 16}, {"recompute_every": 2}, "recompute is selective"),
+    (TOY, {"dp": 16}, {"reshard": False}, "zero is 1"),
+    (TOY, {"dp": 16, "reshard": False}, {"zero": 2}, "without resharding it acts as ZeRO-1"),
+    (TOY, {"dp": 16}, {"schedule": "interleaved"}, OF_1F1B),
+    (TOY, {"dp": 8, "pp": 2}, {"schedule": "interleaved"}, OF_1F1B),
+    (TOY, {"dp": 16}, {"stage_layers": (8,)}, "pp is 1"),
+    (TOY, {"dp": 8, "pp": 2}, {"stage_layers": (4, 4)}, "layers are divided so by default"),
+    (TOY, {"dp": 16}, {"sequence_parallel": False}, "tp is 1"),
+    (TOY, {"dp": 16}, {"sample_tokens": 1024}, "a sample fills its sequence"),
+    (TOY, {"dp": 16}, {"order": ("pp", "tp", "cp", "dp")}, NO_ORDER),
+    (
+        *(TOY, {"dp": 8, "tp": 2}, {"order": ("pp", "tp", "dp", "cp")}),
+        f"tp and dp keep their order, and {NO_ORDER}",
+    ),
+    (TOY, {"dp": 16, "overlap": "dp"}, {"overlap": "all"}, "tp, pp and ep are 1"),
+    (TOY, {"dp": 16}, {"bucket_bytes": 10**6}, "overlap is none"),
+    (
+        *(TOY, {"dp": 16, "zero": 3, "overlap": "dp"}, {"bucket_bytes": 10**6}),
+        "under ZeRO-3 each layer is a bucket",
+    ),
+    (TOY, {"tp": 4, "pp": 4, "overlap": "dp"}, {"bucket_bytes": 10**6}, "dp and cp are 1"),
+]
+WITH_EFFECT: list[tuple[Model, dict[str, Any], dict[str, Any]]] = [
+    (SPARSE, {"dp": 8, "tp": 2, "ep": 4}, {"etp": 1}),
+    (SPARSE, {"dp": 16, "ep": 4}, {"routing_skew": 1.5}),
+    (TOY, {"dp": 8, "cp": 2}, {"cp_exchange": "all-gather"}),
+    (TOY, {"dp": 16, "attention": "unfused"}, {"recompute": "none"}),
+    (TOY, {"dp": 16, "recompute": "full"}, {"recompute_every": 2}),
+    (TOY, {"dp": 16, "zero": 3}, {"reshard": False}),
+    (TOY, {"dp": 16, "reshard": False}, {"zero": 3}),
+    (TOY, {"dp": 16}, {"schedule": "gpipe"}),
+    (TOY, {"dp": 16}, {"schedule": "zero-bubble"}),
+    (TOY, {"dp": 8, "pp": 2}, {"schedule": "zero-bubble"}),
+    (TOY, {"dp": 8, "pp": 2}, {"stage_layers": (5, 3)}),
+    (TOY, {"dp": 8, "tp": 2}, {"sequence_parallel": False}),
+    (TOY, {"dp": 16}, {"sample_tokens": 256}),
+    (TOY, {"tp": 2, "cp": 2, "dp": 2, "pp": 2}, {"order": ("pp", "cp", "dp", "tp")}),
+    (TOY, {"dp": 8, "tp": 2, "overlap": "dp"}, {"overlap": "all"}),
+    (TOY, {"dp": 16, "overlap": "dp"}, {"overlap": "none"}),
+    (TOY, {"dp": 16, "overlap": "dp"}, {"bucket_bytes": 10**6}),
+]
+MEASURED = ("build_s", "simulate_s", "peak_rss_bytes")
+VARIED: dict[str, tuple[Any, ...]] = {
+    "vpp": (1, 2),
+    "microbatch": (1, 2),
+    "zero": (0, 1, 2, 3),
+    "reshard": (True, False),
+    "sequence_parallel": (True, False),
+    "schedule": schedule_names(),
+    "recompute": ("none", "selective", "full"),
+    "recompute_every": (1, 2, 3),
+    "precision": ("bf16", "fp8"),
+    "overlap": ("none", "dp", "all"),
+    "attention": ("fused", "unfused"),
+    "order": (ORDER, ("pp", "tp", "cp", "dp"), ("tp", "cp", "pp", "dp"), ("dp", "tp", "cp", "pp")),
+    "cp_exchange": ("ring", "all-gather"),
+    "routing_skew": (1.0, 1.5),
+    "capacity_factor": (0.0, 1.25),
+    "bucket_bytes": (0, 10**6, 10**8),
+    "lora_rank": (0, 8),
+    "train_only": ("", "attention", "mlp"),
+    "etp": (0, 1, 2),
+}
+"""Values of the fields of random plans."""
+RANDOM_PLANS = 50
+
+
+def results(model: Model, how: ParallelPlan) -> dict[str, Any]:
+    """Results of a step on sixteen chips, without its inputs and what was measured of the run."""
+    step = iteration(model, sixteen(), how, allow_oversized=True)
+    # A remark on a faster neighbour names the fields in which that plan differs.
+    left_out = ("plan", "without_effect", "remarks", *MEASURED)
+    return {name: value for name, value in document(step, "fast").items() if name not in left_out}
+
+
+@pytest.mark.parametrize(("model", "base", "idle", "reason"), EACH)
+def test_a_field_that_changes_nothing_is_named_with_the_reason(
+    model: Model, base: dict[str, Any], idle: dict[str, Any], reason: str
+) -> None:
+    before, after = plan(**base), plan(**{**base, **idle})
+    (name,) = idle
+    assert idle_fields(after, model)[name] == reason
+    assert name not in idle_fields(before, model)
+    assert results(model, after) == results(model, before)
+
+
+@pytest.mark.parametrize(("model", "base", "change"), WITH_EFFECT)
+def test_a_field_that_changes_the_step_is_not_named(
+    model: Model, base: dict[str, Any], change: dict[str, Any]
+) -> None:
+    before, after = plan(**base), plan(**{**base, **change})
+    assert not change.keys() & idle_fields(after, model)
+    assert results(model, after) != results(model, before)
+
+
+def test_every_field_of_a_plan_has_a_case() -> None:
+    """All others always change the step, or are refused where they cannot."""
+    always = {
+        *("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq"),
+        *("precision", "fp8_recipe", "attention", "ranks_per_chip", "capacity_factor"),
+        *("routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only", "runtime"),
+        "framework",  # tested by itself, as what it changes depends on the chip
+        "optimizer",
+    }
+    named = {name for _, _, idle, _ in EACH for name in idle}
+    assert named == {name for _, _, change in WITH_EFFECT for name in change}
+    assert named | always == set(PLAN_FIELDS)
+    assert not named & always
+
+
+def test_what_a_framework_gives_is_not_named() -> None:
+    """Fields that nobody stated are no options, whatever they would change."""
+    assert complete({"framework": "torchtitan"}, TOY, sixteen()).reshard
+    piped = complete({"framework": "torchtitan", "pp": 2, "zero": 1}, TOY, sixteen())
+    assert not piped.reshard
+    assert idle_fields(piped, TOY) == {}
+    assert "reshard" in idle_fields(replace(piped, assumed=()), TOY)
+
+
+@pytest.mark.slow
+def test_no_random_plan_names_a_field_that_changes_it() -> None:
+    rng, named = random.Random(0), 0
+    for model, how in _random_plans(rng):
+        for name in idle_fields(how, model):
+            try:
+                usual = results(model, replace(how, **{name: getattr(DEFAULTS, name)}))
+            except InputError:  # the default contradicts another field
+                continue
+            named += 1
+            assert results(model, how) == usual, (name, how)
+    assert named > RANDOM_PLANS
+
+
+def _random_plans(rng: random.Random) -> list[tuple[Model, ParallelPlan]]:
+    """Plans of sixteen ranks that can be simulated."""
+    drawn: list[tuple[Model, ParallelPlan]] = []
+    while len(drawn) < RANDOM_PLANS:
+        model = rng.choice((TOY, SPARSE))
+        tp, cp, pp = rng.choice((1, 1, 2, 4)), rng.choice((1, 1, 2)), rng.choice((1, 1, 2))
+        ep, dp = rng.choice((1, 2, 4)) if model is SPARSE else 1, 16 // (tp * cp * pp)
+        changes = {
+            name: rng.choice(values) for name, values in VARIED.items() if rng.random() < 0.35
+        }
+        try:
+            how = plan(tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, **changes)
+            results(model, how)
+        except InputError:
+            continue
+        drawn.append((model, how))
+    return drawn
+
+
+def test_a_field_is_idle_in_a_search_if_it_is_in_every_plan() -> None:
+    fused = ParallelPlan(recompute="none", cp_exchange="all-gather")
+    unfused = replace(fused, attention="unfused")
+    assert set(idle_fields_in_all([fused, fused], TOY)) == {"cp_exchange", "recompute"}
+    assert set(idle_fields_in_all([unfused, fused], TOY)) == {"cp_exchange"}

@@ -1,8 +1,11 @@
-"""Programs: placement, pipeline order, folding and lowering, to the picosecond."""
+"""Programs: placement, order of passes, what is folded and shared, and their events."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Hashable
+from dataclasses import fields, replace
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,24 +13,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster_sim.collectives.duration import duration
 from cluster_sim.collectives.duration.duration import geometries
+from cluster_sim.schedule.table import JOIN
 from cluster_sim.trace.trace import Trace, run
 from tests.support.bubbles import bubble_fraction, zero_bubble_s
 from tests.support.conservation import violations
 from tests.support.examples import examples
 from tests.support.toy_training import LATENT, SPARSE, TOY, exchange_ps, plan, sixteen, toy_program
+from topologies.arrays import MULTIPLIER, IntArray, distinct_rows
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from topologies.shapes.basic import Axis, Torus
+from topologies.shapes.scale_out import ScaleOut
 from workloads.models.model import Model
 from workloads.training.execution.lower import lower
-from workloads.training.layers.steps import CC_DP, ENGINE, stream_kinds
+from workloads.training.iteration import iteration
+from workloads.training.layers import layer as layer_module
+from workloads.training.layers.steps import CC_DP, ENGINE, RankShapes, stream_kinds
+from workloads.training.plan import placement
 from workloads.training.plan.placement import place
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.registry import pipeline_schedule
-from workloads.training.plan.stages import check_model
+from workloads.training.plan.stages import check_model, edge_share, layer_share
+from workloads.training.program import fold as fold_module
+from workloads.training.program import stage as stage_module
 from workloads.training.program.breakdown import breakdown
-from workloads.training.program.fold import fold
-from workloads.training.program.groups import group_of
+from workloads.training.program.fold import _refined, equal_ranks, fold
+from workloads.training.program.groups import GroupCosts, SharedParts
+from workloads.training.program.program import Exchange, Program, program
 
 
 def ends(trace: Trace, rank: int) -> list[int]:
@@ -130,13 +147,6 @@ def test_a_bad_rank_order_is_refused(chips: list[int], message: str) -> None:
         place(plan(tp=4, dp=4), sixteen(), chips)
 
 
-def test_a_bad_rank_order_costs() -> None:
-    how, scattered = plan(tp=4, dp=4), [0, 5, 10, 15, 1, 6, 11, 12, 2, 7, 8, 13, 3, 4, 9, 14]
-    good = run(lower(toy_program(how, sixteen())))
-    bad = run(lower(toy_program(how, sixteen(), chips=scattered)))
-    assert bad.total_ps > good.total_ps
-
-
 CASES = [
     ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}),
     ("trn2.48xlarge", {"tp": 2, "pp": 4, "dp": 2, "overlap": "all", "schedule": "gpipe"}),
@@ -164,12 +174,13 @@ SPARSE_CASES = [
 ]
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize(
-    ("machine", "changes", "model"),
+    ("machine", "changes", "model", "shuffled"),
     [
-        *((*case, replace(TOY, tied_embeddings=True)) for case in CASES),
-        *((*case, model) for case in SPARSE_CASES for model in (SPARSE, LATENT)),
+        *((*case, replace(TOY, tied_embeddings=True), False) for case in CASES),
+        *((*case, replace(TOY, tied_embeddings=True), True) for case in CASES[::3]),
+        *((*case, SPARSE, True) for case in SPARSE_CASES),
+        *((*case, LATENT, False) for case in SPARSE_CASES),
     ],
 )
 def test_folded_is_unfolded_to_the_picosecond(
@@ -191,21 +202,6 @@ def test_folded_is_unfolded_to_the_picosecond(
     assert folded.frame()["count"].max() == few.count.max()
 
 
-def test_equal_ranks_are_equal() -> None:
-    whole = toy_program(plan(tp=2, pp=2, dp=4, overlap="all"), sixteen())
-    trace = run(lower(whole))
-    for stage in (0, 1):
-        same = [ends(trace, rank) for rank in np.flatnonzero(whole.stage == stage).tolist()]
-        assert all(one == same[0] for one in same)
-
-
-def test_both_engines_and_the_laws_of_conservation() -> None:
-    table = lower(fold(toy_program(plan(tp=4, pp=2, dp=2, overlap="all"), sixteen())))
-    fast, slow = run(table), run(table, engine="reference")
-    assert fast.times.end_ps.tolist() == slow.times.end_ps.tolist()
-    assert violations(slow) == []
-
-
 @pytest.mark.parametrize("changes", [{"vpp": 5, "pp": 2, "dp": 8}, {"pp": 10}])
 def test_first_and_last_chunk_may_hold_the_embedding_and_the_output_alone(
     changes: dict[str, Any],
@@ -220,28 +216,6 @@ def test_first_and_last_chunk_may_hold_the_embedding_and_the_output_alone(
     assert violations(slow) == []
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-@pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 8), (8, 8)])
-def test_bubble_is_the_closed_form(schedule: str, pp: int, microbatches: int) -> None:
-    """Stages of equal work and transfers of a picosecond leave (p − 1) / m of the work idle."""
-    whole = fold(toy_program(plan(pp=pp, schedule=schedule, global_batch=microbatches), sixteen()))
-    steps = np.array([step.name for step in whole.steps])
-    work = np.char.startswith(steps.astype(str), "attention") * 10**9
-    talks = [replace(one, duration_ps=np.ones_like(one.duration_ps)) for one in whole.exchanges]
-    trace = run(lower(replace(whole, step_ps=np.maximum(work, 1), exchanges=tuple(talks))))
-    on_stage = [whole.step_ps[stream.ops.step] for stream in whole.streams]
-    assert len(on_stage) == pp
-    busy = microbatches * TOY.layers // pp * _layer_ps(whole, work)
-    assert trace.total_ps / busy - 1 == pytest.approx(bubble_fraction(pp, microbatches), abs=1e-5)
-
-
-def _layer_ps(whole: Any, work: Any) -> int:
-    """Work of one layer on one microbatch, forward and back."""
-    ops = whole.streams[0].ops
-    layer = int(ops.layer[ops.layer >= 0][0])
-    return int(work[ops.step[(ops.layer == layer) & (ops.microbatch == 0)]].sum())
-
-
 def test_streams_keep_program_order_and_gradients_are_awaited() -> None:
     whole = fold(toy_program(plan(tp=4, dp=4, overlap="all"), sixteen()))
     frame = run(lower(whole)).frame()
@@ -254,14 +228,6 @@ def test_streams_keep_program_order_and_gradients_are_awaited() -> None:
     for layer, end in zip(gathered["layer"], gathered["end_ps"], strict=True):
         used = ops[(ops["layer"] == layer) & (ops["microbatch"] == 0) & (ops["what"] != "dp")]
         assert used.start_ps.min() >= end
-
-
-def test_overlap_hides_what_runs_beside_compute() -> None:
-    times = [
-        run(lower(fold(toy_program(plan(tp=4, dp=4, overlap=kind), sixteen())))).total_ps
-        for kind in ("none", "dp", "all")
-    ]
-    assert times[0] > times[1] > times[2]
 
 
 def test_communication_is_timed_on_the_chips_that_do_it() -> None:
@@ -285,9 +251,392 @@ def test_resources_are_those_of_the_chips() -> None:
     assert (ENGINE, CC_DP) == (0, 2)
 
 
-def test_groups_that_ascend_are_those_that_sorting_names():
-    where = cluster("trn2.48xlarge:2")
-    for chips in ([3], [0, 4, 8], [1, 2, 17], [4, 0, 8], [0, 0, 1, 1], [5, 5]):
-        group = group_of(where, np.array(chips))
-        assert group.chips.tolist() == list(dict.fromkeys(chips))
-        assert group.ranks_per_chip == len(chips) // len(set(chips))
+FOLDED: tuple[dict[str, Any], ...] = (
+    {"tp": 4, "pp": 2, "dp": 2, "overlap": "dp"},
+    {"tp": 2, "pp": 4, "dp": 2, "zero": 1},
+    {"tp": 2, "cp": 2, "dp": 4},
+    {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 1},
+)
+
+
+def numbered(kinds: list[Hashable]) -> list[int]:
+    """Kinds by order of first appearance."""
+    seen: dict[Hashable, int] = {}
+    return [seen.setdefault(kind, len(seen)) for kind in kinds]
+
+
+def told_plainly(program: Program) -> list[int]:
+    """Refine stages by what each rank takes part in until nothing is split any more."""
+    classes = numbered(program.stage.tolist())
+    while True:
+        parts: list[list[Hashable]] = [[one] for one in classes]
+        for number, exchange in enumerate(program.exchanges):
+            for group in range(len(exchange.members)):
+                _tell(parts, classes, number, exchange, group)
+        finer = numbered([tuple(one) for one in parts])
+        if max(finer) == max(classes):
+            return classes
+        classes = finer
+
+
+def _tell(
+    parts: list[list[Hashable]], classes: list[int], number: int, exchange: Exchange, group: int
+) -> None:
+    members, roles = exchange.members[group].tolist(), exchange.role.tolist()
+    kind = exchange.kind[group]
+    cost = (exchange.duration_ps[kind].tobytes(), exchange.draws.size_bytes[kind].tobytes())
+    met = frozenset((role, classes[member]) for role, member in zip(roles, members, strict=True))
+    for role, member in zip(roles, members, strict=True):
+        parts[member].append((number, role, cost, met))
+
+
+@pytest.mark.parametrize("stated", FOLDED, ids=str)
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+def test_equal_ranks(stated: dict[str, Any], shuffled: bool) -> None:
+    model = SPARSE if "ep" in stated else TOY
+    for seed in range(3):
+        chips = np.random.default_rng(seed).permutation(16) if shuffled else None
+        program = toy_program(plan(**stated), sixteen(), model, chips=chips)
+        classes = equal_ranks(program)
+        assert classes.tolist() == told_plainly(program)
+        folded = fold(program)
+        assert folded.rank.tolist() == np.unique(classes, return_index=True)[1].tolist()
+        assert folded.count.tolist() == np.bincount(classes).tolist()
+
+
+@pytest.mark.parametrize("stated", FOLDED, ids=str)
+def test_a_rank_kept_apart_is_folded_again(stated: dict[str, Any]) -> None:
+    program = toy_program(plan(**stated), sixteen(), SPARSE if "ep" in stated else TOY)
+    once, again = fold(program), fold(fold(program, apart=np.array([3])))
+    assert again.count.tolist() == once.count.tolist()
+    assert again.stage.tolist() == once.stage.tolist()
+
+
+def test_pipelines_that_cross_switches_anywhere_take_few_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = cluster("trn2.48xlarge:64")
+    order = np.random.default_rng(0).permutation(63)
+    chips = np.add.outer(16 * order, np.arange(16)).ravel()
+    stated = plan(tp=16, pp=7, dp=9, order=("tp", "cp", "pp", "dp"))
+    program = toy_program(stated, servers, chips=chips)
+    rows: list[int] = []
+    monkeypatch.setattr(
+        fold_module,
+        "_refined",
+        lambda classes, *more: rows.append(len(classes)) or _refined(classes, *more),
+    )
+    classes = equal_ranks(program)
+    assert classes.tolist() == told_plainly(program)
+    assert 14 <= classes.max() + 1 < len(program)
+    assert len(rows) <= 5 * len(program.exchanges)
+
+
+@pytest.mark.parametrize("stated", FOLDED, ids=str)
+def test_a_group_of_one_row_needs_no_joins(stated: dict[str, Any]) -> None:
+    """Groups of which the one row is named twice have joins, and the same times."""
+    folded = fold(toy_program(plan(**stated), sixteen(), SPARSE if "ep" in stated else TOY))
+    twice = replace(folded, exchanges=tuple(_named_twice(each) for each in folded.exchanges))
+    few, more = run(lower(folded)), run(lower(twice))
+    ops = len(few.schedule.kind[few.schedule.kind != JOIN])
+    assert ops == len(more.schedule.kind[more.schedule.kind != JOIN])
+    assert len(few) < len(more)
+    for name in ("ready_ps", "start_ps", "end_ps"):
+        times = getattr(few.times, name)[:ops], getattr(more.times, name)[:ops]
+        np.testing.assert_array_equal(*times)
+    assert breakdown(few).mean_s() == breakdown(more).mean_s()
+
+
+def _named_twice(exchange: Exchange) -> Exchange:
+    if exchange.members.shape[1] > 1:
+        return exchange
+    twice = [0, 0]
+    return replace(exchange, members=exchange.members[:, twice], role=exchange.role[twice])
+
+
+def test_distinct_rows() -> None:
+    rows = np.random.default_rng(0).integers(0, 3, (50, 2))
+    for sample in (rows, rows[:1], np.tile(rows[:1], (5, 1)), rows[:0]):
+        first, which = distinct_rows(sample)
+        np.testing.assert_array_equal(sample[first][which], sample)
+        assert sample[first].tolist() == [
+            list(row) for row in dict.fromkeys(map(tuple, sample.tolist()))
+        ]
+
+
+def test_rows_with_equal_polynomials_are_told_apart() -> None:
+    rows = np.array([[MULTIPLIER, 0], [0, 1], [MULTIPLIER, 0], [0, 3]])
+    first, which = distinct_rows(rows)
+    assert first.tolist() == [0, 1, 3]
+    assert which.tolist() == [0, 1, 0, 2]
+
+
+OTHER_AXES = ("tp", "cp", "pp", "dp")
+SHARING: tuple[dict[str, Any], ...] = (
+    {"tp": 2, "pp": 2, "dp": 2, "overlap": "dp"},
+    {"tp": 2, "pp": 2, "dp": 2, "overlap": "dp", "order": OTHER_AXES},
+    {"tp": 2, "pp": 2, "dp": 2, "overlap": "dp", "global_batch": 24},
+    {"tp": 2, "pp": 2, "dp": 2, "overlap": "dp", "global_batch": 2},
+    {"tp": 2, "pp": 2, "dp": 2, "schedule": "zero-bubble", "overlap": "all"},
+    {"pp": 4, "vpp": 2, "schedule": "interleaved", "dp": 2, "zero": 2},
+    {"tp": 2, "cp": 2, "dp": 4, "zero": 3},
+    {"tp": 4, "pp": 2, "dp": 4, "ranks_per_chip": 2},
+    {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 1, "recompute": "full"},
+)
+
+
+def built(how: ParallelPlan, shared: SharedParts | None = None) -> Program:
+    where = sixteen()
+    model = SPARSE if how.ep > 1 else TOY
+    shapes = RankShapes(model, how, where.chip, shipped_catalogue())
+    return program(shapes, place(how, where), shared=shared)
+
+
+def test_programs_that_share_parts_are_the_same() -> None:
+    shared = SharedParts()
+    for changes in (*SHARING, *SHARING):
+        alone, sharing = built(plan(**changes)), built(plan(**changes), shared)
+        assert alone.steps == sharing.steps
+        for pair in zip(alone.streams, sharing.streams, strict=True):
+            for column in ("step", "back", "layer", "microbatch"):
+                np.testing.assert_equal(*(getattr(stream.ops, column) for stream in pair))
+            for column in ("src", "dst", "contends"):
+                np.testing.assert_equal(*(getattr(stream, column) for stream in pair))
+        for one, other in zip(alone.exchanges, sharing.exchanges, strict=True):
+            for field in fields(one):
+                np.testing.assert_equal(getattr(one, field.name), getattr(other, field.name))
+
+
+def test_a_framework_with_another_collective_library_keeps_its_costs(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text("title: ours\nruntimes: [nccl]\nnumbers: {nccl-tuner.trees: none}\n")
+    machine, shared = cluster("dgx-h100:16"), SharedParts()
+    how = plan(dp=128, zero=0, global_batch=128, overlap="none")
+    plans = [how, replace(how, framework=str(file))]
+    alone = [iteration(TOY, machine, each).time_s for each in plans]
+    sharing = [iteration(TOY, machine, each, shared=shared).time_s for each in plans]
+    assert sharing == alone
+    assert alone[0] < alone[1]
+
+
+@pytest.mark.parametrize(("degrees", "count"), [({"pp": 2}, 6), ({"pp": 4}, 9), ({"pp": 8}, 9)])
+def test_passes_are_laid_out_once_for_stages_that_differ_in_the_numbers_of_layers(
+    degrees: dict[str, int], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid_out = []
+    lay_out = stage_module.StagePasses._ops
+
+    def counted(self: Any, *parts: Any, **steps: Any) -> Any:
+        laid_out.append(steps)
+        return lay_out(self, *parts, **steps)
+
+    monkeypatch.setattr(stage_module.StagePasses, "_ops", counted)
+    built(plan(tp=2, overlap="dp", **degrees))
+    # Forward and backward passes of the first stage, the last and those between, and the last
+    # backward passes, whose gradients leave.
+    assert len(laid_out) == count
+
+
+@pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
+def test_steps_of_a_layer_depend_on_the_fields_that_they_are_remembered_by(model: Model) -> None:
+    """Any field but those of the key changes nothing, so that one layer stands for all."""
+    changes: dict[str, dict[str, Any]] = {
+        "pp": {"pp": 2, "global_batch": 64},
+        "dp": {"dp": 16, "global_batch": 64},
+        "vpp": {"pp": 2, "vpp": 2, "schedule": "interleaved"},
+        "stage_layers": {"pp": 2, "stage_layers": (3, 5)},
+    }
+    alone = {"global_batch": 32, "zero": 2, "reshard": False, "schedule": "zero-bubble"}
+    alone |= {"order": OTHER_AXES, "bucket_bytes": 10**6, "recompute_every": 2}
+    alone |= {"runtime": "eager", "framework": "axlearn", "optimizer": "muon"}
+    changes |= {name: {name: value} for name, value in alone.items()}
+    assert set(PLAN_FIELDS) == {*layer_module.LAYER_FIELDS, *changes}
+    apart = {"ep": 4, "etp": 1} if model.experts else {}
+    for usual in ({"tp": 2}, {"tp": 2, "recompute": "full"}, {"tp": 2, "overlap": "all"}):
+        base = {"dp": 8, "global_batch": 16, **apart, **usual}
+        steps = remembered_by_nothing(model, plan(**base))
+        for change in changes.values():
+            assert remembered_by_nothing(model, plan(**{**base, **change})) == steps
+
+
+def remembered_by_nothing(model: Model, how: ParallelPlan) -> list[Any]:
+    """Steps of layers forward and backward, made anew."""
+    layer_module._forward.cache_clear()
+    layer_module._backward.cache_clear()
+    shapes = RankShapes(model, how, "trn2", shipped_catalogue())
+    moe = model.experts is not None
+    return [layer_module.forward(shapes, moe=moe), layer_module.backward(shapes, moe=moe)]
+
+
+def test_ranks_of_one_chip_write_what_they_exchange_and_read_it() -> None:
+    """A GPU, for which no copy within a chip is stated."""
+    where = cluster("dgx-h100")
+    rate = shipped_catalogue().value("h100", "hbm_bandwidth")
+    for size_bytes in (2**20, 2**30):
+        taken_ps = exchange_ps(where, np.array([3, 3]), "all-reduce", size_bytes)
+        assert taken_ps == pytest.approx(2 * size_bytes / rate * 1e12, abs=1)
+
+
+@pytest.mark.parametrize("order", [("tp", "cp", "dp", "pp"), ("dp", "pp", "tp", "cp")])
+def test_groups_cost_as_much_as_if_each_were_timed_alone(
+    order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of four chips, of which three are under a switch: groups differ by their switches."""
+    shape = Torus((Axis("Y", 2, 64 * 10**9, 300_000), Axis("X", 2, 128 * 10**9, 300_000)))
+    fabric = ScaleOut("efa", 25 * 10**9, 15 * 10**6, 4, 10**11, Fraction(3), (0, 10**6, 10**7))
+    where = Cluster("small racks", shape, "trn2", 8, fabric, 4, catalogue=shipped_catalogue())
+    how = plan(tp=4, pp=4, dp=2, order=order)
+    shapes, placed = RankShapes(TOY, how, "trn2", shipped_catalogue()), place(how, where)
+    shared = program(shapes, placed).exchanges
+
+    def each_alone(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
+        every = np.arange(len(chips))
+        return every, every
+
+    monkeypatch.setattr(placement, "geometries", each_alone)
+    monkeypatch.setattr(GroupCosts, "place_key", lambda self, chips: chips.tobytes())
+    monkeypatch.setattr(duration, "places", lambda cluster, chips: chips)
+    kinds = []
+    for one, alone in zip(shared, program(shapes, placed).exchanges, strict=True):
+        np.testing.assert_equal(one.duration_ps[one.kind], alone.duration_ps[alone.kind])
+        np.testing.assert_equal(one.draws.size_bytes[one.kind], alone.draws.size_bytes[alone.kind])
+        kinds.append((len(one.duration_ps), len(alone.duration_ps)))
+    assert any(1 < few < many for few, many in kinds), kinds
+
+
+WORK = 10**9
+
+
+def idle_and_work(**changes: Any) -> tuple[int, int]:
+    """Idle time and work of the longest stage when only attention's output product takes time.
+
+    Forward and both halves of the backward pass then take one unit a layer, transfers a picosecond.
+    """
+    folded = fold(toy_program(plan(**changes), sixteen()))
+    names = np.array([step.name for step in folded.steps]).astype(str)
+    units = np.char.startswith(names, "attention.out") * WORK
+    talks = [replace(one, duration_ps=np.ones_like(one.duration_ps)) for one in folded.exchanges]
+    folded = replace(folded, step_ps=np.maximum(units, 1), exchanges=tuple(talks))
+    busy = max(int(folded.step_ps[stream.ops.step].sum()) for stream in folded.streams)
+    return run(lower(folded)).total_ps - busy, busy
+
+
+@pytest.mark.parametrize("overlap", ["none", "all"])
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vpp", "microbatches"),
+    [
+        ("gpipe", 4, 1, 8), ("1f1b", 2, 1, 4), ("1f1b", 8, 1, 8),
+        ("interleaved", 2, 2, 4), ("interleaved", 4, 2, 8), ("interleaved", 2, 4, 6),
+    ],
+)  # fmt: skip
+def test_bubbles_are_the_closed_form(
+    schedule: str, pp: int, vpp: int, microbatches: int, overlap: str
+) -> None:
+    """Stages of equal work leave (p − 1) / (v m) of the work idle."""
+    idle, busy = idle_and_work(
+        schedule=schedule, pp=pp, vpp=vpp, global_batch=microbatches, overlap=overlap
+    )
+    assert idle / busy == pytest.approx(bubble_fraction(pp, microbatches, vpp), abs=1e-4)
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 8), (8, 8)])
+def test_the_zero_bubble(pp: int, microbatches: int) -> None:
+    how = {"pp": pp, "global_batch": microbatches, "schedule": "zero-bubble", "overlap": "all"}
+    layers = TOY.layers // pp * WORK
+    idle, busy = idle_and_work(**how)
+    assert idle / busy == pytest.approx(zero_bubble_s(pp, layers, layers, layers) / busy, abs=1e-4)
+    usual = idle_and_work(**{**how, "schedule": "1f1b"})
+    assert idle < usual[0] / 2.9
+
+
+def test_stages_of_unequal_length_wait_for_the_longest() -> None:
+    even = idle_and_work(pp=2, global_batch=8)
+    uneven = idle_and_work(pp=2, global_batch=8, stage_layers=(6, 2))
+    assert uneven[1] == pytest.approx(1.5 * even[1], rel=1e-4)
+
+
+def test_fully_sharded_parameters_are_gathered_beside_the_layer_before() -> None:
+    folded = fold(toy_program(plan(dp=16, zero=3, overlap="dp"), sixteen()))
+    frame = run(lower(folded)).frame()
+    ops = frame[(frame["kind"] != "join") & (frame["microbatch"] == 2)]
+    names = ops["name"].astype(str)
+    gathers = ops[names == "parameters.bucket"]
+    assert len(gathers) == 2 * TOY.layers
+    compute = ops[(ops["what"] == "compute") & (ops["layer"] >= 0)]
+    starts = compute.groupby("layer", observed=True)["start_ps"]
+    for layer, start, end in zip(
+        gathers["layer"], gathers["start_ps"], gathers["end_ps"], strict=True
+    ):
+        used = compute[(compute["layer"] == layer) & (compute["start_ps"] >= start)]
+        assert used["start_ps"].min() >= end
+    forward = gathers.head(TOY.layers).set_index("layer")["start_ps"]
+    assert forward[5] >= starts.min()[3]
+    assert len(ops[names == "gradients.bucket"]) == TOY.layers + 1
+
+
+PIPELINES: list[dict[str, Any]] = [
+    {},
+    {"pp": 4},
+    {"pp": 2, "vpp": 2},
+    {"pp": 4, "schedule": "zero-bubble"},
+    {"pp": 4, "schedule": "gpipe"},
+]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=str)
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_bytes_of_replicas_are_those_of_the_zero_paper(zero: int, pipeline: Any) -> None:
+    """Ψ gradients and Ψ parameters an iteration; ZeRO-3 gathers parameters twice a microbatch."""
+    how, model = plan(dp=4, zero=zero, overlap="dp", **pipeline), replace(TOY, vocab=4)
+    program = toy_program(how, sixteen(), model)
+    sent = {"gradients": 0, "parameters": 0}
+    for number in np.concatenate([stream.ops.step for stream in program.streams]).tolist():
+        kind = program.steps[number].name.split(".")[0]
+        if kind in sent:
+            sent[kind] += program.steps[number].size_bytes
+    layers = TOY.layers * 2 * 8 if zero == 3 else TOY.layers
+    per_layer = {"gradients": 4, "parameters": 2}
+    each = layer_share(model, how).total
+    edges = sum(edge_share(model, how, stage) for stage in {0, how.pp - 1})
+    passes = 8 if zero >= 2 else 1
+    assert sent["gradients"] == per_layer["gradients"] * passes * (TOY.layers * each + edges)
+    gathers = layers * each + edges * (8 if zero == 3 else 1)
+    assert sent["parameters"] == per_layer["parameters"] * gathers * (zero > 0)
+
+
+def test_what_is_not_dropped_is_gathered_and_reduced_once() -> None:
+    """PyTorch's FSDP does this across a pipeline: ZeRO-3 is then ZeRO-1, in time and memory."""
+    kept, usual = (
+        iteration(TOY, sixteen(), plan(pp=4, dp=4, overlap="dp", recompute="none", **one))
+        for one in ({"zero": 3, "reshard": False}, {"zero": 1})
+    )
+    assert kept.iteration_s == usual.iteration_s
+    assert kept.memory == usual.memory
+    dropped = iteration(TOY, sixteen(), plan(pp=4, dp=4, overlap="dp", zero=3))
+    assert dropped.iteration_s > kept.iteration_s
+    assert dropped.memory.weights == kept.memory.weights // 4
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_gradients_leave_in_buckets_of_whole_layers(zero: int) -> None:
+    """Two buckets of three leave two of eight layers, and the edges."""
+    how = plan(dp=16, zero=zero, overlap="dp", global_batch=32)
+    each, edges = layer_share(TOY, how).total, edge_share(TOY, how, 0)
+    program = toy_program(replace(how, bucket_bytes=4 * 3 * each - 3), sixteen())
+    ops = program.streams[0].ops
+    names = np.array([step.name for step in program.steps])[ops.step]
+    sizes = np.array([step.size_bytes for step in program.steps])[ops.step]
+    reduced = names == "gradients.bucket"
+    assert sizes[reduced].tolist() == [4 * (3 * each), 4 * (3 * each), 4 * (2 * each + edges)]
+    gathered = names == "parameters.bucket"
+    assert ops.layer[gathered].tolist() == [0, 3, 6] * zero
+    assert sizes[gathered].tolist() == [2 * 3 * each, 2 * 3 * each, 2 * 2 * each] * zero
+    before = [ops.layer[:at].max(initial=-1) for at in np.flatnonzero(reduced)]
+    last = [ops.layer[:at][ops.layer[:at] >= 0][-1] for at in np.flatnonzero(reduced)]
+    assert before == [7] * 3
+    assert last == [5, 2, 0]
+
+
+def test_a_transfer_is_a_permute_of_two() -> None:
+    ring = cluster("ring:4", bandwidth="100GB/s", latency="1us")
+    assert exchange_ps(ring, np.array([0, 1]), "send", 10**8) == 10**9 + 10**6

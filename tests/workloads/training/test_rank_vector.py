@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from cluster_sim.schedule.table import ScheduleError
 from cluster_sim.trace.trace import run
-from tests.support.toy_training import LATENT, SPARSE, plan, sixteen, toy_program
+from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution.jitter import (
@@ -28,26 +28,15 @@ from workloads.training.execution.jitter import (
     normal_quantiles,
 )
 from workloads.training.execution.lower import lower
-from workloads.training.execution.rank_vector import cover, evaluate, evaluation
+from workloads.training.execution.rank_vector import evaluate, evaluation
 from workloads.training.execution.rank_vector import nodes as nodes_module
-from workloads.training.execution.rank_vector.cover import IGNORE, Cover, new_cover
-from workloads.training.execution.rank_vector.nodes import (
-    ALL,
-    ASIDE,
-    CLOSE,
-    SUMMED,
-    nodes,
-    unions,
-    wait_part,
-)
-from workloads.training.execution.rank_vector.run import Tape
-from workloads.training.program.breakdown import ORDER, breakdown, overlapped_s
+from workloads.training.execution.rank_vector.cover import Cover, new_cover
+from workloads.training.program.breakdown import breakdown, overlapped_s
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program
 
 CALM = Disturbance()
 NOISY = Disturbance(0.05, seed=3)
-SLOW = Disturbance(stragglers=((3, 1.5),))
 WILD = Disturbance(0.2, seed=5, stragglers=((0, 1.2), (9, 3.0)))
 DEGREES = ({"tp": 4, "pp": 2, "dp": 2}, {"tp": 2, "pp": 4, "dp": 2}, {"pp": 4, "dp": 4})
 
@@ -66,25 +55,14 @@ def agree(program: Program, how: Disturbance) -> None:
     assert vector.ops == int((schedule.resource >= 0).sum())
 
 
-@pytest.mark.parametrize("how", [CALM, NOISY, WILD], ids=["undisturbed", "noisy", "wild"])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
-def test_rank_vector_has_the_times_of_the_engine(
-    how: Disturbance, schedule: str, overlap: str
-) -> None:
-    for zero, degrees in zip((0, 1, 1), DEGREES, strict=True):
-        stated: dict[str, Any] = {"schedule": schedule, "overlap": overlap, "zero": zero}
-        agree(toy_program(plan(**degrees, **stated), sixteen()), how)
-
-
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputation(recompute: str) -> None:
-    program = toy_program(plan(tp=4, dp=4, recompute=recompute), sixteen())
-    for how in (CALM, NOISY, SLOW):
-        agree(program, how)
-
-
-OTHER_KINDS: tuple[dict[str, Any], ...] = (
+PLANS: tuple[dict[str, Any], ...] = (
+    *(
+        {"schedule": schedule, "overlap": overlap, "zero": zero, **degrees}
+        for schedule in ("gpipe", "1f1b")
+        for overlap in ("none", "dp", "all")
+        for zero, degrees in zip((0, 1, 1), DEGREES, strict=True)
+    ),
+    {"tp": 4, "dp": 4, "recompute": "full"},
     {"pp": 4, "dp": 4, "vpp": 2, "schedule": "interleaved"},
     {"tp": 4, "pp": 2, "dp": 2, "vpp": 2, "schedule": "interleaved", "overlap": "all"},
     {"pp": 4, "dp": 4, "schedule": "zero-bubble", "overlap": "dp"},
@@ -94,29 +72,28 @@ OTHER_KINDS: tuple[dict[str, Any], ...] = (
     {"pp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
     {"tp": 2, "pp": 2, "vpp": 2, "dp": 4, "zero": 3, "overlap": "all"},
 )
-
-
-@pytest.mark.parametrize("stated", OTHER_KINDS, ids=str)
-def test_other_kinds_of_plan(stated: dict[str, Any]) -> None:
-    for how in (CALM, WILD):
-        agree(toy_program(plan(**stated), sixteen()), how)
-
-
-EXPERTS: tuple[dict[str, Any], ...] = (
-    {"dp": 16, "ep": 8, "overlap": "dp"},
-    {"tp": 4, "dp": 4, "ep": 4, "etp": 1, "zero": 1, "overlap": "dp"},
-    {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 2, "overlap": "all"},
-    {"tp": 2, "cp": 2, "dp": 4, "ep": 4, "zero": 2},
-    {"pp": 2, "dp": 8, "ep": 2, "routing_skew": 1.5, "vpp": 2, "schedule": "interleaved"},
+DUALPIPE: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
+EXPERTS: tuple[tuple[dict[str, Any], Model], ...] = (
+    ({"dp": 16, "ep": 8, "overlap": "dp"}, LATENT),
+    ({"tp": 4, "dp": 4, "ep": 4, "etp": 1, "zero": 1, "overlap": "dp"}, SPARSE),
+    ({"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 2, "overlap": "all"}, LATENT),
+    ({"tp": 2, "cp": 2, "dp": 4, "ep": 4, "zero": 2}, SPARSE),
+    ({"pp": 2, "dp": 8, "ep": 2, "routing_skew": 1.5, "vpp": 2, "schedule": "interleaved"}, LATENT),
+    *(
+        ({**DUALPIPE, **degrees, "overlap": overlap, "global_batch": 10 * degrees["dp"]}, SPARSE)
+        for overlap in ("none", "dp", "all")
+        for degrees in ({"dp": 4, "ep": 4}, {"dp": 2, "tp": 2, "ep": 2})
+    ),
 )
 
 
-@pytest.mark.parametrize("model", [SPARSE, LATENT], ids=["sparse", "latent"])
-@pytest.mark.parametrize("stated", EXPERTS, ids=str)
-def test_experts(stated: dict[str, Any], model: Model) -> None:
+@pytest.mark.parametrize(
+    ("stated", "model"), [*((stated, TOY) for stated in PLANS), *EXPERTS], ids=str
+)
+def test_rank_vector_has_the_times_of_the_engine(stated: dict[str, Any], model: Model) -> None:
     program = toy_program(plan(**stated), sixteen(), model)
-    assert any(exchange.axis == "ep" for exchange in program.exchanges)
-    for how in (CALM, WILD):
+    assert any(one.axis == "ep" for one in program.exchanges) == ("ep" in stated)
+    for how in (CALM, NOISY, WILD):
         agree(program, how)
 
 
@@ -166,30 +143,6 @@ def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.Mon
     assert max(rooms) > room
 
 
-def test_only_blocks_whose_gaps_do_not_fit_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room that one block needed is kept for those behind it, and none before it runs again."""
-    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 2)
-    monkeypatch.setattr(evaluation, "ROOM", 1)
-    monkeypatch.setattr(cover, "SIDES", 1)
-    followed: list[tuple[int, int]] = []
-    original = evaluation.Machine.carry_out
-
-    def noted(self: evaluation.Machine, tape: Tape, part: tuple[int, int], *rest: Any) -> None:
-        if rest[0].notes.question.mode == IGNORE:
-            followed.append((rest[-1][0], rest[0].notes.cover.gap_start.shape[0]))
-        original(self, tape, part, *rest)
-
-    monkeypatch.setattr(evaluation.Machine, "carry_out", noted)
-    program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
-    evaluate(program, CALM, threads=1)
-    assert followed == sorted(followed)
-    rooms = sorted({room for _, room in followed})
-    assert rooms == [2**power for power in range(len(rooms))]
-    assert len(rooms) > 1
-    assert len(followed) == nodes_module.layout(program).blocks + len(rooms) - 1
-
-
 def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
     monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
@@ -202,79 +155,6 @@ def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for parts in steps.values():
         assert [done for done, _ in parts] == sorted(done for done, _ in parts)
         assert parts[-1][0] == parts[-1][1] > 1
-
-
-def test_categories_in_a_row_are_summed() -> None:
-    """Kernels and tensor parallelism wait for each other; with overlap they run side by side."""
-    compute, tp, dp = (list(ORDER).index(name) for name in ("compute", "exposed_tp", "exposed_dp"))
-    for overlap, followed in (("dp", False), ("all", True)):
-        toy = toy_program(plan(tp=4, dp=4, overlap=overlap), sixteen())
-        groups = unions(nodes(toy))
-        assert groups.first[compute] == SUMMED
-        assert (groups.first[tp] != SUMMED) == followed
-        assert groups.first[dp] == ALL
-
-
-@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
-def test_parts_of_a_chain_follow_each_other(overlap: str) -> None:
-    """A part of a chain never starts before the one before it ends, on any rank."""
-    program = toy_program(plan(tp=4, pp=2, dp=2, overlap=overlap), sixteen())
-    graph = nodes(program)
-    times = run(disturb(lower(program), program, WILD)).times
-    place = unions(graph).place
-    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
-    first_op = np.cumsum(length) - length
-    begin, end = graph.run_ptr[:-1], graph.run_ptr[1:] - 1
-    for row, stage in enumerate(program.stage.tolist()):
-        on = np.flatnonzero((graph.stage == stage) & (place != ASIDE))
-        starts = times.start_ps[first_op[row] + graph.run_op[begin[on]]]
-        ends = times.end_ps[first_op[row] + graph.run_op[end[on]]]
-        assert (starts[1:] >= ends[:-1]).all()
-        close = place[on[1:]] == CLOSE
-        assert (starts[1:] == ends[:-1])[close].all()
-    part_node = np.repeat(np.arange(len(graph.exchange)), np.diff(graph.part_ptr))
-    assert (place[graph.exchange[part_node] < 0] != ASIDE).all()
-
-
-def test_no_instruction_comes_before_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks of the last stage are in blocks that the order of start does not look at."""
-    monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
-    program = toy_program(plan(tp=4, pp=2, dp=2, overlap="dp", zero=1), sixteen())
-    graph = nodes(program)
-    vector = evaluation.Machine(program, graph, WILD, 1)
-    evaluation.meet(vector)
-    turn = np.argsort(vector.in_order())
-    part_turn = np.repeat(turn, np.diff(graph.part_ptr))
-    waiting = np.repeat(np.arange(len(graph.stage)), np.diff(graph.wait_ptr))
-    assert (part_turn[wait_part(graph)] < part_turn[waiting]).all()
-
-
-def test_folded_is_unfolded() -> None:
-    program = toy_program(plan(tp=4, pp=2, dp=2, overlap="all", zero=1), sixteen())
-    folded, whole = evaluate(fold(program)), evaluate(program)
-    assert folded.total_ps == whole.total_ps
-    some, every = folded.ranks.frame(), whole.ranks.frame()
-    assert some["count"].sum() == 16
-    kept = every.loc[some.index]
-    pd.testing.assert_frame_equal(some.drop(columns="count"), kept.drop(columns="count"))
-
-
-def test_a_folded_program_is_not_disturbed() -> None:
-    with pytest.raises(ScheduleError, match="folded"):
-        evaluate(fold(toy_program(plan(dp=4), sixteen())), NOISY)
-
-
-def test_same_seed_same_times() -> None:
-    program = toy_program(plan(tp=4, dp=2), sixteen())
-    times = [evaluate(program, Disturbance(0.05, seed)).total_ps for seed in (1, 1, 2)]
-    assert times[0] == times[1] != times[2]
-
-
-def test_a_straggler_slows_everybody_and_is_blamed() -> None:
-    vector = evaluate(toy_program(plan(tp=4), sixteen()), Disturbance(stragglers=((0, 2.0),)))
-    assert vector.ranks.frame().loc[0, "straggler_ps"] == 0
-    assert (vector.ranks.frame().loc[[1, 2, 3], "straggler_ps"] > 0).all()
 
 
 def test_jitter_has_its_spread_and_no_bias() -> None:
@@ -304,24 +184,20 @@ def test_nothing_lasts_less_than_a_picosecond() -> None:
     assert times.min() == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("17", "straggler '17' is no RANK:FACTOR; write 17:1.25."),
-        ("3:0.5", "straggler 3:0.5: the factor is outside 1 to 1000; 1.2 makes"),
-    ],
-)
-def test_wrong_stragglers(text: str, says: str) -> None:
-    with pytest.raises(InputError) as caught:
-        disturbance(0.0, 0, [text])
-    assert says in str(caught.value)
-
-
-def test_wrong_jitter_and_rank() -> None:
+def test_what_is_no_disturbance_is_refused() -> None:
+    toy = toy_program(plan(tp=4), sixteen())
+    with pytest.raises(InputError, match=r"straggler '17' is no RANK:FACTOR; write 17:1\.25\."):
+        disturbance(0.0, 0, ["17"])
+    with pytest.raises(
+        InputError, match=r"straggler 3:0\.5: the factor is outside 1 to 1000; 1\.2"
+    ):
+        disturbance(0.0, 0, ["3:0.5"])
     with pytest.raises(InputError, match=r"outside 0 to 0\.25"):
         Disturbance(0.5)
     with pytest.raises(InputError, match="straggler 99 is no rank of the plan: ranks are 0 to 3"):
-        evaluate(toy_program(plan(tp=4), sixteen()), Disturbance(stragglers=((99, 2.0),)))
+        evaluate(toy, Disturbance(stragglers=((99, 2.0),)))
+    with pytest.raises(ScheduleError, match="folded"):
+        evaluate(fold(toy), NOISY)
 
 
 def test_the_table_of_jittered_times_is_what_each_draw_gives() -> None:

@@ -9,18 +9,37 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.toy_training import TOY, in_flight, plan, sixteen
+from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import visited
+from tests.support.toy_training import SPARSE, plan, sixteen, toy_program
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.search.candidates import candidates
+from workloads.search.estimate import estimate
 from workloads.training.iteration import iteration
-from workloads.training.memory.memory import layer_activations, memory
+from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held, passes
-from workloads.training.plan.schedules.registry import all_schedules, schedule_names
-from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT, PipelineSchedule
+from workloads.training.plan.schedules.registry import (
+    all_schedules,
+    pipeline_schedule,
+    schedule_names,
+)
+from workloads.training.plan.schedules.schedule import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    PipelineSchedule,
+    in_order,
+)
+from workloads.training.plan.stages import chunk_layers, end_stages
+from workloads.training.program.groups import routed_ps
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-pipeline-schedule.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -87,56 +106,10 @@ def test_many_microbatches_hold_what_the_last_round_adds(
     assert short == whole
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), EVERY)
-@pytest.mark.parametrize(
-    ("zero", "recompute"), [(0, "none"), (1, "selective"), (2, "full"), (3, "full")]
-)
-def test_memory_is_what_a_counted_run_holds(
-    schedule: PipelineSchedule, chunks: int, zero: int, recompute: str
-) -> None:
-    """Activations alive in the simulated trace, and parameters of the layers that it computes."""
-    how = ParallelPlan(
-        pp=2, dp=2, tp=2, vpp=chunks, global_batch=10, seq=64, zero=zero, schedule=schedule.name,
-        recompute=recompute, ranks_per_chip=1,
-    )  # fmt: skip
-    model = replace(TOY, layers=2 * max(2, chunks))
-    step = iteration(model, sixteen(), how, partial=True, allow_oversized=True, folded=False)
-    frame = step.trace.frame()
-    compute = frame[(frame.what == "compute") & (frame.microbatch >= 0)]
-    each = layer_activations(model, how)
-    for stage in range(how.pp):
-        mine = compute[
-            (compute.stage == stage)
-            & (compute["rank"] == compute["rank"][compute.stage == stage].min())
-        ]
-        layers = mine[mine.layer >= 0].groupby(["microbatch", "layer"])
-        spans = layers.agg(begin=("start_s", "min"), end=("end_s", "max"))
-        begins, ends = spans.begin.to_numpy(), spans.end.to_numpy()
-        alive = max(int(((begins <= at) & (ends > at)).sum()) for at in begins)
-        kept = memory(model, how, stage, sixteen().catalogue, sixteen().chip)
-        per_stage = model.layers // how.pp
-        assert alive <= in_flight(how, stage) * per_stage // chunks
-        assert alive > (in_flight(how, stage) - 1) * per_stage // chunks
-        assert kept.activations >= alive * each
-    replicas = how.dp
-    whole = memory(model, replace(how, zero=0), 0, sixteen().catalogue, sixteen().chip)
-    parts = memory(model, how, 0, sixteen().catalogue, sixteen().chip)
-    for name, level in (("optimizer", 1), ("gradients", 2), ("weights", 3)):
-        divided = replicas if how.sharding >= level else 1
-        assert getattr(parts, name) == -(-getattr(whole, name) // divided)
-
-
 def test_a_schedule_that_leaves_out_a_pass_is_refused() -> None:
-    from workloads.training.plan.schedules.schedule import FORWARD, in_order
-
     lame = PipelineSchedule("lame", "lame", lambda pp, s, m, c: in_order([(FORWARD, 0, 0)]))
     with pytest.raises(ValueError, match="lame: stage 0 of 2 does not take each of 2 microbatches"):
         passes(lame, 2, 0, 2)
-
-
-def test_an_unknown_schedule_is_refused_with_the_list() -> None:
-    with pytest.raises(InputError, match=r"it must be one of gpipe, 1f1b, .*Did you mean 1f1b"):
-        plan(schedule="1f1c")
 
 
 def test_no_schedule_is_compared_by_name_elsewhere() -> None:
@@ -176,29 +149,13 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> str:
     return ADD.format(folder=str(folder))
 
 
-def python(text: str) -> str:
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def command(added: str, line: str) -> str:
-    call = "from experiments.cli.main import run\nsys.exit(run(sys.argv[1].split()))"
-    words = [sys.executable, "-c", added + call, line]
+def ran(code: str, *lines: str) -> str:
+    """What a process with the added schedule prints: of code, then of some commands."""
+    call = "from experiments.cli.main import run\nfor line in sys.argv[1:]: run(line.split())"
+    words = [sys.executable, "-c", f"{code}\n{call}", *lines]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_the_page_shows_what_its_code_prints(added: str) -> None:
-    *_, shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    _, second = BLOCK.findall(PAGE.read_text())
-    assert python(added + second) == shown
-
-
-def test_help_lists_the_added_schedule(added: str) -> None:
-    words = command(added, "train --help").split()
-    assert "batched-warm-up" in [word.strip(",;") for word in words]
 
 
 TRAIN = (
@@ -206,16 +163,21 @@ TRAIN = (
 )
 
 
-def test_train_runs_the_added_schedule_with_its_own_memory(added: str) -> None:
+def test_the_page_shows_what_its_code_prints_and_train_runs_it(added: str) -> None:
     """The last stage, which needs most memory, holds three microbatches where 1F1B holds one."""
-    ours, usual = (
-        json.loads(command(added, f"{TRAIN} --schedule {name}"))
-        for name in ("batched-warm-up", "1f1b")
-    )
+    *_, shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    _, second = BLOCK.findall(PAGE.read_text())
+    lines = [f"{TRAIN} --schedule {name}" for name in ("batched-warm-up", "1f1b")]
+    printed = ran(added + second, *lines, "train --help")
+    assert printed.startswith(shown)
+    documents = printed.removeprefix(shown)
+    ours, after = json.JSONDecoder().raw_decode(documents)
+    usual, after = json.JSONDecoder().raw_decode(documents[after:].lstrip())[0], documents[after:]
     held = [one["memory_bytes"]["activations"] for one in (ours, usual)]
     assert ours["plan"]["schedule"] == "batched-warm-up"
     assert held[0] == 3 * held[1]
     assert ours["iteration_s"] == pytest.approx(usual["iteration_s"], rel=0.02)
+    assert "batched-warm-up" in [word.strip(",;") for word in after.split()]
 
 
 @pytest.mark.slow
@@ -224,12 +186,123 @@ def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Pat
         "plan --model gpt2 --cluster trn2.48xlarge --global-batch 64 --seq 512 --tp 4 --pp 4 "
         f"--top 2 --finalists 2 --schedule batched-warm-up --json --out {tmp_path / 'run'}"
     )
-    document = json.loads(command(added, line))
+    document = json.loads(ran(added, line))
     assert {row["schedule"] for row in document["rows"]} == {"batched-warm-up"}
     assert abs(document["rows"][0]["estimate_error"]) < 0.05
     assert (tmp_path / "run" / "pareto.svg").read_text().count("batched warm-up") >= 1
 
 
-def test_numbers_of_passes_are_whole() -> None:
-    for one, chunks in EVERY:
-        assert all(column.dtype == np.int64 for column in passes(one, 2, 0, 3, chunks))
+HOW: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
+WIDE = {"ep": 16, "dp": 16, "seq": 1024, "zero": 1, "global_batch": 16}
+
+
+def routed(**changes: Any) -> ParallelPlan:
+    # DeepEP routes and sends fewer bytes by itself.
+    return ParallelPlan(**{"framework": "megatron-core:alltoall", **WIDE, **changes})
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4, 8])
+def test_most_passes_are_pairs_and_few_microbatches_have_none(pp: int) -> None:
+    """The steady state of a stage holds two pairs a microbatch; see the steps of the source."""
+    how = pipeline_schedule("dualpipe")
+    for stage in range(pp):
+        order = passes(how, pp, stage, 5 * pp, 2)
+        pair = (order.phase[:-1] == 0) & (order.phase[1:] == 1)
+        pair &= order.chunk[:-1] != order.chunk[1:]
+        steady = 3 * pp + stage + 1
+        assert pair.sum() == 2 * steady + (pp - 1 - stage)
+        few = passes(how, pp, stage, 2 * pp - 1, 2)
+        assert few.phase.tolist()[: 4 * pp - 2] == [0] * (4 * pp - 2)
+
+
+def test_the_model_goes_there_and_back() -> None:
+    how = plan(**HOW)
+    held = [[chunk.tolist() for chunk in chunk_layers(SPARSE, how, stage)] for stage in range(4)]
+    assert held == [[[0], [7]], [[1], [6]], [[2], [5]], [[3], [4]]]
+    assert end_stages(how) == (0, 0)
+    first, last = (memory(SPARSE, how, s, sixteen().catalogue, "trn2") for s in (0, 3))
+    ends = 2 * SPARSE.vocab * SPARSE.hidden * 2  # embedding and output layer in two bytes
+    dense = memory(SPARSE, replace(how, pp=1, vpp=1), 0, sixteen().catalogue, "trn2")
+    assert first.weights > last.weights - ends > 0
+    assert dense.weights < 4 * first.weights
+
+
+def test_every_kernel_of_a_pair_is_done_once_and_waits_for_its_own_pass() -> None:
+    """The same kernels as of the plain order; gradients of weights after those of inputs."""
+    how = plan(**HOW, dp=4, ep=4, global_batch=40)
+    beside = toy_program(how, sixteen(), SPARSE)
+    for stage, stream in enumerate(beside.streams):
+        ops = stream.ops
+        assert (ops.back >= 0).all()
+        assert (ops.back <= np.arange(len(ops))).all()
+        names = np.array([beside.steps[number].name for number in ops.step.tolist()])
+        for layer in np.concatenate(chunk_layers(SPARSE, how, stage)).tolist():
+            for microbatch in range(10):
+                of_pass = (ops.layer == layer) & (ops.microbatch == microbatch)
+                done = names[of_pass].tolist()
+                assert done.count("attention.core") == done.count("attention.core.data") == 1
+                assert done.index("attention.qkv") < done.index("attention.out.data")
+                assert done.index("attention.qkv.data") < done.index("attention.qkv.weight")
+
+
+def test_the_search_knows_what_paired_passes_hide() -> None:
+    machine, model = cluster("dgx-h100:4"), replace(SPARSE, layers=16)
+    how: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 2, "dp": 16, "ep": 16}
+    plan = ParallelPlan(**how, microbatch=8, global_batch=16 * 128, seq=4096)
+    seconds = estimate(model, machine, [plan])[0]
+    assert seconds == pytest.approx(iteration(model, machine, plan).iteration_s, rel=0.12)
+
+
+def test_a_token_is_sent_to_each_server_once() -> None:
+    machine = cluster("dgx-h100:2")
+    group = Group(machine, np.arange(16), 1)
+    size = 2**28
+    across = Group(machine, np.array([0, 8]), 1)
+    within = Group(machine, np.arange(8), 1)
+    crossing = round(visited(2, 8) * size / 8)
+    expected = max(
+        duration_ps(CollectiveCall("all-to-all", across, crossing)),
+        duration_ps(CollectiveCall("all-to-all", within, size)),
+    )
+    assert routed_ps(group, 2, 8, size) == expected
+    assert expected < duration_ps(CollectiveCall("all-to-all", group, size))
+
+
+def test_routing_and_fp8_shorten_exchanges_and_memory() -> None:
+    machine = cluster("dgx-h100:2")
+    steps = {
+        name: iteration(SPARSE, machine, routed(**how))
+        for name, how in {
+            "plain": {},
+            "routed": {"routed_nodes": 1},
+            "fp8": {"fp8_exchange": True},
+        }.items()
+    }
+    ep = {name: step.breakdown_s["exposed_ep"] for name, step in steps.items()}
+    assert ep["routed"] < 0.8 * ep["plain"]
+    assert 0.7 * ep["plain"] < ep["fp8"] < 0.9 * ep["plain"]  # one way of two is halved
+    assert steps["fp8"].memory.activations < steps["plain"].memory.activations
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"routed_nodes": 3}, "ep 16 lies on 2. Use at most 2"),
+        ({"routed_nodes": 1, "ep": 8}, "ep 8 lies within one. Use --routed-nodes 0"),
+        ({"routed_nodes": 1, "level": "chunk"}, "--level chunk writes out a copy for each expert"),
+        ({"routed_nodes": 1, "level": "flow"}, "--level flow writes out a copy for each expert"),
+    ],
+)
+def test_options_that_a_plan_cannot_have_are_refused(changes: dict[str, Any], message: str) -> None:
+    level = changes.pop("level", "collective")
+    with pytest.raises(InputError, match=message):
+        iteration(SPARSE, cluster("dgx-h100:2"), routed(**changes), level=level)
+
+
+def test_the_search_leaves_out_plans_without_such_servers() -> None:
+    machine = cluster("dgx-h100:2")
+    possible = candidates(SPARSE, machine, 64, stated={"routed_nodes": 2, "seq": 1024})
+    assert {one.routed_nodes for one in possible.plans} == {2}
+    assert min(one.ep for one in possible.plans) > 1
+    with pytest.raises(InputError, match="ep 8 lies within one"):
+        candidates(SPARSE, machine, 64, stated={"routed_nodes": 2, "ep": 8, "tp": 1, "pp": 1})

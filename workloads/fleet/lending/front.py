@@ -18,7 +18,7 @@ import pandas as pd
 from topologies import display
 from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import CLUSTER_REMEDY, FILES, GRAPHS, as_cluster
+from topologies.clusters.names import CLUSTER_REMEDY, FILES, as_cluster
 from topologies.errors import InputError, shown
 from topologies.files.reading import read_text
 from topologies.options import described
@@ -313,7 +313,7 @@ EACH_KIND = (
 
 def check_one_kind(cluster: Cluster | str) -> None:
     """Refuse the names of several kinds, or of regions."""
-    is_file = isinstance(cluster, str) and cluster.endswith((*FILES, *GRAPHS))
+    is_file = isinstance(cluster, str) and cluster.endswith(FILES)
     if isinstance(cluster, str) and not is_file and {*cluster} & {*",+@"}:
         raise InputError(f"cluster {shown(repr(cluster))}: {EACH_KIND}.")
 

@@ -122,11 +122,6 @@ def _recomputed(value: Any, plan: Mapping[str, Any]) -> str:
     return "none" if value == "selective" and plan["attention"] == "fused" else str(value)
 
 
-def _in_layers(value: Any, plan: Mapping[str, Any]) -> str:
-    """Word of torchtitan, whose ``selective`` recomputes every other layer."""
-    return "selective" if plan["recompute_every"] > 1 else _recomputed(value, plan)
-
-
 def _modules(value: Any, plan: Mapping[str, Any]) -> list[str] | None:
     """Names of NxD's modules that have adapters."""
     if not plan["lora_rank"]:
@@ -283,7 +278,12 @@ TITAN: Mapping[str, Key] = {
     "training.batch_size": Key("microbatch", _local_batch),
     "training.global_batch_size": whole("global_batch", unset="-1"),
     "training.seq_len": whole("seq"),
-    "activation_checkpoint.mode": choice("recompute", RECOMPUTE)._replace(write=_in_layers),
+    "activation_checkpoint.mode": choice("recompute", RECOMPUTE)._replace(
+        # Its ``selective`` recomputes every other layer.
+        write=lambda value, plan: (
+            "selective" if plan["recompute_every"] > 1 else _recomputed(value, plan)
+        )
+    ),
     "model.converters": Key(
         "precision",
         lambda value, _all: "fp8" if any("float8" in str(name) for name in list(value)) else None,

@@ -11,7 +11,7 @@ from typing import Literal
 from topologies import display
 from topologies.arguments import fitting
 from topologies.errors import EXCERPT, InputError, excerpt, suggestion
-from topologies.options import setting
+from topologies.options import documented, setting
 from workloads.kernels.precision import CASTS, TRAINING
 from workloads.training.plan.schedules.registry import (
     DEFAULT,
@@ -120,103 +120,11 @@ def nearest(degree: int, size: int, heads: int = 1) -> int:
     return min(fitting, key=lambda d: abs(d - degree))
 
 
+@documented
 @fitting("Plan")
 @dataclass(frozen=True)
 class ParallelPlan:
     """Plan of a training step: degrees of parallelism, pipeline, memory savings and overlap.
-
-    Attributes
-    ----------
-    tp, pp, dp, cp : int
-        Tensor-, pipeline-, data- and context-parallel degree; their product is the number of ranks.
-    ep, etp : int
-        Expert-parallel degree and tensor-parallel degree of experts, which divide the tp · cp · dp
-        ranks of a stage anew. An etp of 0 means that experts are divided as ``tp`` divides the
-        rest.
-    vpp : int
-        Model chunks of one pipeline stage.
-    microbatch : int
-        Sequences that one rank works on at once.
-    global_batch : int
-        Sequences of one optimizer step.
-    seq : int
-        Tokens of a sequence.
-    sample_tokens : int
-        Tokens of each of the samples that are packed into a sequence, among which alone attention
-        looks; for samples of unlike lengths, the sum of their squares over their sum. 0 for
-        sequences of one sample.
-    zero : int
-        States that are sharded over dp and cp: 0 none, 1 the optimizer's state, 2 also gradients,
-        3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after.
-    reshard : bool
-        Under ZeRO-2 and 3, whether a rank keeps only its shard after each pass. If not, gradients
-        and parameters stay whole over a step, as in PyTorch's FSDP across a pipeline.
-    sequence_parallel : bool
-        Whether norms and residuals are split along the sequence over tp (arXiv 2205.05198).
-    schedule : str
-        Name of a pipeline schedule, see :mod:`workloads.training.plan.schedules`.
-    recompute : {"none", "selective", "full"}
-        Activations that the backward pass computes again instead of keeping them: with
-        ``selective`` those of the attention core, with ``full`` those of whole layers.
-    recompute_every : int
-        Under full recomputation, every N-th layer is computed again: 1 for all layers, 2 for every
-        second layer, which FSDP calls selective.
-    precision : {"bf16", "fp8", "mxfp8", "mxfp4"}
-        Precision of the inputs of the layers' matrix products, and of the weights and activations
-        that are gathered for these products.
-    fp8_recipe : {"tensorwise", "rowwise", "blockwise"}
-        Values that share a scale in fp8. Inputs with scales of rows or blocks are gathered in bf16
-        and cast for each product, see :data:`workloads.kernels.precision.CASTS`.
-    overlap : {"none", "dp", "all"}
-        Communication that runs beside compute: none; gradients and parameters, as PyTorch's data
-        parallelism does by default; or also tensor, expert and pipeline parallelism where data
-        dependencies allow it.
-    attention : {"fused", "unfused"}
-        One attention kernel that stores no scores, or a kernel for each of its steps.
-    ranks_per_chip : int
-        Ranks (logical cores) of one chip.
-    order : tuple of str
-        Axes, from the one along which rank numbers change fastest to the slowest.
-    cp_exchange : {"ring", "all-gather"}
-        Exchange of keys and values between the ranks of a sequence: passed round a ring beside
-        attention (arXiv 2310.01889), or gathered before it (arXiv 2407.21783, section 3.3.2).
-    routing_skew : float
-        Tokens that the busiest expert-parallel rank receives, over the mean of all such ranks.
-    capacity_factor : float
-        Capacity of each expert over the mean number of its tokens. Tokens beyond it are dropped;
-        capacity that no token fills is computed all the same (GShard, arXiv 2006.16668). 0 sets no
-        limit.
-    routed_nodes : int
-        Largest number of servers that the experts of a token lie on; the token is sent once to
-        each. 0 sends a copy to each of its experts, wherever they are.
-    fp8_exchange : bool
-        Whether tokens, and gradients of outputs, travel to experts in fp8; results come back in
-        bf16 (arXiv 2412.19437, section 3.3.3).
-    stage_layers : tuple of int
-        Layers of each chunk in order of the model. Empty divides them as evenly as possible.
-    bucket_bytes : int
-        Smallest size of a bucket, the gradients that are reduced together beside the backward pass
-        [B]; 0 for the training library's default, see
-        :func:`workloads.training.layers.replicas.bucket_parameters`.
-    lora_rank : int
-        Rank of the adapters that are trained beside frozen weights; 0 trains the weights.
-    lora_on : {"all", "attention"}
-        Matrix products that have adapters.
-    train_only : {"", "attention", "mlp", "output"}
-        The only part of the model that is trained; empty for the whole model.
-    optimizer : {"adamw", "muon", "adafactor", "sgd"}
-        Muon orthogonalizes the update of every matrix of a layer and leaves embedding and output
-        layer to AdamW.
-    runtime : {"compiled", "eager", "xla"}
-        Unit in which a Trainium host issues work: whole microbatches, single operations, or
-        programs of torch-xla.
-    framework : str
-        Training stack, and its settings after a colon, as
-        :func:`workloads.training.frameworks.framework.framework` reads it; empty for the usual one
-        of the chip and the kind of plan.
-    assumed : tuple of str
-        Fields that nobody stated, whose values are usual ones. Plans that differ in nothing else
-        are equal.
 
     Raises
     ------
@@ -228,12 +136,19 @@ class ParallelPlan:
     >>> plan = ParallelPlan(tp=8, pp=2, dp=4, global_batch=64)
     >>> plan, plan.ranks
     (Plan(tp=8, pp=2, dp=4, global_batch=64), 64)
+
+    Attributes
+    ----------
+    assumed : tuple of str
+        Fields that nobody stated, whose values are usual ones. Plans that differ in nothing else
+        are equal.
     """
 
     tp: int = setting(1, "Tensor-parallel degree")
     pp: int = setting(1, "Pipeline-parallel degree: number of stages")
     dp: int = setting(1, "Data-parallel degree", default="fills the cluster")
     cp: int = setting(1, "Context-parallel degree")
+    # Experts divide the tp · cp · dp ranks of a stage anew.
     ep: int = setting(1, "Expert-parallel degree")
     etp: int = setting(0, "Tensor-parallel degree of experts", default="that of --tp")
     vpp: int = setting(1, "Model chunks of a pipeline stage")
@@ -244,16 +159,19 @@ class ParallelPlan:
         1, "Sequences of one optimizer step, tokens over seq", default="16 microbatches a rank"
     )
     seq: int = setting(4096, "Tokens of a sequence", default="4096, or all of the model's")
+    # For samples of unlike lengths, the sum of their squares over their sum
     sample_tokens: int = setting(
         0,
         "Tokens of each sample packed into a sequence; attention stays within a sample",
         default="one sample a sequence",
     )
+    # arXiv 1910.02054; stages count over dp and cp, and stage 3 gathers parameters for each pass.
     zero: int = setting(
         1,
         "ZeRO stage: 1 shards the optimizer state, 2 gradients as well, 3 parameters as well",
         choices=CHOICES["zero"],
     )
+    # Otherwise both stay whole over a step, as in PyTorch's FSDP across a pipeline.
     reshard: bool = setting(
         True, "Shard parameters and gradients again after each pass (ZeRO-2 and 3)"
     )
@@ -263,6 +181,7 @@ class ParallelPlan:
         default="on where --tp divides the sequence",
     )
     schedule: str = setting(DEFAULT, "Pipeline schedule", choices=schedule_names)
+    # ``selective``: those of the core of attention; ``full``: those of whole layers
     recompute: Recompute = setting(
         "selective", "Activations to recompute", choices=CHOICES["recompute"]
     )
@@ -271,6 +190,8 @@ class ParallelPlan:
     fp8_recipe: str = setting(
         "tensorwise", "Granularity of scales in fp8", choices=CHOICES["fp8_recipe"]
     )
+    # ``dp``: gradients and parameters, as in PyTorch's data parallelism; ``all``: also what tensor,
+    # expert and pipeline parallelism exchange, where data dependencies allow it
     overlap: Overlap = setting(
         "dp", "Communication that overlaps compute", choices=CHOICES["overlap"]
     )
@@ -279,10 +200,13 @@ class ParallelPlan:
     order: tuple[str, ...] = setting(
         ORDER, "Axes from the fastest-changing rank number to the slowest", kind=str
     )
+    # Passed round a ring beside attention (arXiv 2310.01889), or gathered before it (arXiv
+    # 2407.21783, section 3.3.2)
     cp_exchange: CpExchange = setting(
         "ring", "Exchange of keys and values", choices=CHOICES["cp_exchange"]
     )
     routing_skew: float = setting(1.0, "Tokens of the busiest expert-parallel rank over the mean")
+    # Tokens beyond it are dropped (GShard, arXiv 2006.16668).
     capacity_factor: float = setting(
         0.0,
         "Capacity of each expert over its mean number of tokens; empty slots are computed too",

@@ -46,16 +46,9 @@ def layer_counts(layers: int, chunks: int) -> tuple[int, ...]:
 
 def chunk_layers(model: Model, plan: ParallelPlan, stage: int) -> list[IntArray]:
     """Return the layer numbers of each chunk of a stage."""
-    counts = _counts(model, plan)
-    chunks = [plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)]
-    return list(_layer_numbers(counts, tuple(chunks)))
-
-
-@lru_cache(maxsize=4096)
-def _layer_numbers(counts: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[IntArray, ...]:
-    """Layer numbers of some chunks; ``counts`` has the number of layers of every chunk."""
-    end = np.cumsum(counts)
-    return tuple(np.arange(end[chunk] - counts[chunk], end[chunk]) for chunk in chunks)
+    first = first_layers(model, plan)
+    chunks = (plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp))
+    return [np.arange(first[chunk], first[chunk + 1]) for chunk in chunks]
 
 
 def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
@@ -285,12 +278,8 @@ def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
 
 def stage_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     """Parameters that a rank of a stage holds."""
-    shares = [
-        Share(count * weights.dense, count * weights.experts)
-        for count, weights in zip(
-            stage_kinds(model, plan, stage), kind_shares(model, plan), strict=True
-        )
-    ]
+    held = zip(stage_kinds(model, plan, stage), kind_shares(model, plan), strict=True)
+    shares = [Share(count * each.dense, count * each.experts) for count, each in held]
     return total([*shares, Share(edge_share(model, plan, stage), 0)])
 
 
@@ -406,14 +395,7 @@ def _check_divides(name: str, degree: int, what: str, size: int, model: Model) -
 
 
 def check_runtime(plan: ParallelPlan, cluster: Cluster) -> None:
-    """Refuse a Trainium runtime on a machine of another chip, whose steps it would not change.
-
-    >>> from topologies.clusters.names import cluster
-    >>> check_runtime(ParallelPlan(runtime="xla"), cluster("dgx-h100"))
-    Traceback (most recent call last):
-    topologies.errors.InputError: runtime 'xla' is a way to issue work to Trainium, and dgx-h100 \
-has h100. Leave --runtime out.
-    """
+    """Refuse a Trainium runtime on a machine of another chip, whose steps it would not change."""
     if plan.runtime != RUNTIME and not chip_family(cluster.chip, cluster.catalogue).is_neuron:
         raise InputError(
             f"runtime {plan.runtime!r} is a way to issue work to Trainium, and {cluster.name} has "

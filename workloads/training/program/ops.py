@@ -85,12 +85,8 @@ def join(parts: Sequence[Ops]) -> Ops:
     kept = [part for part in parts if len(part.step)]
     if len(kept) < 2:
         return kept[0] if kept else EMPTY
-    return Ops(
-        np.concatenate([part.step for part in kept]),
-        np.concatenate([part.back for part in kept]),
-        np.concatenate([part.layer for part in kept]),
-        np.concatenate([part.microbatch for part in kept]),
-    )
+    columns = ("step", "back", "layer", "microbatch")
+    return Ops(*(np.concatenate([getattr(part, name) for part in kept]) for name in columns))
 
 
 def sequence(blocks: Sequence[Ops], which: IntArray, microbatch: IntArray) -> Ops:

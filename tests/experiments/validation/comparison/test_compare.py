@@ -14,6 +14,7 @@ from experiments.validation.comparison import (
     condensed,
     coverage,
     error,
+    is_mixed,
     prediction_of,
     residuals,
     summary,
@@ -25,7 +26,13 @@ from experiments.validation.predictions.collectives import predict as predict_co
 from experiments.validation.reading.rows import Outcome, infeasible, unsupported
 from tests.support.validation_rows import COLLECTIVES, rows_of
 from topologies.errors import InputError
-from workloads.confidence.kinds import FIRST_TOKEN, FIRST_TOKEN_EXPERTS, SERVING, SERVING_EXPERTS
+from workloads.confidence.kinds import (
+    EXCHANGE,
+    FIRST_TOKEN,
+    FIRST_TOKEN_EXPERTS,
+    SERVING,
+    SERVING_EXPERTS,
+)
 
 
 def test_errors_and_their_summary_are_exact():
@@ -166,12 +173,26 @@ def test_a_field_that_a_row_leaves_out_counts_as_what_it_stands_for(name, more):
         ({"quantity": "tpot_s", "model": "mixtral-8x7b"}, SERVING_EXPERTS),
         ({"quantity": "ttft_s", "model": "mixtral-8x7b"}, FIRST_TOKEN_EXPERTS),
         ({"quantity": "kernel_s", "kernel": "gemm"}, PRODUCT),
+        ({"quantity": "time_s", "collective": "all-to-all", "library": "deepep"}, EXCHANGE),
         ({"quantity": "memory_bytes"}, None),
     ],
 )
 def test_what_a_row_measures_chooses_the_residuals_of_its_interval(row, kind):
     prediction = prediction_of({"cluster": "dgx-h100", "chips": 8, "predicted": 1.0, **row})
     assert (prediction and prediction.kind) == kind
+
+
+@pytest.mark.parametrize(
+    ("row", "mixed"),
+    [
+        ({"chips": 256}, False),
+        ({"chips": 64, "variant": "p5.48xlarge.nic_bandwidth=research"}, False),
+        ({"chips": 256, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
+        ({"chips": 64, "pp": 2, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
+    ],
+)
+def test_large_and_pipelined_runs_on_mixed_nodes_leave_no_residual(row, mixed):
+    assert is_mixed(row) == mixed
 
 
 def test_the_scatter_draws_every_predicted_row():

@@ -28,13 +28,7 @@ class Passes(NamedTuple):
 
 
 def in_order(passes: Iterable[tuple[int, int, int]]) -> Passes:
-    """Return the passes of a sequence of (phase, microbatch, chunk).
-
-    Examples
-    --------
-    >>> print(in_order([(FORWARD, 0, 0), (BACKWARD, 0, 0)]))
-    F0 B0
-    """
+    """Return the passes of a sequence of (phase, microbatch, chunk)."""
     import numpy as np  # the command line lists the schedules without it
 
     return Passes(*np.array(list(passes), np.int64).reshape(-1, 3).T)
@@ -71,13 +65,7 @@ class PipelineSchedule:
     source: str = ""  # publication that describes the schedule
 
     def number(self, pp: int, stage: int, chunk: int) -> int:
-        """Return the number in order of the model, from 0, of a stage's chunk.
-
-        >>> def none(pp, stage, microbatches, chunks): ...
-        >>> there_and_back = PipelineSchedule("v", "V", none, turns=True)
-        >>> [[there_and_back.number(3, stage, chunk) for chunk in (0, 1)] for stage in range(3)]
-        [[0, 5], [1, 4], [2, 3]]
-        """
+        """Return the number in order of the model, from 0, of a stage's chunk."""
         return chunk * pp + (pp - 1 - stage if self.turns and chunk % 2 else stage)
 
     def stage(self, pp: int, number: int) -> int:

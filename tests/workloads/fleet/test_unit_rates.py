@@ -1,9 +1,9 @@
-"""Prefill and decode apart in the fleet: capacity, role changes and failures of groups."""
+"""Rates of units: prefill and decode apart, prefix caches and proposals, and changes of groups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-import cluster_sim as cs
 from experiments.cli.main import app
 from tests.support.commands import document_of
 from tests.support.toy_fleet import simulate
@@ -22,17 +21,17 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Fleet, failures_from
 from workloads.fleet.results import role_units
-from workloads.fleet.scenario import run, scenario
 from workloads.fleet.setup.serving import block_of, cold_cache_s, replicas_document, services_from
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Service, to_serving_s
 from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
-from workloads.options.fleet import FleetInputs, FleetOptions, LimitInputs
+from workloads.options.fleet import FleetInputs
 from workloads.serving import (
     BUCKETS,
     Batching,
     Pools,
     Profile,
+    Requests,
     Slo,
     TableRuns,
     attained,
@@ -44,13 +43,16 @@ from workloads.serving import (
     pools,
     profile,
     saturated_rate,
+    serve,
     serve_apart,
 )
+from workloads.serving.requests import share_hits
 
 MODEL, UNIT = named("llama-3.1-70b"), cluster("trn2-ultraserver:8")
 SLO, LIMITS = Slo(5.0, 0.2), "ttft=5s,tpot=200ms"
 LENGTHS = azure_lengths("conv")
 WHOLE = Batching(buckets=BUCKETS)
+GROUP = Pools(1, 3, 1e12)
 
 
 @pytest.fixture(scope="module")
@@ -92,22 +94,6 @@ def test_a_unit_keeps_the_slo_at_its_rate_and_saturates_at_its_most_as_its_repli
     assert table.rate_max_per_s == pytest.approx(saturated_rate(served, lengths, other), rel=0.05)
 
 
-def test_first_tokens_of_a_unit_come_when_those_of_its_pools_do(
-    service: Service, served: Profile
-) -> None:
-    load, table = 0.6, service.capacity
-    requests = poisson(
-        load * table.rate_max_per_s,
-        6000,
-        LENGTHS.with_means(*_mean_lengths()),
-        np.random.default_rng(3),
-    )
-    alone = serve_apart(served, requests, pools(UNIT, served, 1, 3), batching_from(UNIT)).served
-    for level, within in ((0.5, 0.05), (0.99, 0.2)):
-        fluid = float(table.ttft_quantile_s(load, level))
-        assert fluid == pytest.approx(np.quantile(alone.ttft_s, level), rel=within)
-
-
 def test_the_slower_pool_binds(served: Profile) -> None:
     """Long prompts with short answers wait for prefill, and long answers for decode."""
     group = Pools(2, 3, 1e12)
@@ -147,8 +133,7 @@ def test_groups_fill_units_or_take_several(
 
 def test_units_of_a_group_change_their_roles_together() -> None:
     """Groups of four units: whatever the policy wants, a multiple of four serves."""
-    group = Pools(1, 3, 1e12)
-    service = Service("chat", fixed_rate(0.5), 1e9, apart=group)
+    service = Service("chat", fixed_rate(0.5), 1e9, apart=GROUP)
     block = block_of([service])
     fleet = Fleet(20, costs=ChangeCosts.fixed(60.0), limits=Limits(block=block))
     done = simulate(
@@ -160,22 +145,6 @@ def test_units_of_a_group_change_their_roles_together() -> None:
     serving = role_units(done)[:, Role.SERVING]
     assert block == 4
     assert set(serving.tolist()) == {4.0, 12.0}
-
-
-def test_requests_tokens_and_chip_hours_of_a_fleet_in_groups_are_conserved() -> None:
-    built = scenario(
-        cluster("trn2.48xlarge:16"),
-        constant(300.0, minutes=180, prompt_tokens=1155.0, output_tokens=211.0),
-        FleetOptions(FleetInputs(slo=LIMITS, disaggregate="1:1"), limits=LimitInputs(block=3)),
-        models=MODEL,
-    )
-    assert built.fleet.limits.block == 6
-    done = run(built, lambda _: 7.0)
-    (queue,) = done.queues
-    arrived = int(built.demand.requests.sum())
-    assert arrived == queue.served.sum() + queue.waiting + queue.shed.sum()
-    total = done.kinds[0].spent_server_ms[-1].sum()
-    assert total == done.units * done.kinds[0].servers * done.minutes * 60_000
 
 
 def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service: Service) -> None:
@@ -201,55 +170,57 @@ def test_the_caches_of_prefill_replicas_fill_after_a_change(served: Profile) -> 
     assert lost[1] == pytest.approx(lost[0], rel=0.02)
 
 
-def test_impossible_splits_are_refused() -> None:
-    with pytest.raises(InputError, match=r"groups of 3 replicas of 16 chips .* such as 1:1, 1:3"):
-        _service("1:2")
-    with pytest.raises(InputError, match=r"has 512\. Use fewer replicas"):
-        _service("12:24")
-    with pytest.raises(InputError, match="write 1:3"):
-        _service("one:3")
-    with pytest.raises(InputError, match="Leave --chunk out"):
-        FleetInputs(disaggregate="1:3", chunk=512)
-    with pytest.raises(InputError, match="--prefill chunked is for replicas that decode as well"):
-        FleetInputs(disaggregate="1:3", prefill="chunked")
-    with pytest.raises(InputError, match="--chunk 512 cuts prompts, but prefill is separate"):
-        services_from(_demand(), UNIT, [MODEL], FleetInputs(prefill="separate", chunk=512, tp=16))
-    with pytest.raises(InputError, match="leave out --unit-rate"):
-        FleetInputs(unit_rate=2.0, disaggregate="1:3")
-    group = Pools(1, 3, 1e12)
-    both = [Service(name, fixed_rate(1.0), weights=name, apart=group) for name in ("a", "b")]
-    with pytest.raises(InputError, match="groups of 4 units serves one model"):
-        block_of(both)
-
-
-def test_a_run_without_requests_is_refused() -> None:
-    nothing = constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0)
-    with pytest.raises(InputError, match="no requests in this run; choose other days"):
-        services_from(nothing, UNIT, [MODEL], FleetInputs(slo=LIMITS, tp=16))
-
-
-def test_an_slo_that_no_replica_keeps_says_how_near_the_best_comes() -> None:
-    unit, tight = cluster("dgx-h100"), FleetInputs(slo="ttft=1ms,tpot=200ms")
-    with pytest.raises(InputError, match=r"best of \d replicas .* keeps that for 0\.0% .* looser"):
-        services_from(_demand(), unit, [named("llama-3.1-8b")], tight, requests=1)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: _service("1:2"), r"groups of 3 replicas of 16 chips .* such as 1:1, 1:3"),
+        (lambda: _service("12:24"), r"has 512\. Use fewer replicas"),
+        (lambda: _service("one:3"), "write 1:3"),
+        (lambda: _service("1:3", prefix_cache="150%"), "--prefix-cache is '150%'"),
+        (lambda: _service("1:3", speculate="many"), "--speculate"),
+        (lambda: FleetInputs(disaggregate="1:3", chunk=512), "Leave --chunk out"),
+        (
+            lambda: FleetInputs(disaggregate="1:3", prefill="chunked"),
+            "--prefill chunked is for replicas that decode as well",
+        ),
+        (
+            lambda: services_from(
+                _demand(), UNIT, [MODEL], FleetInputs(prefill="separate", chunk=512, tp=16)
+            ),
+            "--chunk 512 cuts prompts, but prefill is separate",
+        ),
+        (lambda: FleetInputs(unit_rate=2.0, disaggregate="1:3"), "leave out --unit-rate"),
+        (lambda: FleetInputs(unit_rate=2.0, prefix_cache="50%"), "leave out --unit-rate"),
+        (
+            lambda: block_of(
+                [Service(name, fixed_rate(1.0), weights=name, apart=GROUP) for name in ("a", "b")]
+            ),
+            "groups of 4 units serves one model",
+        ),
+        (
+            lambda: services_from(
+                constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0), UNIT, [MODEL],
+                FleetInputs(slo=LIMITS, tp=16),
+            ),
+            "no requests in this run; choose other days",
+        ),
+        (
+            lambda: services_from(
+                _demand(), cluster("dgx-h100"), [named("llama-3.1-8b")],
+                FleetInputs(slo="ttft=1ms,tpot=200ms", tp=1), requests=1,
+            ),
+            r"best of \d replicas .* keeps that for 0\.0% .* looser",
+        ),
+    ],
+)  # fmt: skip
+def test_impossible_units_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
 
 
 def _mean_lengths() -> tuple[float, float]:
     demand = _demand()
     return float(demand.prompt_tokens[0, 0]), float(demand.output_tokens[0, 0])
-
-
-@pytest.mark.slow
-def test_both_commands_answer_for_groups(tmp_path: Path) -> None:
-    words = [
-        "--cluster", "trn2.48xlarge:40", "--model", "llama-3.1-8b", "--demand", "azure-conv",
-        "--disaggregate", "1:1", "--cache", str(tmp_path), "--failures", "off", "--json",
-    ]  # fmt: skip
-    lent = document_of(["lend", *words])
-    assert all(window["units"] % 2 == 0 for window in lent["windows"])
-    fleet = document_of(["fleet", *words, "--no-compare"])
-    assert fleet["replicas"][0]["groups_per_unit"] == 0.5
-    assert fleet["unit_capacity_requests_per_s"] == lent["unit_capacity_requests_per_s"]
 
 
 def test_lending_keeps_floor_block_and_reserve() -> None:
@@ -272,15 +243,38 @@ def _units(document: dict[str, Any]) -> list[int]:
     return hours
 
 
-def test_the_front_door_takes_the_fields_of_a_service() -> None:
-    groups = cs.run_fleet(
-        UNIT, "azure-conv", policy="static", model=MODEL, days=0.05, disaggregate="1:1"
+def test_a_cold_cache_costs_what_a_cold_replica_loses(served: Profile) -> None:
+    """The same saturated requests with an empty and with a full cache: when both are done."""
+    runs = TableRuns(batching=Batching(chunk_tokens=512), prefix_share=0.6, requests=2000)
+    small = replace(served, kv_budget_bytes=served.kv_budget_bytes / 4)
+    warm = saturated_rate(small, LENGTHS, runs)
+    expected = cold_cache_s(small, LENGTHS, runs, warm)
+    count = int(2 * small.kv_tokens / LENGTHS.prompt.mean())
+    prompt, output = LENGTHS.draw(count, np.random.default_rng(3))
+    ends = []
+    for cold_tokens in (small.kv_tokens, 0):
+        held = share_hits(prompt, 0.6, cold_tokens=cold_tokens)
+        requests = Requests(np.zeros(count), prompt, output, cached=held)
+        ends.append(serve(small, requests, runs.batching).end_s.max())
+    assert expected > 10
+    assert ends[0] - ends[1] == pytest.approx(expected, rel=0.15)
+
+
+def test_a_unit_counts_as_capacity_when_its_cache_is_full() -> None:
+    """A change takes 60 s, and 300 s more while the cache fills; the policy is told both."""
+    service = Service("chat", fixed_rate(2.0), 1e9, cold_s=300.0)
+    costs = ChangeCosts.fixed(60.0)
+    run = simulate(
+        constant(60.0, minutes=30),
+        [service],
+        Fleet(10, costs=costs),
+        lambda view: 2.0 if view.minute < 10 else 8.0,
     )
-    assert groups.scenario.services[0].group == 2
-    tonight = cs.lend("trn2-ultraserver:50", "burstgpt", unit_rate=1.0)
-    assert tonight.summary["units"] == 50
-    assert tonight.interval.low <= tonight.loan.unit_hours <= tonight.interval.high
-    assert len(tonight.frame()) == tonight.summary["backtest"]["nights"]
-    assert "unit-hours" in repr(tonight)
-    with pytest.raises(InputError, match="Did you mean disaggregate"):
-        cs.run_fleet(UNIT, days=0.05, disagregate="1:1")  # type: ignore[call-arg]
+    serving = role_units(run)[:, Role.SERVING]
+    assert serving[:16].max() == 2.0
+    assert serving[16:].min() == 8.0
+    assert role_units(run)[11:16, Role.WARMING].min() == 6.0
+    assert (
+        to_serving_s(costs, [service])
+        == to_serving_s(costs, [replace(service, cold_s=0.0)]) + 300.0
+    )

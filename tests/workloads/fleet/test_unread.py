@@ -1,4 +1,4 @@
-"""Options of policies that change nothing are named, and each policy reads what it states."""
+"""Every option and catalogue row of a fleet is read, and options that change nothing are named."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from topologies.clusters.names import cluster
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.reader import is_reference
+from topologies.clusters.names import cluster, machine
 from topologies.options import described, observed
+from workloads.confidence.sensitivity import noting
+from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.registry import KINDS
+from workloads.fleet.results import summary
 from workloads.fleet.scenario import (
     demand_of,
     models_of,
+    policy_of,
+    run,
     scenario,
     unread_options,
     unread_with_unit_rate,
@@ -99,3 +106,27 @@ def test_what_a_stated_rate_or_time_leaves_unread(
 ) -> None:
     remarks = unread_with_unit_rate(FleetInputs(**fleet), LimitInputs(**limits))
     assert [remark.partition(" changes nothing ")[0] for remark in remarks] == names
+
+
+def test_no_row_about_fleets_is_read_by_nothing() -> None:
+    numbers = noting(shipped_catalogue())
+    cluster = machine("trn2-ultraserver:20", catalogue=numbers)
+    question = FleetOptions(
+        fleet=FleetInputs(model="llama-3.1-8b", failures="domains", post_training="lockstep"),
+        demand=DemandInputs(demand=("azure-conv",), days=0.05, batch_share="20%"),
+    )
+    models = models_of(question.fleet.model)
+    built = scenario(cluster, demand_of(question.demand), question, models=models)
+    summary(run(built, policy_of("static", built), seed=0))
+    for source in described(LimitInputs)["weights"].choice_texts():
+        ChangeCosts.of(cluster, source=source)
+    rows = [row for row in shipped_catalogue().rows if row.part.startswith("fleet.")]
+    read = {(part, quantity) for part, quantity, _ in numbers.read}
+    unread = [
+        f"{row.part}.{row.quantity}"
+        for row in rows
+        if (row.part, row.quantity) not in read
+        and not is_reference(row.part, row.quantity, row.unit)
+    ]
+    assert len(rows) > 20
+    assert unread == []

@@ -1,0 +1,267 @@
+"""Jobs of a fleet: files, sizes, arrival and deadlines, costs of changes, post-training."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.toy_fleet import simulate, slower
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.demand import constant
+from workloads.economics import Economics
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import (
+    BEHIND,
+    LOCKSTEP,
+    MODES,
+    PostTraining,
+    Split,
+    TrainingJob,
+    default_jobs,
+    read_jobs,
+)
+from workloads.fleet.policies.rules import static
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results import jobs_frame, summary
+from workloads.fleet.setup.night_work import transfer_s
+from workloads.fleet.simulation import FleetRun
+from workloads.fleet.state.services import Service
+from workloads.serving.tables import fixed_rate
+
+
+def test_sizes_and_rates_of_jobs() -> None:
+    job = TrainingJob("j", units=100, min_units=10, step_units=20, tokens_per_s=((10, 1.0),))
+    assert [job.fits(n) for n in (9, 10, 29, 30, 99, 1000)] == [0, 10, 10, 30, 90, 90]
+    curve = TrainingJob("k", units=100, tokens_per_s=((10, 100.0), (100, 500.0)))
+    assert curve.rate(5) == 50.0
+    assert curve.rate(200) == 1000.0
+    assert 100 < curve.rate(30) < 500
+
+
+@pytest.mark.parametrize("units", [1, 2, 63, 64, 7812])
+def test_default_jobs_fit_any_fleet(units: int) -> None:
+    assert all(job.min_units <= units for job in default_jobs(units))
+
+
+def test_jobs_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        "name,units,min_units,step_units,count,iteration_s,step_tokens,reclaim,evaluation\n"
+        "big,16,4,4,1,2.0,1000,shrink,\n"
+        "small,2,,,3,,,,\n"
+        "eval,8,,,,,,,1\n"
+    )
+    big, *small, evaluation = read_jobs(path)
+    assert (big.rate(16), big.fits(10)) == (500.0, 8)
+    assert [job.name for job in small] == ["small-1", "small-2", "small-3"]
+    assert all(job.fixed for job in small)
+    assert evaluation.evaluation
+    assert evaluation.min_units == 1
+    assert evaluation.reclaim == "drain"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,unit\na,1\n", "has no 'unit'.*Did you mean units"),
+        ("name\na\n", "no column 'units'"),
+        ("name,units\na,many\n", "row 2: units is 'many'"),
+        ("name,units\na,0\n", "min_units 0, units 0"),
+        ("name,units,reclaim\na,2,paus\n", "reclaim 'paus' is none of .*Did you mean pause"),
+        ("name,units,reclaim\na,2,drain\n", "evaluation is given back by draining"),
+        ("name,units,count\na,2,99999\n", "more than 1,000 jobs"),
+        ("name,units,priority\na,2,1.5\n", "row 2: priority is '1.5'; it must be a whole number"),
+        ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
+        ("name,units,evaluation\na,2,yes\n", "row 2: evaluation is 'yes'"),
+        ("name,units,evaluation\na,2,2\n", "row 2: evaluation is '2'; write 1 or 0"),
+        ("name,units\n", "has no rows below its header"),
+        (
+            "name,units,tokens_per_s\na,2,1e300\n",
+            "tokens_per_s is '1e300'; it must be .* from 0 to",
+        ),
+        ("name,units\na,2\na,3\n", "2 jobs are called 'a'. Give each its own name"),
+    ],
+)
+def test_bad_job_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_jobs(path)
+
+
+def test_costs_come_from_the_catalogue_and_scale() -> None:
+    costs = ChangeCosts.from_catalogue(4)
+    nvme = costs.load_s(4 * 0.75e12)
+    assert nvme == pytest.approx(85, rel=0.01)
+    assert slower(costs, 2.0).load_s(4 * 0.75e12) == pytest.approx(2 * nvme)
+    assert 300 < costs.to_serving_s(4 * 0.75e12) < 900
+    assert ChangeCosts.fixed(300.0).to_serving_s(1e15) == 300.0
+    with pytest.raises(InputError, match="Did you mean nvme"):
+        ChangeCosts.from_catalogue(4, source="nvm")
+    with pytest.raises(InputError, match="below 0"):
+        ChangeCosts.fixed(-1.0)
+
+
+PRICES = Economics(750.0, 400.0, usd_per_chip_s=0.001, usd_per_million_tokens=2.0)
+SERVICE = Service("chat", fixed_rate(1.0))
+DEMAND = constant(60.0, minutes=600)
+FREE = ChangeCosts.fixed(0.0)
+
+
+def _run(*jobs: TrainingJob, costs: ChangeCosts = FREE) -> FleetRun:
+    return simulate(
+        DEMAND, [SERVICE], Fleet(12, costs=costs), static(2), jobs=jobs, economics=PRICES
+    )
+
+
+def _job(name: str, **changes: object) -> TrainingJob:
+    usual = {"units": 10, "min_units": 10, "tokens_per_s": ((10, 100.0),)}
+    return TrainingJob(name, **{**usual, **changes})  # type: ignore[arg-type]
+
+
+def test_a_job_arrives_ends_and_hands_on_its_units() -> None:
+    first = _job("first", work_tokens=360_000.0, deadline_s=3700.0, priority=0)
+    second = _job("second", arrives_s=7200.0, work_tokens=180_000.0, deadline_s=8000.0, priority=1)
+    third = _job("third", priority=2)
+    run = _run(first, second, third)
+    frame = jobs_frame(run).set_index("job")
+    assert frame.loc["first", "finished_h"] == pytest.approx(1.0, abs=0.001)
+    assert frame.loc["first", "tokens"] == pytest.approx(360_000.0)
+    assert frame.loc["first", "in_time"]
+    # The third took the units after an hour and keeps them: it is endless, and nothing reclaims.
+    assert frame.loc["third", "tokens"] == pytest.approx(9 * 360_000.0, rel=0.01)
+    assert not frame.loc["second", "in_time"]
+    document = summary(run)
+    assert (document["jobs_in_time"], document["jobs_with_deadline"]) == (1, 2)
+
+
+def test_a_job_begins_when_it_arrives() -> None:
+    """Also between two decisions of the policy."""
+    for arrives_s in (0.0, 5 * 3600.0, 5 * 3600.0 + 31.0):
+        run = _run(_job("late", arrives_s=arrives_s))
+        tokens = (10 * 3600.0 - arrives_s) * 100.0
+        assert jobs_frame(run).loc[0, "tokens"] == pytest.approx(tokens, abs=0.11)
+
+
+def test_checkpoints_are_written_to_the_store() -> None:
+    """Ten hours, one checkpoint each half hour, of the job's real size."""
+    costs = ChangeCosts.from_catalogue(4)
+    run = _run(_job("one", state_bytes=1e12, checkpoint_every_s=1800.0), costs=costs)
+    written = run.loaded_bytes / 1e12
+    assert 18 <= written <= 20
+
+
+def test_money_adds_up() -> None:
+    run = _run(_job("one"))
+    document = summary(run)
+    assert document["revenue_usd"] == pytest.approx(document["served_tokens"] * 2e-6)
+    cost = document["cost_usd"]
+    by_tokens = document["usd_per_million_tokens"] * document["served_tokens"] / 1e6
+    by_training = document["usd_per_million_trained_tokens"] * document["training_tokens"] / 1e6
+    assert by_tokens == pytest.approx(cost * 2 / 12)  # by the hours of the units
+    assert by_training == pytest.approx(cost * 10 / 12)
+    assert document["margin_usd"] == pytest.approx(document["revenue_usd"] - cost)
+
+
+def test_a_file_of_jobs_has_hours(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("name,units,arrives_h,deadline_h,work_tokens\nnight,4,20,30,1e12\n")
+    (job,) = read_jobs(path)
+    assert (job.arrives_s, job.deadline_s, job.work_tokens) == (72_000.0, 108_000.0, 1e12)
+    path.write_text("name,units,arrives_h,deadline_h\nnight,4,20,10\n")
+    with pytest.raises(InputError, match="deadline must come later"):
+        read_jobs(path)
+
+
+Process = Generator[simpy.Event, Any, None]
+
+
+def _simulated_step_s(split: Split, behind: int, steps: int = 40) -> float:
+    """Mean step of the second half of a run: rollouts and updates as processes that wait."""
+    env = simpy.Environment()
+    batches: simpy.Store = simpy.Store(env)
+    published = [env.event() for _ in range(steps + 1)]
+    ends: list[float] = []
+
+    def rollouts() -> Process:
+        for step in range(steps):
+            if step - behind > 0:
+                yield published[step - behind]
+            yield env.timeout(split.rollout_s)
+            yield batches.put(step)
+
+    def updates() -> Process:
+        for step in range(steps):
+            yield batches.get()
+            yield env.timeout(split.update_s)
+            yield env.timeout(split.transfer_s)
+            ends.append(env.now)
+            published[step + 1].succeed()
+
+    env.process(rollouts())
+    env.process(updates())
+    env.run()
+    half = steps // 2
+    return (ends[-1] - ends[half - 1]) / (steps - half)
+
+
+@given(
+    st.floats(1.0, 1e3),
+    st.floats(1.0, 1e3),
+    st.floats(0.0, 50.0),
+    st.integers(1, 20),
+    st.integers(1, 20),
+)
+@examples(60)
+def test_the_steady_state_is_that_of_waiting_processes(
+    rollout: float, update: float, transfer: float, rollouts: int, updates: int
+) -> None:
+    for behind, mode in ((0, LOCKSTEP), (1, BEHIND)):
+        split = PostTraining(rollout, update, transfer, 1e4, mode).on(rollouts, updates)
+        assert split.step_s == pytest.approx(_simulated_step_s(split, behind))
+
+
+@given(
+    st.floats(1.0, 1e3),
+    st.floats(1.0, 1e3),
+    st.floats(0.0, 500.0),
+    st.integers(2, 60),
+    st.sampled_from(MODES),
+)
+@examples(200)
+def test_no_other_split_is_faster(
+    rollout: float, update: float, transfer: float, units: int, mode: str
+) -> None:
+    job = PostTraining(rollout, update, transfer, 1e5, mode)
+    every = min(job.on(count, units - count).step_s for count in range(1, units))
+    best = job.best(units)
+    assert best.step_s == pytest.approx(every)
+    assert best.rollout_units + best.update_units == units
+    assert best.tokens_per_s * best.step_s == pytest.approx(1e5)
+
+
+def test_the_longer_phase_bounds_a_step() -> None:
+    slow_rollouts, slow_updates = (
+        PostTraining(rollout, update, 1.0, 1e4).on(4, 4)
+        for rollout, update in ((10.0, 1000.0), (1000.0, 10.0))
+    )
+    assert (slow_rollouts.bound, slow_updates.bound) == ("rollouts", "updates")
+    assert slow_rollouts.step_s == pytest.approx(250.0)
+    assert slow_updates.step_s == pytest.approx(251.0)
+    assert PostTraining(100.0, 100.0, 5.0, 1e4).best(1).step_s == pytest.approx(205.0)
+    with pytest.raises(InputError, match=r"post_training 'behind' is none of lockstep"):
+        TrainingJob("tuning", 4, post_training="behind")
+
+
+def test_weights_go_through_all_adapters_of_a_unit() -> None:
+    """405 billion parameters of 2 B through 64 adapters of 200 Gbit/s."""
+    assert transfer_s(cluster("trn2-ultraserver:4"), 405e9) == pytest.approx(810e9 / 1.6e12)
+    assert transfer_s(cluster("trn2-ultraserver"), 405e9) == 0.0
