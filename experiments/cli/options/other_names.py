@@ -21,8 +21,7 @@ COMMON = {
     "dtype": "precision",
     "peak": "scale-to-peak",
 }
-"""Options of launchers' and load generators' command lines and of releases before, and what they
-are called here."""
+"""Options of launchers, of load generators and of earlier releases, and what they are called here."""
 EXAMPLES = {
     "--cluster": "trn2.48xlarge:4",
     "--slo": "ttft=1s,tpot=50ms",
@@ -38,8 +37,6 @@ def other_name(word: str, flags: Iterable[str]) -> str:
 
     >>> other_name("--micro-batch-size", ["--microbatch", "--tp"])
     '--microbatch'
-    >>> other_name("--max-num-seqs", ["--slots"])
-    '--slots'
     >>> other_name("--nodes", ["--cluster"])
     '--cluster, such as --cluster trn2.48xlarge:4'
     >>> other_name("--ttft", ["--tp"])
