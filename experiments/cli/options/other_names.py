@@ -21,7 +21,7 @@ COMMON = {
     "dtype": "precision",
     "peak": "scale-to-peak",
 }
-"""Options of launchers, of load generators and of earlier releases, and what they are called here."""
+"""Options of launchers, load generators and earlier releases, and what they are called here."""
 EXAMPLES = {
     "--cluster": "trn2.48xlarge:4",
     "--slo": "ttft=1s,tpot=50ms",
