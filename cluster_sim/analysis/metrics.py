@@ -13,18 +13,15 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.analysis.stretches import (
-    Intervals,
     Order,
     attribute_ps,
     by_group,
     categories_of,
     category_times,
     end_of_run_ps,
-    groups_of,
     idle_gaps,
     stable_order,
     stretches,
-    union_ps,
 )
 from cluster_sim.engine.times import DONE
 from cluster_sim.schedule.table import NO_RESOURCE, PS_PER_S
@@ -297,9 +294,6 @@ def waits(trace: Trace, *, by: str = "rank") -> pd.DataFrame:
 
 __all__ = [
     "critical_path",
-    "kind_use",
-    "label_use",
-    "node_bytes",
     "overlap",
     "resource_use",
     "summary",
@@ -362,136 +356,6 @@ def resource_use(trace: Trace) -> pd.DataFrame:
 
 
 @checked()
-def kind_use(trace: Trace) -> pd.DataFrame:
-    """Busy time and bytes by kind of resource (engines, links …), with the busiest of each kind.
-
-    Parameters
-    ----------
-    trace : Trace
-        Trace of a run, such as :func:`cluster_sim.simulate` returns.
-
-    Returns
-    -------
-    DataFrame
-        One row for each ``kind`` (the index): the number of ``resources``; ``ops``, ``busy_s`` [s]
-        and ``bytes`` [B], summed over them; ``mean_utilisation`` and ``max_utilisation`` (0 to 1)
-        over all of them; and ``busiest``, the name of the resource with the highest utilisation.
-
-    Examples
-    --------
-    >>> import cluster_sim as cs
-    >>> ring = cs.Group(cs.cluster("ring:4", bandwidth="100GB/s", latency="1us"), range(4))
-    >>> trace = cs.simulate(cs.collective("all-gather", ring, size_bytes="4MiB", algorithm="ring"))
-    >>> kind_use(trace).loc["link", ["resources", "ops"]].tolist()
-    [8, 12]
-    """
-    rows = resource_use(trace)
-    by_kind = rows.groupby("kind", observed=True)
-    return pd.DataFrame(
-        {
-            "resources": by_kind.size(),
-            "ops": by_kind["ops"].sum(),
-            "busy_s": by_kind["busy_ps"].sum() / PS_PER_S,
-            "bytes": by_kind["bytes"].sum(),
-            "mean_utilisation": by_kind["utilisation"].mean(),
-            "max_utilisation": by_kind["utilisation"].max(),
-            "busiest": by_kind["utilisation"].idxmax(),
-        }
-    )
-
-
-@checked()
-def node_bytes(trace: Trace) -> pd.DataFrame:
-    """Bytes that left and reached each node over links, from the ops that ended.
-
-    A switch sends on all that it receives; a chip of a symmetric collective sends as much as it
-    receives.
-
-    Parameters
-    ----------
-    trace : Trace
-        Trace of a run, such as :func:`cluster_sim.simulate` returns.
-
-    Returns
-    -------
-    DataFrame
-        One row for each ``node`` (the index: chips, then switches as ``s0``, ``s1`` …) with
-        ``sent_bytes`` and ``received_bytes`` [B]. The two columns have the same sum.
-
-    Examples
-    --------
-    >>> import cluster_sim as cs
-    >>> ring = cs.Group(cs.cluster("ring:4", bandwidth="100GB/s", latency="1us"), range(4))
-    >>> trace = cs.simulate(cs.collective("all-gather", ring, size_bytes="4MiB", algorithm="ring"))
-    >>> node_bytes(trace)["sent_bytes"].tolist()
-    [3145728, 3145728, 3145728, 3145728]
-    """
-    table = trace.schedule.resources
-    link = np.flatnonzero(table.peer >= 0)
-    moved = _resource_bytes(trace)[link]
-    nodes, code = np.unique(
-        np.concatenate([table.owner[link], table.peer[link]]), return_inverse=True
-    )
-    sent, received = np.zeros((2, len(nodes)), np.int64)
-    np.add.at(sent, code[: len(link)], moved)
-    np.add.at(received, code[len(link) :], moved)
-    names = [table.node_name(node) for node in nodes.tolist()]
-    columns = {"sent_bytes": sent, "received_bytes": received}
-    return pd.DataFrame(columns, index=pd.Index(names, name="node"))
-
-
-@checked()
-def label_use(trace: Trace, by: str) -> pd.DataFrame:
-    """Ops, busy time and bytes by a label of the schedule, such as ``what``, ``rank`` or ``step``.
-
-    Parameters
-    ----------
-    trace : Trace
-        Trace of a run, such as :func:`cluster_sim.simulate` returns.
-    by : str
-        Name of a label of the schedule; ``trace.schedule.labels`` lists them.
-
-    Returns
-    -------
-    DataFrame
-        One row for each value of the label (the index ``by``): ``ops``; ``busy_s`` [s] and the
-        exact ``busy_ps`` [ps], summed over ops, so that ops at the same time count twice;
-        ``active_ps``, the time with at least one of them running [ps]; ``bytes`` of the ops that
-        ended [B].
-
-    Raises
-    ------
-    InputError
-        When the schedule has no such label.
-
-    Examples
-    --------
-    >>> import cluster_sim as cs
-    >>> ring = cs.Group(cs.cluster("ring:4", bandwidth="100GB/s", latency="1us"), range(4))
-    >>> trace = cs.simulate(cs.collective("all-gather", ring, size_bytes="4MiB", algorithm="ring"))
-    >>> label_use(trace, "rank")["ops"].tolist()
-    [4, 4, 4, 4]
-    """
-    ran = stretches(trace)
-    code, values = groups_of(trace, by)
-    groups = Intervals(code[ran.op], ran.start_ps, ran.end_ps, len(values))
-    busy, moved = np.zeros((2, len(values)), np.int64)
-    np.add.at(busy, groups.group, ran.end_ps - ran.start_ps)
-    ended = trace.times.status == DONE
-    np.add.at(moved, code[ended], trace.schedule.size_bytes[ended])
-    return pd.DataFrame(
-        {
-            "ops": np.bincount(code, minlength=len(values)),
-            "busy_s": busy / PS_PER_S,
-            "busy_ps": busy,
-            "active_ps": union_ps(groups),
-            "bytes": moved,
-        },
-        index=pd.Index(values, name=by),
-    )
-
-
-@checked()
 def summary(trace: Trace) -> pd.DataFrame:
     """Summarise the run in a few numbers.
 
@@ -514,7 +378,7 @@ def summary(trace: Trace) -> pd.DataFrame:
     >>> int(summary(trace).set_index("metric")["value"]["ops that ended"])
     16
     """
-    times, kinds = trace.times, kind_use(trace)
+    times, kinds = trace.times, resource_use(trace).groupby("kind", observed=True)
     rows: list[tuple[str, Any, str]] = [
         ("run", trace.total_s, "s"),
         ("ops", len(trace), ""),
@@ -523,10 +387,10 @@ def summary(trace: Trace) -> pd.DataFrame:
         ("edges", len(trace.schedule.edges), ""),
         ("resources", len(trace.schedule.resources), ""),
     ]
-    for kind, row in kinds.iterrows():
-        rows.append((f"mean utilisation, {kind}", row["mean_utilisation"], ""))
-        rows.append((f"max utilisation, {kind}", row["max_utilisation"], ""))
-        rows.append((f"bytes, {kind}", int(row["bytes"]), "B"))
+    for kind, used in kinds:
+        rows.append((f"mean utilisation, {kind}", used["utilisation"].mean(), ""))
+        rows.append((f"max utilisation, {kind}", used["utilisation"].max(), ""))
+        rows.append((f"bytes, {kind}", int(used["bytes"].sum()), "B"))
     return pd.DataFrame(rows, columns=["metric", "value", "unit"])
 
 

@@ -37,11 +37,6 @@ class Intervals:
         return len(self.group)
 
 
-def union_ps(intervals: Intervals) -> IntArray:
-    """Return the time in which at least one interval of a group is active [ps], int64 (groups,)."""
-    return attribute_ps(intervals, np.zeros(len(intervals), np.int8), 1)[:, 0]
-
-
 def attribute_ps(
     intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
 ) -> IntArray:

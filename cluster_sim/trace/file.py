@@ -30,7 +30,6 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import IntArray, pointers
 from topologies.errors import InputError
-from topologies.files.arrow_arrays import numbers, texts
 from topologies.files.reading import check_regular, no_such_file
 from topologies.files.writing import whole_file
 
@@ -115,7 +114,7 @@ def to_table(schedule: Schedule, times: Times) -> pa.Table:
     if len(schedule.flows):
         columns |= _flow_columns(schedule)
     arrays = {
-        name: numbers(column) if isinstance(column, np.ndarray) else column
+        name: pa.array(column) if isinstance(column, np.ndarray) else column
         for name, column in columns.items()
     }
     return pa.table(arrays).replace_schema_metadata(
@@ -197,11 +196,11 @@ def _resource_names(schedule: Schedule) -> tuple[IntArray, list[str]]:
 
 
 def _dictionary(code: IntArray, names: Any) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(numbers(code.astype(np.int32)), texts(names))
+    return pa.DictionaryArray.from_arrays(code.astype(np.int32), pa.array(names, pa.string()))
 
 
 def _lists(ptr: IntArray, values: Any) -> pa.LargeListArray:
-    return pa.LargeListArray.from_arrays(numbers(ptr.astype(np.int64)), numbers(values))
+    return pa.LargeListArray.from_arrays(ptr.astype(np.int64), pa.array(values))
 
 
 def _edge_columns(edges: Edges) -> dict[str, Any]:
@@ -236,7 +235,7 @@ def _flows(table: pa.Table, kind: IntArray) -> Flows:
 
 def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
     """Return a small table as compressed text, for the metadata of the file."""
-    table = pa.table({name: numbers(getattr(rows, name)) for name in columns})
+    table = pa.table({name: pa.array(getattr(rows, name)) for name in columns})
     sink = io.BytesIO()
     options = ipc.IpcWriteOptions(compression="zstd")
     with ipc.new_stream(sink, table.schema, options=options) as stream:

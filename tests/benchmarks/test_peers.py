@@ -12,24 +12,22 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from google.protobuf.internal.decoder import _DecodeVarint32
 
 from benchmarks import peers as benchmark
-from benchmarks._measure import COMMAND
 from benchmarks._peers import astra_sim, loggopsim, simgrid
-from benchmarks._peers.peers import PEERS, Peer
-from benchmarks._peers.step import Node, Step, hops, nodes
+from benchmarks._peers.peers import PEERS
+from benchmarks._peers.step import Step, hops, nodes
 from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, SIZE_BYTES, Work
 from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.trace.trace import run
-from tests.support.commands import document_of
 from topologies.clusters.names import cluster
-from workloads.traces.chakra import VERSION, read_chakra, write_messages
+from workloads.traces.chakra import read_chakra
 from workloads.traces.chakra_schema import messages
 from workloads.traces.recording import COLLECTIVE
 from workloads.training.execution.chunk_level import expand
 from workloads.training.execution.lower import lower
-from workloads.training.iteration import Iteration
 
 TOYS = (Work((4,)), Work((8,)), Work((4, 2)), Work((4, 4, 2)))
 """Rings and tori, all sides powers of two."""
@@ -67,18 +65,14 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("work", TOYS)
-def test_work_has_our_messages(work: Work) -> None:
+def test_goal_schedule_sends_and_receives_our_messages(
+    work: Work, tmp_path: Path, programs: list[list[str]]
+) -> None:
     sizes: Counter[int] = Counter()
     for stage in work.stages():
         sizes[stage.message_bytes] += stage.steps * work.ranks
     assert sizes == our_sizes(work)
     assert work.hops == sizes.total()
-
-
-@pytest.mark.parametrize("work", TOYS)
-def test_goal_schedule_sends_and_receives_our_messages(
-    work: Work, tmp_path: Path, programs: list[list[str]]
-) -> None:
     command = loggopsim.prepare(work, tmp_path)
     ((converter, *_),) = programs
     assert converter == loggopsim.CONVERTER
@@ -126,13 +120,8 @@ STEP = Step(dp=4, tp=4)
 """A step on a torus of 16 chips."""
 
 
-@pytest.fixture(scope="module")
-def step(tmp_path_factory: pytest.TempPathFactory) -> Iteration:
-    """All messages of the step."""
-    return STEP.iteration(tmp_path_factory.mktemp("step"), level="chunk", folded=False)
-
-
-def test_step_has_our_messages(step: Iteration) -> None:
+def test_step_has_our_messages(tmp_path: Path) -> None:
+    step = STEP.iteration(tmp_path, level="chunk", folded=False)
     expanded = expand(step.program, lower(step.program, memory=False), step.cluster, whole=True)
     schedule = calls_written_out(expanded.schedule, expanded.routines)
     links = np.flatnonzero(np.asarray(schedule.resources.kinds) == "link")
@@ -146,14 +135,6 @@ def test_step_has_our_messages(step: Iteration) -> None:
         if node.axis >= 0
     )
     assert sent == schedule.size_bytes[on_links].sum()
-
-
-def test_step_is_the_one_of_our_command(step: Iteration, tmp_path: Path) -> None:
-    command = STEP.command(tmp_path)
-    assert tuple(command[: len(COMMAND)]) == tuple(COMMAND)
-    printed = document_of([str(word) for word in command[len(COMMAND) :]])
-    assert printed["level"] == "chunk"
-    assert printed["iteration_s"] == step.time_s
 
 
 def test_astra_sim_is_given_our_step(tmp_path: Path) -> None:
@@ -170,51 +151,14 @@ def test_astra_sim_is_given_our_step(tmp_path: Path) -> None:
     assert abs(sum(node.duration_micros for node in theirs) * 10**6 - kernels_ps) <= 10**6 / 2
 
 
-def test_kernels_of_a_step_end_at_whole_microseconds(tmp_path: Path) -> None:
-    kernel = Node("kernel", 1_400_000, 0, -1, on_host=False, before=[])
-    waits = kernel._replace(on_host=True, before=[1])
-    reduce = Node("reduce", 0, 4096, 0, on_host=False, before=[0])
-    path = tmp_path / "trace"
-    write_messages(
-        path,
-        [
-            messages()["GlobalMetadata"](version=VERSION),
-            *astra_sim.step_messages([kernel, reduce, waits, kernel]),
-        ],
-    )
-    first, second, third, last = trace_nodes(path)
-    assert [node.duration_micros for node in (first, third, last)] == [1, 2, 1]
-    assert facts(second) == {
-        "is_cpu_op": False, "comm_type": 0, "comm_size": 4096, "involved_dim": [False, True],
-    }  # fmt: skip
-    assert facts(third) == {"is_cpu_op": True}
-    assert list(third.data_deps) == [1]
-
-
 def trace_nodes(path: Path) -> list[Any]:
-    """Nodes of a Chakra trace, which is read byte by byte."""
-    content, place, parts = path.read_bytes(), 0, []
+    """Nodes of a Chakra trace: messages with their lengths before them, after the first."""
+    content, nodes, place = path.read_bytes(), [], 0
     while place < len(content):
-        length, shift = 0, 0
-        while True:
-            byte = content[place]
-            place += 1
-            length |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-        parts.append(content[place : place + length])
+        length, place = _DecodeVarint32(content, place)
+        nodes.append(content[place : place + length])
         place += length
-    return [messages()["Node"].FromString(node) for node in parts[1:]]
-
-
-def facts(node: Any) -> dict[str, Any]:
-    """Attributes of a node of a Chakra trace."""
-    values = {}
-    for attribute in node.attr:
-        value = getattr(attribute, attribute.WhichOneof("value"))
-        values[attribute.name] = list(value.values) if hasattr(value, "values") else value
-    return values
+    return [messages()["Node"].FromString(node) for node in nodes[1:]]
 
 
 def test_simgrid_is_given_our_ring(tmp_path: Path, programs: list[list[str]]) -> None:
@@ -261,27 +205,17 @@ def test_output_is_read_as_the_time_that_we_simulate(name: str) -> None:
     assert peer.simulated_s(PRINTED[name]) == pytest.approx(ours_s, rel=peer.tolerance(work))
 
 
-def test_missing_peers_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    here = PEERS[0]._replace(name="shell", needs=("sh",))
-    gone = PEERS[0]._replace(name="gone", needs=("sh", "no-such-program", "nor-this-one"))
-    assert [peer.name for peer in benchmark.present([here, gone])] == ["shell"]
-    assert capsys.readouterr().out == (
-        "gone is left out: no no-such-program and no nor-this-one on the path\n"
-    )
-
-
-def test_benchmark_without_peers_says_so_and_ends(
+def test_missing_peers_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(benchmark, "PEERS", [alien("one"), alien("two")])
+    here = PEERS[0]._replace(name="shell", needs=("sh",))
+    gone = PEERS[0]._replace(name="gone", needs=("sh", "no-such-program", "nor-this-one"))
+    words = "gone is left out: no no-such-program and no nor-this-one on the path\n"
+    assert [peer.name for peer in benchmark.present([here, gone])] == ["shell"]
+    assert capsys.readouterr().out == words
+    monkeypatch.setattr(benchmark, "PEERS", [gone])  # none is left, and so nothing is run
     benchmark.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" ")[0] for line in lines] == ["one", "two"]
-
-
-def alien(name: str) -> Peer:
-    """A peer that is on no path."""
-    return PEERS[0]._replace(name=name, needs=(f"no-{name}",))
+    assert capsys.readouterr().out == words
 
 
 def test_comparison_stops_where_simulated_times_differ(tmp_path: Path) -> None:

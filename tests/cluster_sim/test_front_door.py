@@ -18,19 +18,19 @@ import pytest
 
 import cluster_sim as cs
 from tests.support.commands import document_of
+from workloads.demand import constant
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
-from workloads.fleet.scenario import keywords_of, read_options
+from workloads.fleet.scenario import keywords_of
 from workloads.job.job import KEYWORDS, JobPlan, plan_with
-from workloads.options.fleet import DemandInputs, FleetInputs, PolicyInputs
 from workloads.options.job import JobInputs
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 from workloads.serving import fixed_lengths, poisson
 from workloads.serving.front import WORDS
-from workloads.serving.requests import DRAWN
 
 ROOT = Path(__file__).parents[2]
 SCREEN = 24 * 80
+FLEET = "trn2-ultraserver:20"
 
 
 def test_every_name_is_there_and_listed() -> None:
@@ -39,6 +39,9 @@ def test_every_name_is_there_and_listed() -> None:
         assert getattr(cs, name) is getattr(cs, name)
     with pytest.raises(AttributeError, match="no attribute 'clutser'"):
         _ = cs.clutser
+    assert dir(cs) == sorted(["__version__", *cs.__all__])
+    assert dir(cs.plot) == sorted(cs.plot.__all__)
+    assert dir(cs.metrics) == sorted(cs.metrics.__all__)
 
 
 def test_types_places_and_names_agree() -> None:
@@ -113,7 +116,7 @@ def test_every_name_says_what_it_takes_gives_and_refuses(name: str) -> None:
     assert ">>> " in sections["Examples"]
 
 
-def test_names_and_fields_stand_for_what_they_name() -> None:
+def test_names_and_fields_stand_for_what_they_name(tmp_path: Path) -> None:
     step = cs.train("llama-3.1-8b", "trn2.48xlarge", tp=4, pp=2, global_batch=8, seq=2048)
     plan = cs.Plan(tp=4, pp=2, dp=2, global_batch=8, seq=2048)
     same = cs.train(cs.model("llama-3.1-8b"), cs.cluster("trn2.48xlarge"), plan)
@@ -129,35 +132,12 @@ def test_names_and_fields_stand_for_what_they_name() -> None:
         for size in (2**20, "1MiB")
     }
     assert len(times) == 1
-
-
-def test_rows_of_ones_own_are_a_path(tmp_path: Path) -> None:
     rows = tmp_path / "faster.csv"
     rows.write_text(
         "part,quantity,value,unit,grade,source\ntrn2,link_bandwidth,256,GB/s,assumed,A\n"
     )
     faster = cs.cluster("trn2.48xlarge", catalogue=rows)
-    assert faster == cs.cluster("trn2.48xlarge", catalogue=str(rows))
-    times = [
-        cs.collective_time("all-gather", machine, size_bytes="1GiB").time_s
-        for machine in (faster, cs.cluster("trn2.48xlarge"))
-    ]
-    assert times[0] < times[1]
-
-
-def test_requests_are_drawn_as_the_command_draws_them() -> None:
-    described = {each.name: each.metadata["option"].default for each in fields(RequestInputs)}
-    assert described["count"].startswith(f"{DRAWN:,} drawn")
-    drawn = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", tp=8).served.requests
-    assert len(drawn.arrival_s) == DRAWN
-    with pytest.raises(cs.InputError, match="has no rate; write poisson:0"):
-        cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:often")
-
-
-def test_completion_shows_names_and_nothing_else() -> None:
-    assert dir(cs) == sorted(["__version__", *cs.__all__])
-    assert dir(cs.plot) == sorted(cs.plot.__all__)
-    assert dir(cs.metrics) == sorted(cs.metrics.__all__)
+    assert faster == cs.cluster("trn2.48xlarge", catalogue=str(rows)) != group.cluster
 
 
 def test_a_collective_from_schedule_to_pictures() -> None:
@@ -178,61 +158,41 @@ def test_a_collective_from_schedule_to_pictures() -> None:
         assert noun._repr_html_().startswith("<table>")
 
 
-def test_a_step_and_a_search_for_its_plan() -> None:
-    model, cluster = cs.model("llama-3.1-8b"), cs.cluster("trn2.48xlarge")
-    plan = cs.Plan(tp=4, pp=2, dp=2, global_batch=8, seq=2048)
+def test_answers_are_frames_and_short_tables() -> None:
+    model, cluster = cs.model("llama-3.2-1b"), cs.cluster("trn2.48xlarge")
+    plan = cs.Plan(tp=4, dp=4, global_batch=16, seq=512, recompute="selective")
     step = cs.train(model, cluster, plan)
     assert step.time_s == pytest.approx(sum(step.breakdown_s.values()))
-    search = cs.search_plans(
-        model, cluster, 8, finalists=2, quiet=True, seq=2048, pp=1, recompute="selective"
-    )
-    assert isinstance(search.frame(), pd.DataFrame)
+    quick = {"finalists": 1, "quiet": True, "seq": 512, "pp": 1, "recompute": "selective"}
+    search = cs.search_plans(model, cluster, 16, tp=4, **quick)
     assert search.finalists[0].iteration_s <= step.time_s
-    for noun in (model, cluster, plan, step, search):
-        assert len(repr(noun)) < SCREEN
-        assert noun._repr_html_().startswith("<table>")
-
-
-def test_a_replica_serves() -> None:
-    model, cluster = cs.model("llama-3.1-8b"), cs.cluster("trn2.48xlarge")
     requests = poisson(1.0, 20, fixed_lengths(256, 32), np.random.default_rng(0))
-    result = cs.serve(model, cluster, requests, tp=8)
-    assert result.ttft_s["n"] == 20
-    assert len(result.frame()) == 20
-    assert "TTFT p50" in repr(result)
-
-
-def test_a_fleet_runs_a_few_hours() -> None:
-    result = cs.run_fleet(
-        cs.cluster("trn2-ultraserver:20"),
-        "azure-code",
-        policy="threshold",
-        model=cs.model("llama-3.1-70b"),
-        unit_rate=6.0,
-        days=0.1,
-    )
-    assert result.summary["chips"] == 1280
-    assert len(result.frame()) == 144
-    assert len(repr(result)) < SCREEN
-
-
-def test_a_table_is_validated() -> None:
-    result = cs.validate("korthikanti_layers")
-    assert len(result.frame()) == result.summary["rows"]
-    assert "median abs error" in repr(result)
-    with pytest.raises(cs.InputError, match="korthikanti"):
-        cs.validate("korthikanti_layer")
-
-
-FLEET = "trn2-ultraserver:20"
+    served = cs.serve(model, cluster, requests, tp=8)
+    assert served.ttft_s["n"] == len(served.frame()) == 20
+    assert "TTFT p50" in repr(served)
+    fleet = cs.run_fleet(FLEET, unit_rate=5.0, days=0.1, policy=lambda view: 15.0)
+    static = cs.run_fleet(FLEET, unit_rate=5.0, days=0.1, policy="static")
+    hours = [each.summary["training_chip_hours"] for each in (fleet, static)]
+    assert fleet.regret["gain_over_static_chip_hours"] == pytest.approx(hours[0] - hours[1])
+    assert len(fleet.frame()) == 144
+    table = cs.validate("korthikanti_layers")
+    assert len(table.frame()) == table.summary["rows"]
+    assert isinstance(search.frame(), pd.DataFrame)
+    for noun in (model, cluster, plan, step, search, served, fleet):
+        assert len(repr(noun)) < SCREEN
+    for noun in (model, cluster, plan, step, search):
+        assert noun._repr_html_().startswith("<table>")
 
 
 def _options(*kinds: Any) -> set[str]:
     return {each.name for kind in kinds for each in fields(kind)}
 
 
-def test_every_option_of_lending_is_a_word() -> None:
+def test_every_option_is_a_word() -> None:
     """Keywords are made of the options, so only those without one are listed."""
+    stated = set(inspect.signature(cs.serve).parameters) | set(WORDS)
+    assert _options(RequestInputs, ReplicaInputs, DeploymentInputs) <= stated
+    assert _options(JobInputs) <= {*KEYWORDS, *_options(JobPlan)}
     words = set(keywords_of(cs.lend, *LENDING))
     # A what-if changes the run after the history, which lending does not have.
     assert "what_if" not in words
@@ -240,13 +200,6 @@ def test_every_option_of_lending_is_a_word() -> None:
     assert {"what_if", "power_cap", "carbon"} < set(keywords_of(cs.run_fleet, *GROUPS))
     with pytest.raises(cs.InputError, match="Did you mean reserve"):
         cs.lend(FLEET, "burstgpt", reserves=3)
-
-
-def test_every_option_of_a_replica_and_of_a_job_is_a_word() -> None:
-    options = _options(RequestInputs, ReplicaInputs, DeploymentInputs)
-    stated = set(inspect.signature(cs.serve).parameters) | set(WORDS)
-    assert options <= stated
-    assert _options(JobInputs) <= {*KEYWORDS, *_options(JobPlan)}
 
 
 @pytest.mark.parametrize(
@@ -265,34 +218,12 @@ def test_every_option_of_a_replica_and_of_a_job_is_a_word() -> None:
 def test_a_keyword_means_what_the_option_means(
     keywords: dict[str, Any], options: list[str]
 ) -> None:
-    common = {"policy": "threshold", "unit_rate": 5.0, "days": 0.2}
+    common = {"policy": "threshold", "unit_rate": 5.0, "days": 0.1}
     done = cs.run_fleet(FLEET, **{**common, **keywords})
-    line = ["fleet", f"--cluster={FLEET}", "--unit-rate=5", "--days=0.2", "--policy=threshold"]
+    line = ["fleet", f"--cluster={FLEET}", "--unit-rate=5", "--days=0.1", "--policy=threshold"]
     document = document_of([*line, *options, "--no-compare", "--json"])
     for key in ("training_chip_hours", "served_tokens", "role_changes", "units_needed_peak"):
         assert {**done.scenario.sizing.document(), **done.summary}[key] == document[key]
-
-
-def test_a_night_in_words_is_a_night() -> None:
-    from workloads.fleet.lending.answer import Night
-
-    result = cs.lend(FLEET, "burstgpt", unit_rate=9.0, until="07:00", confidence=0.9, window=1800)
-    night = cs.lend(
-        FLEET, "burstgpt", unit_rate=9.0, night=Night("07:00", confidence=0.9, window_minutes=30)
-    )
-    assert result.summary == night.summary
-    with pytest.raises(cs.InputError, match="a night and until"):
-        cs.lend(FLEET, "burstgpt", night=Night(), until="07:00")
-
-
-def test_a_fleet_states_its_regret() -> None:
-    done = cs.run_fleet(FLEET, unit_rate=5.0, days=0.2, policy=lambda view: 15.0)
-    assert done.regret["gain_over_static_chip_hours"] == pytest.approx(
-        done.summary["training_chip_hours"]
-        - cs.run_fleet(FLEET, unit_rate=5.0, days=0.2, policy="static").summary[
-            "training_chip_hours"
-        ]
-    )
 
 
 @pytest.mark.parametrize(
@@ -304,26 +235,13 @@ def test_a_fleet_states_its_regret() -> None:
         ({"floor": "three"}, "floor is 'three' .* Pass a whole number"),
         ({"what_if": ["monday", "growth=3%"]}, "2 what-ifs for one run"),
         ({"hold": "soon"}, "--hold 'soon'"),
+        ({"demand": constant(60.0), "service": "code"}, "service is a word about demands by name"),
         ({"policy": "treshold"}, "Did you mean threshold"),
     ],
 )
 def test_wrong_keywords_are_refused(keywords: dict[str, Any], error: str) -> None:
     with pytest.raises(cs.InputError, match=error):
         cs.run_fleet(FLEET, **{"unit_rate": 5.0, "days": 0.05, "policy": "threshold", **keywords})
-
-
-def test_words_about_names_need_names() -> None:
-    from workloads.demand import constant
-
-    with pytest.raises(cs.InputError, match="service is a word about demands by name"):
-        cs.run_fleet(FLEET, constant(60.0), unit_rate=5.0, service="code")
-
-
-def test_plain_numbers_are_seconds_and_shares() -> None:
-    policy = read_options(PolicyInputs, {"lease": 90, "notice": np.inf})
-    assert (policy.lease, policy.notice) == ("90s", "inf")
-    assert read_options(FleetInputs, {"prefix_cache": 0.5}).prefix_cache == "0.5"
-    assert read_options(DemandInputs, {"noise": 0.1}).noise == "0.1"
 
 
 def test_a_job_takes_words_and_fields() -> None:
@@ -339,22 +257,24 @@ def test_a_job_takes_words_and_fields() -> None:
     assert (plan.peers, plan.warm, plan.repair_s, plan.restart_s) == (True, False, 7200.0, 300.0)
     every = plan_with(JobPlan(interval_s=5.0), {"checkpoint_interval": "auto"}, cluster, 128)
     assert every.interval_s is None
-    with pytest.raises(cs.InputError, match="Did you mean checkpoint"):
-        plan_with(JobPlan(), {"chekpoint": "peer"}, cluster, 128)
-    with pytest.raises(cs.InputError, match="--standby 'hot'"):
-        plan_with(JobPlan(), {"standby": "hot"}, cluster, 128)
-    with pytest.raises(cs.InputError, match="--spares '-1'"):
-        plan_with(JobPlan(), {"spares": -1}, cluster, 128)
+    for word, value, message in (
+        ("chekpoint", "peer", "Did you mean checkpoint"),
+        ("standby", "hot", "--standby 'hot'"),
+        ("spares", -1, "--spares '-1'"),
+    ):
+        with pytest.raises(cs.InputError, match=message):
+            plan_with(JobPlan(), {word: value}, cluster, 128)
 
 
 def test_a_replica_takes_the_words_of_its_command() -> None:
-    few = cs.serve(
-        "llama-3.1-8b", "trn2.48xlarge", "poisson:2", count=20, prompt=300, output=20, slots=4
-    )
+    replica = ("llama-3.2-1b", "trn2.48xlarge")
+    few = cs.serve(*replica, "poisson:2", count=20, prompt=300, output=20, slots=4)
     assert few.summary["requests"] == 20
-    with pytest.raises(cs.InputError, match="--chunk 3 cuts prompts"):
-        cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:2", chunk=3)
-    with pytest.raises(cs.InputError, match="count for requests as they are"):
-        cs.serve("llama-3.1-8b", "trn2.48xlarge", few.served.requests, count=3)
-    with pytest.raises(cs.InputError, match="Did you mean count"):
-        cs.serve("llama-3.1-8b", "trn2.48xlarge", cont=3)  # type: ignore[call-arg]
+    for requests, words, message in (
+        ("poisson:2", {"chunk": 3}, "--chunk 3 cuts prompts"),
+        ("poisson:2", {"cont": 3}, "Did you mean count"),
+        ("poisson:often", {}, "has no rate; write poisson:0"),
+        (few.served.requests, {"count": 3}, "count for requests as they are"),
+    ):
+        with pytest.raises(cs.InputError, match=message):
+            cs.serve(*replica, requests, **words)

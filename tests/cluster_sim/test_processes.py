@@ -94,29 +94,22 @@ def test_a_forked_worker_that_dies_is_an_error_of_one_line() -> None:
         list(results)
 
 
-def test_a_worker_of_a_pool_that_dies_is_an_error_of_one_line() -> None:
+def test_a_pool_gives_what_its_processes_return() -> None:
+    with process_pool(1) as pool:
+        assert pool.submit(abs, -3).result() == 3
     with pytest.raises(WorkerEndedError, match="ended from outside"), process_pool(1) as pool:
         pool.submit(os._exit, 1).result()
 
 
-def test_a_pool_gives_what_its_processes_return() -> None:
-    with process_pool(1) as pool:
-        assert pool.submit(abs, -3).result() == 3
-
-
 def test_one_processor_is_one_worker_and_calls_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:  # a system that does not say which there are
+        patched.delattr(os, "sched_getaffinity", raising=False)
+        patched.setattr(os, "cpu_count", lambda: None)
+        assert available_workers() == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5}, raising=False)
     assert available_workers() == 1
     with forked(lambda _: os.getpid(), range(2), available_workers()) as results:
         assert list(results) == [os.getpid()] * 2
-
-
-def test_processors_are_counted_where_the_system_does_not_say_which(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert available_workers() == 1
 
 
 HEEDS_CTRL_C = """

@@ -33,28 +33,19 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_a_bar_tells_what_is_done_and_of_how_much(terminal: Terminal) -> None:
     with redirect_stderr(terminal):
         assert list(progress(["a", "b", "c"], "letters", quiet=False)) == ["a", "b", "c"]
-    assert "letters" in terminal.getvalue()
-    assert "3/3" in terminal.getvalue()
+        with progress_bars(quiet=False) as report:
+            report("clocks", 1, 4)
+            report("breakdown", 2, 9)
+    assert all(text in terminal.getvalue() for text in ("letters", "3/3", "1/4", "2/9"))
 
 
-def test_each_thing_has_its_bar(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), progress_bars(quiet=False) as report:
-        report("clocks", 1, 4)
-        report("breakdown", 2, 9)
-    assert "1/4" in terminal.getvalue()
-    assert "2/9" in terminal.getvalue()
-
-
-def test_quiet_draws_nothing(terminal: Terminal) -> None:
+@pytest.mark.parametrize(("patience_s", "quiet"), [(-1.0, True), (1000.0, False)])
+def test_quiet_and_short_work_draw_nothing(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, patience_s: float, quiet: bool
+) -> None:
+    monkeypatch.setattr(shown, "PATIENCE_S", patience_s)
     with redirect_stderr(terminal):
-        assert list(progress([1, 2], "numbers", quiet=True)) == [1, 2]
-    assert terminal.getvalue() == ""
-
-
-def test_short_work_draws_nothing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "PATIENCE_S", 1000.0)
-    with redirect_stderr(terminal):
-        assert list(progress([1, 2], "numbers", quiet=False)) == [1, 2]
+        assert list(progress([1, 2], "numbers", quiet=quiet)) == [1, 2]
     assert terminal.getvalue() == ""
 
 

@@ -12,16 +12,7 @@ WHY_NOT = "there is no chromium on this system"
 
 
 def opened(page: Path, folder: Path, *flags: str) -> tuple[str, list[str]]:
-    """Open a page; returns its document after all scripts, and what the console said.
-
-    Parameters
-    ----------
-    page : Path
-    folder : Path
-        An empty one for the browser's profile.
-    flags : str
-        More options of the browser.
-    """
+    """Open a page with a new profile; returns its document after all scripts, and the console's."""
     done = subprocess.run(
         [
             str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu",

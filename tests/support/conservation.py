@@ -19,27 +19,8 @@ ROUNDING = 1 + 1e-9
 def violations(trace: Trace, *, faults: bool = False) -> list[str]:
     """List the conservation laws that a trace breaks, one line each; empty when all hold.
 
-    Checked are: ready is the latest of the edges (rule 2); nothing starts before it is ready;
-    joins end when ready and fixed ops last their duration (rule 5); no slot is used twice and none
-    is free while an op is ready for it (rule 3); of equal priority the first to be ready starts
-    first (rule 4); no flow is faster than its cap and its path, and no shared resource carried more
-    than its capacity (rule 7); an op ended if and only if its status says so.
-
-    Parameters
-    ----------
-    trace : Trace
-    faults : bool
-        Whether the run had faults, under which durations, free slots, the order of starts, rates
-        and edges from starts need not keep the laws and are not checked.
-
-    Examples
-    --------
-    >>> from cluster_sim.schedule.build import OpColumns, schedule
-    >>> from cluster_sim.schedule.table import Edges, Resources
-    >>> from cluster_sim.trace.trace import run
-    >>> violations(run(schedule(OpColumns([FIXED], resource=0, duration_ps=5),
-    ...     edges=Edges.from_pairs(1, [], []), resources=Resources.table("engine", [0]))))
-    []
+    Under faults durations, free slots, the order of starts, rates and edges from starts need not
+    keep the laws, and are not checked.
     """
     broken = [*_readiness(trace, faults), *_order(trace), *_slots(trace)]
     if faults:
@@ -54,6 +35,7 @@ def _first(bad: BoolArray, text: str) -> Iterator[str]:
 
 
 def _readiness(trace: Trace, faults: bool) -> Iterator[str]:
+    """Check rule 2: an op is ready at the latest of its edges."""
     schedule, times = trace.schedule, trace.times
     edges, source = schedule.edges, schedule.edges.sources()
     since = times.end_ps[source]
@@ -82,6 +64,7 @@ def _order(trace: Trace) -> Iterator[str]:
 
 
 def _durations(trace: Trace) -> Iterator[str]:
+    """Check rule 5: fixed ops last their duration."""
     schedule, times = trace.schedule, trace.times
     fixed = (schedule.kind == FIXED) & (times.end_ps >= 0)
     lasted = times.end_ps - times.start_ps
@@ -167,11 +150,7 @@ def _holding(trace: Trace) -> Stretches:
 
 
 def _occupancy(trace: Trace, ran: Stretches) -> tuple[IntArray, IntArray, IntArray]:
-    """Return each change of the number of ops on a resource, by resource and time.
-
-    Returns ``resource, instant, holders`` (changes,): resource, instant of the change [ps], and
-    number of ops that hold a slot from then on.
-    """
+    """Return resource, instant [ps] and ops from then on of each change of a resource."""
     held = trace.schedule.resource[ran.op]
     resource = np.concatenate([held, held])
     instant = np.concatenate([ran.end_ps, ran.start_ps])
@@ -190,10 +169,8 @@ def _free_until(
 ) -> IntArray:
     """Sum the time with a free slot on each of some resources up to an instant [ps].
 
-    ``resource, instant`` (changes,): changes of the occupancy, from :func:`_occupancy`. ``free``
-    (changes,): time from each change to the next in which a slot is free [ps]. ``free_before``
-    (changes + 1,): sum of ``free`` over the changes before each. ``queried, until`` (rows,):
-    resource, and instant up to which its free time is summed [ps].
+    ``free`` is the time from each change of the occupancy to the next in which a slot is free, and
+    ``free_before`` its sum over the changes before each.
     """
     first = np.searchsorted(resource, queried)
     # Changes are in order of resource and time, so (resource, rank of the time) finds the last.

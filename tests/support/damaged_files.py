@@ -9,18 +9,7 @@ from topologies.errors import InputError
 
 
 def check_damaged(path: Path, read: Callable[[Path], object], cut: float, flip: int) -> None:
-    """Assert that a reader ends a damaged file in no other error than one line.
-
-    Parameters
-    ----------
-    path : Path
-        A whole file, which is written over.
-    read : function of a path
-    cut : float
-        Place of the damage, as a share of the file.
-    flip : int
-        Bits of the byte there that are turned over; the file is then cut there too.
-    """
+    """Assert that a reader ends a file that is damaged or cut at a share of it in one line."""
     data = bytearray(path.read_bytes())
     data[int(cut * (len(data) - 1))] ^= flip
     for damaged in (bytes(data), bytes(data[: int(cut * len(data))])):

@@ -21,18 +21,7 @@ PATIENCE_S = 60.0
 
 
 class LivePage:
-    """An open page: expressions are evaluated in it, keys pressed, complaints collected.
-
-    Parameters
-    ----------
-    socket : WebSocketClientConnection
-        To the browser's debugger of this page.
-
-    Attributes
-    ----------
-    complaints : list of str
-        Errors and warnings that the page wrote to its console, and its exceptions.
-    """
+    """An open page: expressions are evaluated in it, keys pressed, complaints collected."""
 
     def __init__(self, socket: WebSocketClientConnection):
         self.complaints: list[str] = []

@@ -18,11 +18,7 @@ def job(submit_min: float, servers: int, run_min: float, **more: Any) -> dict[st
 WAITING = [job(0, 6, 60), job(1, 8, 60), job(2, 2, 30), job(3, 2, 120), job(4, 1, 10)]
 JOBS = st.lists(
     st.builds(
-        job,
-        st.integers(0, 200),
-        st.integers(1, 8),
-        st.integers(1, 100),
-        priority=st.integers(0, 2),
+        job, st.integers(0, 200), st.integers(1, 8), st.integers(1, 100), priority=st.integers(0, 2)
     ),
     min_size=1,
     max_size=12,

@@ -13,7 +13,7 @@ from workloads.economics import Economics
 from workloads.fleet import simulation
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.policies.view import Policy
+from workloads.fleet.policies.view import Policy, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun, Kind
@@ -43,6 +43,16 @@ def simulate(
     """Run a fleet of one kind of units."""
     kind = Kind("unit", tuple(services), fleet, tuple(jobs), economics)
     return simulation.simulate(demand, [kind], policy, **others)
+
+
+def view_of(**changes: Any) -> View:
+    """Return what a policy sees of ten units, of which five serve a load of one; or other units."""
+    usual: dict[str, Any] = {
+        "minute": 0, "weekday": 0, "hour": 0.0, "load": np.ones((1, 1)), "history": 0,
+        "serving": np.array([5]), "coming": np.array([0]), "backlog": np.zeros(1), "units": 10,
+        "broken": 0, "lead_s": 0.0,
+    }  # fmt: skip
+    return View(**{**usual, **changes})
 
 
 def slower(costs: ChangeCosts, factor: float) -> ChangeCosts:

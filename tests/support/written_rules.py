@@ -9,15 +9,7 @@ from cluster_sim.schedule.table import JOIN, IntArray, Schedule, ScheduleError
 
 
 def check_rounds(rounds: Rounds) -> None:
-    """Refuse rounds that break their rules.
-
-    Raises
-    ------
-    ScheduleError
-        When the ops do not divide into these rounds, an edge leads elsewhere than to the same round
-        or the one that follows, an op behind the first round waits for none, or larger blocks have
-        other edges.
-    """
+    """Refuse rounds that break their rules."""
     count, ops, edges = len(rounds.repeats), rounds.ops, rounds.schedule.edges
     if count < 1 or rounds.repeats.min() < 1:
         raise ScheduleError(f"rounds are repeated {rounds.repeats.tolist()} times, the least is 1")
@@ -42,14 +34,7 @@ def check_rounds(rounds: Rounds) -> None:
 
 
 def check_routines(whole: Schedule, routines: Routines) -> None:
-    """Refuse routines that break their rules.
-
-    Raises
-    ------
-    ScheduleError
-        When a caller is no join, an edge leads into or out of a routine, or a routine does not end
-        in a join of its own.
-    """
+    """Refuse routines that break their rules."""
     first, outside = routines.first, routines.outside
     if first[-1] != len(whole) or (np.diff(first) < 1).any():
         raise ScheduleError(f"routines end at op {first[-1]} of {len(whole)}, or one has no op")

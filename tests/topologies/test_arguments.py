@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -148,56 +146,3 @@ def test_a_seed_is_a_whole_number_from_0_whatever_its_name(
     with pytest.raises(InputError) as caught:
         drawn(**wrong)
     assert str(caught.value) == message
-
-
-def _is_checked(node: ast.AST) -> bool:
-    """Return whether a node is a function with the decorator."""
-    return isinstance(node, ast.FunctionDef) and any(
-        ast.unparse(item).startswith("checked(") for item in node.decorator_list
-    )
-
-
-def _checked_kinds(tree: ast.Module) -> set[str]:
-    """Names of classes whose fields are checked, alone or as keywords of a checked function."""
-    kinds = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "check_fields":
-            kinds.add(ast.unparse(node.args[0]))
-        elif isinstance(node, ast.FunctionDef) and _is_checked(node) and node.args.kwarg:
-            keywords = node.args.kwarg.annotation
-            if isinstance(keywords, ast.Subscript):
-                kinds.add(ast.unparse(keywords.slice))
-    return kinds
-
-
-def _typed_names(node: ast.AST, kinds: set[str]) -> dict[str, str]:
-    """Annotations of the parameters of a checked function, or of the fields of a checked class."""
-    pairs: list[tuple[str, ast.expr | None]] = []
-    if isinstance(node, ast.FunctionDef) and _is_checked(node):
-        every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        pairs = [(item.arg, item.annotation) for item in every]
-    elif isinstance(node, ast.ClassDef) and node.name in kinds:
-        fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
-        pairs = [(ast.unparse(item.target), item.annotation) for item in fields]
-    return {name: ast.unparse(annotation) for name, annotation in pairs if annotation is not None}
-
-
-def test_every_seed_of_a_checked_function_has_the_type_of_seeds() -> None:
-    """A plain ``int`` would let a negative seed through to numpy, whose message names no seed."""
-    root = Path(__file__).parents[2]
-    packages = ("topologies", "cluster_sim", "workloads", "experiments")
-    paths = [path for package in packages for path in (root / package).rglob("*.py")]
-    texts = [path.read_text() for path in paths]
-    telling = ("seed: ", "check_fields(", "@checked(")
-    trees = [ast.parse(text) for text in texts if any(words in text for words in telling)]
-    kinds = set().union(*map(_checked_kinds, trees))
-    types = {
-        f"{node.name}.{name}": kind
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-        for name, kind in _typed_names(node, kinds).items()
-        if name.endswith("seed")
-    }
-    assert {"serve.seed", "run_fleet.seed", "JobPlan.seed"} <= types.keys()
-    assert {place for place, kind in types.items() if kind.partition(" ")[0] != "Seed"} == set()

@@ -56,8 +56,10 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (fabric.radix, fabric.oversubscription) == (32, 2)
     labelled = POD.replace("chip: trn2", "chip: {like: trn2, name: mine}")
     assert read(tmp_path, labelled).chip == "trn2"
-    own = "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
-    measured = measure(read(tmp_path, POD.replace("chip: trn2", own)))
+    chip_of_its_own = (
+        "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
+    )
+    measured = measure(read(tmp_path, POD.replace("chip: trn2", chip_of_its_own)))
     assert measured.flops_per_s_per_chip == {"bf16": 500e12}
     assert (measured.hbm_bytes_per_chip, measured.hbm_bytes_per_s_per_chip) == (2**36, 2000 * GB)
 
@@ -136,8 +138,6 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("chip: trn2", "chip: trn22", "the catalogue has no part 'trn22'. Did you mean trn2?"),
-        ("chip: trn2", "chip: efa-v3", "the catalogue has no 'hbm_bytes' of efa-v3"),
-        ("chip: trn2", "chip: 7", "chip '7': it must be a mapping with name, like"),
         (
             "chip: trn2",
             "chip: {like: trn2, hbm_bandwith: 1TB/s}",
@@ -148,38 +148,17 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
             "chip: {like: trn2, hbm_bandwidth: 1TB}",
             "chip.hbm_bandwidth '1TB' is in B; this quantity is in B/s",
         ),
-        (
-            "chip: trn2",
-            "chip: {like: trn2, hbm_bandwidth: much}",
-            "chip.hbm_bandwidth 'much' is not a number",
-        ),
         ("chip: trn2", "chip: {bf16_peak: 1TFLOP/s}", "chip.hbm_bytes is missing"),
         # What only a role change or a machine has would change nothing.
         ("chip: trn2", "chip: {like: trn2, drain: 60s}", "is no quantity of a chip, but of "),
-        ("chip: trn2", "chip: {like: trn2, nics: 8}", "is no quantity of a chip, but of "),
         ("radix:", "radixx:", "unknown key scale_out.radixx. Did you mean radix?"),
         ("  radix: 32\n", "", "scale_out.radix is missing, and there is no like:"),
-        ("radix: 32", "radix: 2", "a radix of 2; a Clos needs at least 4 ports"),
         ("size: 4", "size: 0", "scale_up.axes.1.size '0': it must be at least 1."),
-        ("size: 4", "size: four", "scale_up.axes.1.size 'four': it must be a whole number"),
-        (
-            "size: 4",
-            "size: 99999999",
-            "scale_up.axes.1.size '99999999': it must be at most 16,777,216.",
-        ),
-        (
-            ", wrap: false",
-            ", wrapped: no",
-            "unknown key scale_up.axes.1.wrapped. Did you mean wrap?",
-        ),
-        ("128GB/s", "128", "scale_up.axes.1.bandwidth '128': bandwidth '128' has no unit"),
-        ("0.3us", "0.3GB", "scale_up.axes.1.latency '0.3GB'"),
         (
             "shape: torus",
             "shape: tours",
             "'tours' is none of torus, mesh, switch, clos, tiered. Did you mean torus?",
         ),
-        ("  shape: torus\n", "", "scale_up.shape is missing; give one of torus, mesh"),
         ("domains: 8", "domains: 0", "domains '0': it must be at least 1"),
         ("domains: 8", "domains: 8\ndomains: 9", "the key domains is given twice"),
         (
@@ -187,9 +166,7 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
             "chips_per_server: 3",
             "a domain of 8 chips is not made of servers of 3",
         ),
-        ("name: my-pod", "name: [1, 2]", "name: it must be a text"),
         ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name?"),
-        ("oversubscription: 2", "oversubscription: 0.5", "scale_out.oversubscription '0.5'"),
     ],
 )
 def test_mistakes_name_the_file_and_the_key(

@@ -97,16 +97,6 @@ def test_a_server_has_an_edge_for_each_port(ports: int) -> None:
     assert {kind.tier: kind.links for kind in table.kinds}["server"] == ports
 
 
-def test_uplinks_are_summed_and_oversubscription_lies_above_the_tor() -> None:
-    even, thin = (clos(machine(20, oversubscription=Fraction(over)))[1] for over in (1, 3))
-    assert [(layer.up_bytes_per_s, layer.up_links) for layer in even] == [
-        (40 * GB, 4),
-        (160 * GB, 16),
-        (0, 0),
-    ]
-    assert [(layer.chips, layer.up_bytes_per_s) for layer in thin] == [(6, 20 * GB), (48, 0)]
-
-
 def test_shared_links_by_hand() -> None:
     shared = shared_links(machine(5))
     assert shared.kinds == ("adapter-out", "adapter-in", "ToR-up", "ToR-down")
@@ -227,14 +217,10 @@ def test_a_quantity_of_trainium_that_no_module_names_is_kept_for_reference() -> 
     ("quantity", "number", "unit", "message"),
     [
         ("bf16_peak", "1", "TFLOP/s", "less than bf16_matmul"),
-        ("bf16_peak", "1e30", "FLOP/s", "it must lie between"),
         ("bf16_matmul", "0", "TFLOP/s", "it must lie between"),
         ("bf16_matmul", "700", "TFLOP/s", "less than bf16_matmul"),
         ("collective_efficiency", "5", "ratio", "it must lie between 0.001 and 1"),
-        ("collective_efficiency", "0", "ratio", "it must lie between"),
         ("hbm_bandwidth", "1", "B/s", "it must lie between 1e+09 B/s"),
-        ("hbm_bandwidth", "1e30", "B/s", "it must lie between"),
-        ("hbm_bytes", "0", "GB", "it must lie between"),
         ("cores", "7.5", "count", "it must be a whole number"),
         ("link_latency", "1e20", "s", "it must lie between"),
     ],

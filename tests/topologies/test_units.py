@@ -30,31 +30,22 @@ SIZES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 @pytest.mark.parametrize(
     ("parse", "text", "expected"),
     [
-        (parse_bytes, "7B", 7),
         (parse_bytes, "0B", 0),
-        (parse_bytes, "256MiB", 256 * 2**20),
         (parse_bytes, "0.1GB", 100_000_000),
         (parse_bytes, " 1.5 GiB ", 3 * 2**29),
-        (parse_bytes, "1e3MB", 10**9),
         (parse_bytes, ".5MB", 500_000),
         (parse_bytes, "1KB", 1000),
         (parse_bytes, "8Gbit", 10**9),
         (parse_bytes, "0.7GiB", 751_619_277),
         (parse_bytes, "4EiB", LIMIT),
-        (parse_rate, "128GB/s", 128 * 10**9),
         (parse_rate, "200Gbit/s", 25 * 10**9),
-        (parse_rate, "200Gb/s", 25 * 10**9),
         (parse_rate, "200Gbps", 25 * 10**9),
-        (parse_rate, "820GiB/s", 820 * 2**30),
         (parse_rate, "600MB/min", 10**7),
         (parse_rate, "1B/s", 1),
         (parse_ps, "1.5us", 1_500_000),
         (parse_ps, "1.5µs", 1_500_000),
-        (parse_ps, "0s", 0),
         (parse_ps, "1ps", 1),
-        (parse_seconds, "90s", 90),
         (parse_seconds, "7d", 7 * 86_400),
-        (parse_seconds, "2h", 7_200),
     ],
 )
 def test_quantities_are_exact(parse: Callable[[str], float], text: str, expected: int) -> None:
@@ -66,22 +57,15 @@ def test_quantities_are_exact(parse: Callable[[str], float], text: str, expected
     [
         ("1024", "size '1024' has no unit. Write it as 1024MiB or 1024GB."),
         ("", "size '' is not a number with a unit. Write it as 256MiB or 1GB."),
-        ("GB", "size 'GB' is not a number with a unit. Write it as 256MiB or 1GB."),
-        ("nanGB", "size 'nanGB' is not a number with a unit. Write it as 256MiB or 1GB."),
         ("infB", "size 'infB' is not a number with a unit. Write it as 256MiB or 1GB."),
-        ("1_000B", "size '1_000B' is not a number with a unit. Write it as 256MiB or 1GB."),
         ("0x10B", "size '0x10B' is not a number with a unit. Write it as 256MiB or 1GB."),
         ("-1GB", "size '-1GB' is negative, the least is 0. Write it as 256MiB or 1GB."),
         ("1gb", "size '1gb': unknown unit gb. Did you mean GB?"),
-        ("1mib", "size '1mib': unknown unit mib. Did you mean MiB?"),
-        ("1GBs", "size '1GBs': unknown unit GBs. Did you mean GB/s?"),
         ("1mB", "size '1mB': unknown unit mB. Did you mean MB?"),
         ("5bananas", "size '5bananas': unknown unit bananas."),
         ("1GB/s", "size '1GB/s' is in B/s, not in B. Write it as 256MiB or 1GB."),
-        ("5us", "size '5us' is in s, not in B. Write it as 256MiB or 1GB."),
         ("0.4B", "size '0.4B' is below the least, 1 B."),
         ("1.5B", "size '1.5B' is 1.5 bytes. Write whole bytes."),
-        ("12bit", "size '12bit' is 1.5 bytes. Write whole bytes."),
         ("5EiB", "size '5EiB' is above the limit, 4.61e+18 B."),
         ("1e41B", "size '1e41B': 1e41 is beyond 1e±40. Correct it."),
     ],
@@ -156,17 +140,12 @@ def test_any_quantity_survives_a_round_trip_to_four_digits(value: int) -> None:
     ("shown", "expected"),
     [
         (format_bytes(2**30), "1 GiB"),
-        (format_bytes(1536), "1.5 KiB"),
-        (format_bytes(10**9), "1 GB"),
         (format_bytes(1_234_567_890), "1.235 GB"),
         (format_bytes(0), "0 B"),
-        (format_bytes(999_999_999), "1 GB"),
         (format_rate(0.5), "0.5 B/s"),
         (format_rate(12_500_000_000), "12.5 GB/s"),
-        (format_seconds(0.0), "0 s"),
         (format_seconds(1.75e-5), "17.5 us"),
         (format_seconds(0.99999), "1 s"),
-        (format_seconds(90.0), "90 s"),
         (format_seconds(604_800.0), "7 d"),
     ],
 )
@@ -175,14 +154,7 @@ def test_text_for_people(shown: str, expected: str) -> None:
 
 
 def test_units_lead_to_si() -> None:
-    assert unit("pJ/bit") == (Fraction(8, 10**12), "J/B")
-    assert unit("TFLOP/s") == (Fraction(10**12), "FLOP/s")
-    assert unit("GHz") == (Fraction(10**9), "1/s")
-    assert unit("kW") == (Fraction(1000), "W")
-    assert unit("us/km") == (Fraction(1, 10**9), "s/m")
     assert si("1.50", "USD/h") == (Fraction(1, 2400), "USD/s")
-    assert unit("count") == (Fraction(1), "count")
-    assert unit("ratio") == (Fraction(1), "ratio")
     with pytest.raises(InputError, match=r"^unknown unit GB/s/s\. Did you mean GB/s\?$"):
         unit("GB/s/s")
     with pytest.raises(InputError, match=r"^'1\.2\.3' is not a number\. Write digits\.$"):

@@ -111,10 +111,7 @@ class Part(TypedDict, total=False):
 
 @cache
 def rank_of(
-    chip: str,
-    precision: str = "bf16",
-    ranks_per_chip: int = 1,
-    catalogue: Catalogue | None = None,
+    chip: str, precision: str = "bf16", ranks_per_chip: int = 1, catalogue: Catalogue | None = None
 ) -> Rank:
     """Return the share of a chip that each of its ranks has."""
     if ranks_per_chip < 1:

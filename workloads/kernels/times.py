@@ -150,42 +150,27 @@ traced through torch-xla."""
 PART = "runtime.neuron"  # catalogue part with the constants of Trainium's runtimes
 
 
-def collective_seen_by_host(
-    chip: str,
-    device_s: float,
-    runtime: str = "compiled",
-    *,
-    kind: str = "",
-    catalogue: Catalogue | None = None,
-) -> float:
-    """Return the time of one collective as its host sees it [s]."""
-    # ``device_s``: time inside a compiled graph, where the host adds nothing [s]. ``runtime``
-    # ("compiled", "eager", "xla").
-    check_choice("runtime", runtime, RUNTIMES[1:])
-    catalogue = shipped_catalogue() if catalogue is None else catalogue
-    if runtime == "compiled" or not chip_family(chip, catalogue).is_neuron:
-        return device_s
-    constants = []
-    for name in ("added", "least"):
-        of_kind = f"{runtime}_{kind.replace('-', '_')}_{name}"
-        quantity = of_kind if catalogue.has(PART, of_kind) else f"{runtime}_collective_{name}"
-        constants.append(catalogue.value(PART, quantity))
-    added, least = constants
-    return max(least, device_s + added)
-
-
 def seen_by_host(
     chip: str,
     device_s: npt.ArrayLike,
     runtime: str = "graph",
     *,
+    collective: str = "",
     catalogue: Catalogue | None = None,
 ) -> Any:
-    """Return the time of one call as its host sees it [s]."""
-    # ``device_s``: time on the device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
-    check_choice("runtime", runtime, RUNTIMES)
-    catalogue = shipped_catalogue() if catalogue is None else catalogue
-    if runtime == "graph" or not chip_family(chip, catalogue).is_neuron:
+    """Return the time of one call, which may be a collective, as its host sees it [s]."""
+    # ``device_s``: time on the device [s], or of a collective inside a compiled graph, to which the
+    # host adds nothing. ``runtime`` ("graph", "compiled", "eager", "xla").
+    check_choice("runtime", runtime, RUNTIMES[bool(collective) :])
+    parts = shipped_catalogue() if catalogue is None else catalogue
+    if runtime == RUNTIMES[bool(collective)] or not chip_family(chip, parts).is_neuron:
         return plain(device_s)
-    added, least = (catalogue.value(PART, f"{runtime}_{name}") for name in ("added", "least"))
-    return plain(np.maximum(least, np.asarray(device_s, float) + added))
+
+    def constant(name: str) -> float:
+        """Constant of this collective, else of any, or of calls that are none [s]."""
+        of_kind = f"{runtime}_{collective.replace('-', '_')}_{name}"
+        of_any = f"{runtime}_collective_{name}" if collective else f"{runtime}_{name}"
+        return parts.value(PART, of_kind if parts.has(PART, of_kind) else of_any)
+
+    seconds = np.asarray(device_s, float) + constant("added")
+    return plain(np.maximum(constant("least"), seconds))

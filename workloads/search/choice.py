@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,14 +13,13 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import TRAINING, check_precision
 from workloads.models.model import Model
-from workloads.search.candidates import ORDERS, Candidates, candidates, divisors
+from workloads.search.candidates import ORDERS, Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
 from workloads.training.frameworks.framework import framework, framework_of, framework_text
 from workloads.training.memory.memory import likely, worst
 from workloads.training.plan.plan import PLAN_FIELDS, SEARCHED, ParallelPlan
 from workloads.training.plan.stages import check_model
-from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import (
     BATCH_TOKENS,
     DEFAULT_SEQ,
@@ -176,126 +173,10 @@ def _roomy(listed: Candidates, settled: Collection[str], watch: Watch) -> list[P
     return plans
 
 
-# Plans near a stated one: the nearest that works, and faster ones that are one change away.
-#
-# A refused plan becomes possible by the smallest change. Of a plan that runs, fields that nobody
-# stated are varied by :mod:`workloads.training.usual_plan`, and a whole search changes all
-# degrees at once; its neighbours say what a user's own choice costs, field by field.
-
-RECOMPUTES = 0.9  # distance of changing recomputation, if halving a degree has the distance 1
-TOUCH = 0.1  # distance that is added for every field that changes
-OF_BATCH = 2  # distance of doubling the batch. It is more, as it changes the result of training.
-NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch")
-"""Fields that may change to a number near the stated one."""
-FARTHEST = 4  # largest number of times that a degree is doubled or halved
-LARGEST = 2**31  # largest stated number for which a nearer one is looked for
-Changes = dict[str, Any]  # new values of fields that change
-
-
-def nearest_plan(
-    stated: Mapping[str, Any], model: Model, cluster: Cluster, **size: int | None
-) -> Changes | None:
-    """Return the fewest changes to the stated fields that give a plan which divides and fits."""
-    # Returns the fields to change, with their values; None if nothing near works. ``size``: ``lnc``
-    # and ``chips`` as ``complete`` takes them.
-    fixed = {name: value for name, value in stated.items() if value is not None}
-    sizes = [fixed.get(name, 1) for name in NUMBERS]
-    if any(not isinstance(size, int) or not 1 <= size <= LARGEST for size in sizes):
-        return None
-    try:
-        if fixed.get("precision"):  # another plan would not mend a wrong one
-            check_precision(fixed["precision"], cluster.chip, cluster.numbers, TRAINING, "train")
-        # Without the fields that divide the model a plan is always possible.
-        machine = {name: fixed[name] for name in fixed if name in ("ranks_per_chip", "seq")}
-        ranks = complete(machine, model, cluster, **size).ranks
-        proposals = sorted(_proposals(fixed, model, ranks), key=lambda way: _distance(fixed, way))
-    except (InputError, TypeError, ValueError):
-        return None
-    for changes in proposals:
-        plan = _plan({**fixed, **changes}, model, cluster, size)
-        if plan is not None:
-            on_stack = framework_of(plan, cluster).on(cluster, model)
-            needed = likely(model, plan, on_stack.numbers, cluster.chip)
-            if needed.total <= needed.capacity:
-                return changes
-    return None
-
-
-def _plan(
-    fields: Mapping[str, Any], model: Model, cluster: Cluster, size: Mapping[str, int | None]
-) -> ParallelPlan | None:
-    """Plan with these fields; None if it does not divide model, batch and cluster."""
-    try:
-        plan = complete(fields, model, cluster, **size)
-        check_model(plan, model)
-    except InputError:
-        return None
-    return None if routing_mistake(plan, cluster) else plan
-
-
-def _proposals(fixed: Mapping[str, Any], model: Model, ranks: int) -> Iterator[Changes]:
-    """Yield possible changes, also of degrees that were not stated."""
-    experts = divisors(model.experts.count) if model.experts else [1]
-    choices: dict[str, list[Any]] = {
-        "tp": _near(fixed.get("tp", 1), divisors(ranks)),
-        "pp": _near(fixed.get("pp", 1), [d for d in divisors(ranks) if d <= model.layers]),
-        "recompute": list(dict.fromkeys([fixed.get("recompute", "selective"), "full"])),
-        "microbatch": _near(fixed.get("microbatch", 1), [2**n for n in range(12)], up=False),
-    }
-    for name, possible in (("cp", divisors(ranks)), ("ep", experts), ("etp", divisors(ranks))):
-        if name in fixed:
-            choices[name] = _near(fixed[name], possible)
-    if "vpp" in fixed:
-        choices["vpp"] = list(dict.fromkeys([fixed["vpp"], 1]))
-    if "dp" in fixed:
-        # None stands for the degree that fills the cluster, which depends on the other fields.
-        choices["dp"] = [fixed["dp"], None]
-    for values in product(*choices.values()):
-        chosen = dict(zip(choices, values, strict=True))
-        defaults = {"tp": 1, "pp": 1, "recompute": "selective", "microbatch": 1}
-        changes = {
-            name: value
-            for name, value in chosen.items()
-            if value != fixed.get(name, defaults.get(name))
-        }
-        if "dp" in changes:
-            replica = math.prod(chosen.get(name, 1) for name in ("tp", "pp", "cp"))
-            changes["dp"] = max(1, ranks // replica)
-        yield from _with_batches(fixed, chosen, changes, ranks)
-
-
-def _with_batches(
-    fixed: Mapping[str, Any], chosen: Mapping[str, Any], changes: Changes, ranks: int
-) -> Iterator[Changes]:
-    """Yield changes with the batch as stated, and with the nearest batch that divides."""
-    yield changes
-    batch = fixed.get("global_batch")
-    replica = math.prod(chosen.get(name, 1) for name in ("tp", "pp", "cp"))
-    dp = changes.get("dp", fixed.get("dp", max(1, ranks // replica)))
-    sequences = dp * chosen["microbatch"]
-    if batch is not None and batch % sequences:
-        yield {**changes, "global_batch": max(1, round(batch / sequences)) * sequences}
-
-
-def _near(value: int, choices: list[int], *, up: bool = True) -> list[int]:
-    """Value itself, and choices within a few doublings of it."""
-    least, most = value / 2**FARTHEST, value * (2**FARTHEST if up else 1)
-    return list(dict.fromkeys([value, *(choice for choice in choices if least <= choice <= most)]))
-
-
-def _distance(fixed: Mapping[str, Any], changes: Changes) -> tuple[float, str]:
-    """Distance of changes in doublings, and their text, which orders equal distances."""
-    total = 0.0
-    for name, value in changes.items():
-        if isinstance(value, str):
-            total += RECOMPUTES
-        else:
-            doublings = abs(math.log2(value / fixed.get(name, 1)))
-            total += TOUCH + doublings * (OF_BATCH if name == "global_batch" else 1)
-    return total, str(sorted(changes.items()))
-
-
-# Neighbours: plans one change away that fit, and how long their steps take beside the plan's.
+# Neighbours: plans one change away that fit, and how long their steps take beside the plan's. Of a
+# plan that runs, fields that nobody stated are varied by :mod:`workloads.training.usual_plan`, and
+# a whole search changes all degrees at once; neighbours say what a user's own choice costs, field
+# by field.
 
 VARIED = ("recompute", "zero", "sequence_parallel")
 """Fields whose other values are shown already where nobody stated them."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -27,7 +26,6 @@ from topologies.units import PS_PER_S
 from workloads.models.model import Layer, Model
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Replicas, least_s, orders, walk_s
 from workloads.training.frameworks.framework import framework_of, framework_text
-from workloads.training.layers.layer import as_tried
 from workloads.training.layers.replicas import (
     ReplicaExchange,
     bucket_parameters,
@@ -51,8 +49,8 @@ from workloads.training.plan.stages import (
     total,
 )
 from workloads.training.program.groups import GroupCosts
-from workloads.training.program.ops import Catalog, Ops, Pair, join, side_by_side
-from workloads.training.program.stage import StagePasses
+from workloads.training.program.ops import INSIDE, Catalog, Pair, join, side_by_side, span
+from workloads.training.program.stage import StagePasses, as_tried
 
 Found = TypeVar("Found")
 DENSE = ("tp", "cp")  # axes of communication in a layer without experts
@@ -332,9 +330,6 @@ CommunicationTime = Callable[[LayerOp], float]
 FIRST, MIDDLE, DOUBLE, LAST = 0, 1, 2, -1
 """Chunks that are timed: with one layer at the ends of a model and in between, and with two."""
 STAGES = 4  # stages of the model that is timed
-INSIDE = ("tp", "cp", "ep", "etp")
-"""Axes of communication within a pass. Transfers between stages are timed by the pipeline model,
-and exchanges of replicas apart."""
 
 
 @dataclass(frozen=True)
@@ -419,29 +414,6 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     return times
 
 
-def span(ops: Ops, steps: list[LayerOp], time_s: CommunicationTime) -> float:
-    """Return the time from the start of the first op to the end of the last [s]."""
-    # An op starts when its stream is free and the op that it waits for has ended.
-    free: dict[int, float] = {}
-    ends: list[float] = []
-    numbers = ops.step.tolist()
-    lengths = {}
-    for number in dict.fromkeys(numbers):
-        step = steps[number]
-        inside_s = time_s(step) if step.axis in INSIDE else 0.0
-        lengths[number] = inside_s if step.axis else step.seconds
-    for number, back in zip(numbers, ops.back.tolist(), strict=True):
-        stream = steps[number].stream
-        ready = ends[-back] if 0 < back <= len(ends) else 0.0
-        end = max(ready, free.get(stream, 0.0)) + lengths[number]
-        free[stream] = end
-        ends.append(end)
-    return float(np.max(ends, initial=0.0))
-
-
-_place: Callable[[ParallelPlan], tuple[Hashable, ...]] = attrgetter(*PLACE_FIELDS, "norm_axes")
-
-
 class Communication:
     """Cache of the times of communication of plans on one cluster."""
 
@@ -474,7 +446,7 @@ class Communication:
 
     def groups(self, plan: ParallelPlan, axis: str) -> IntArray:
         """Return the chips of one group of each geometry, int64 (kinds, members)."""
-        key: tuple[Hashable, ...] = axis, *_place(plan)
+        key: tuple[Hashable, ...] = axis, plan.norm_axes, *_fields(plan, PLACE_FIELDS)
         if axis == "norm" and plan.norm_ranks == plan.ranks:  # all ranks, in their order
             last = np.array([-(-plan.ranks // plan.ranks_per_chip) - 1])
             key = axis, plan.ranks, int(usual_chips(plan, self.cluster, last)[0])

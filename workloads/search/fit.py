@@ -17,12 +17,7 @@ from workloads.training.layers.adapters import whole
 from workloads.training.layers.replicas import sharded
 from workloads.training.memory.memory import Stack, likely, stack_of, worst
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.plan.stages import (
-    OPTIMIZER_BYTES,
-    Share,
-    kind_shares,
-    layer_weight_bytes,
-)
+from workloads.training.plan.stages import OPTIMIZER_BYTES, Share, kind_shares, layer_weight_bytes
 from workloads.training.usual_plan import describe
 
 NEEDLESS = {

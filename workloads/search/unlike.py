@@ -8,8 +8,10 @@ that the slowest chunk takes least, and then all stages: with m microbatches, 1F
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -132,20 +134,16 @@ def room_for_layers(model: Model, plan: ParallelPlan, joined: Joined) -> list[in
     most = [ANY_NUMBER] * (plan.pp * plan.vpp)
     for stage in range(plan.pp):
         cluster = joined.of_stage(stage)
-        low, high = 0, -(-model.layers // plan.vpp)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if _holds(model, plan, stage, middle, cluster):
-                low = middle
-            else:
-                high = middle - 1
+        counts = range(1, -(-model.layers // plan.vpp) + 1)
+        lacks = partial(_lacks, model, plan, stage, cluster)
+        room = bisect_left(counts, True, key=lacks)  # counts whose memory suffices come first
         for chunk in range(plan.vpp):
-            most[plan.pipeline.number(plan.pp, stage, chunk)] = low
+            most[plan.pipeline.number(plan.pp, stage, chunk)] = room
     return most
 
 
-def _holds(model: Model, plan: ParallelPlan, stage: int, layers: int, cluster: Cluster) -> bool:
-    """Return whether a stage has memory for so many layers in each of its chunks."""
+def _lacks(model: Model, plan: ParallelPlan, stage: int, cluster: Cluster, layers: int) -> bool:
+    """Return whether a stage lacks memory for so many layers in each of its chunks."""
     chunks = plan.pp * plan.vpp
     of_stage = {plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)}
     left, counts = model.layers, [0] * chunks
@@ -156,9 +154,9 @@ def _holds(model: Model, plan: ParallelPlan, stage: int, layers: int, cluster: C
     for place, chunk in enumerate(others):
         counts[chunk] = left * (place + 1) // len(others) - left * place // len(others)
     if not others and left:
-        return False
+        return True
     there = replace(plan, stage_layers=tuple(counts))
-    return memory(model, there, stage, cluster.numbers, cluster.chip).fits
+    return not memory(model, there, stage, cluster.numbers, cluster.chip).fits
 
 
 # The plan: degrees that suit all clusters, completed, with its layers divided.

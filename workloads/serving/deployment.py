@@ -144,10 +144,7 @@ def _joined_clusters(
     # A prefill replica sends at the slower adapters' rate, divided by an oversubscription;
     # latencies are those of both fabrics and of the way to another building.
     catalogue = cluster.catalogue or shipped_catalogue()
-    sides = (
-        (prompts.cluster, prompts.profile, counts.prefill),
-        (cluster, profile, counts.decode),
-    )
+    sides = ((prompts.cluster, prompts.profile, counts.prefill), (cluster, profile, counts.decode))
     rates, latency_ps, away_ps = [], 0, 0
     for place, replica, number in sides:
         if number * replica.chips > place.chips:
@@ -535,11 +532,7 @@ def intervals_of(
 
 
 def with_intervals(
-    document: Mapping[str, Any],
-    model: Model,
-    cluster: Cluster,
-    deployed: Deployed,
-    slo: Slo,
+    document: Mapping[str, Any], model: Model, cluster: Cluster, deployed: Deployed, slo: Slo
 ) -> dict[str, Any]:
     """Return the headline numbers of a run, with 80 % intervals of the predicted ones."""
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
@@ -606,5 +599,3 @@ def offered_per_s(requests: Requests) -> float:
     """Return the rate of output tokens of requests over the time in which they arrive [1/s]."""
     span = float(requests.arrival_s[-1] - requests.arrival_s[0])
     return float(requests.output.sum()) / span if span > 0 else float("inf")
-
-

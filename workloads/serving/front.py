@@ -20,11 +20,7 @@ from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS, USUAL_SLO, ReplicaInputs, RequestInputs
 from workloads.serving.batching import batching_from
-from workloads.serving.deployment import (
-    Deployed,
-    intervals_of,
-    with_intervals,
-)
+from workloads.serving.deployment import Deployed, intervals_of, with_intervals
 from workloads.serving.deployment_search import (
     DeploymentQuestion,
     ServingOptions,
@@ -32,12 +28,7 @@ from workloads.serving.deployment_search import (
     search_deployments,
 )
 from workloads.serving.profile import Profile
-from workloads.serving.requests import (
-    DRAWN,
-    Requests,
-    drawn_rate,
-    requests_from,
-)
+from workloads.serving.requests import DRAWN, Requests, drawn_rate, requests_from
 from workloads.serving.served import Served, Slo, parse_slo
 
 if TYPE_CHECKING:
@@ -213,12 +204,7 @@ def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answered(
-    model: Model,
-    cluster: Cluster,
-    slo: Slo,
-    stated: Mapping[str, Any],
-    *,
-    watch: Watch = unwatched,
+    model: Model, cluster: Cluster, slo: Slo, stated: Mapping[str, Any], *, watch: Watch = unwatched
 ) -> Deployed:
     """Serve as stated: requests as they arrive, a closed loop, or the highest rate.
 

@@ -43,11 +43,7 @@ class Speculation:
 
     @property
     def expected_tokens(self) -> float:
-        """Mean tokens that a pass gives a request.
-
-        >>> [round(Speculation(k, a).expected_tokens, 2) for k, a in ((2, 0.6), (3, 0.7), (5, 0.8))]
-        [1.96, 2.53, 3.69]
-        """
+        """Mean tokens that a pass gives a request."""
         if self.acceptance == 1:
             return self.tokens + 1.0
         return (1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance)

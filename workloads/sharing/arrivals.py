@@ -24,7 +24,6 @@ from workloads.training.plan.plan import PLAN_FIELDS
 
 LARGEST_FILE_BYTES = 2**28
 MOST_JOBS = 200_000
-LONGEST = 10**9  # largest number of days, hours, minutes or seconds of a limit
 KEYS = ("name", "submit", "chips", "time", "limit", "priority", "team", "model", "plan", "steps")
 """Keys of a stated job beside the fields of its plan."""
 PRIORITIES = (-(2**31), 2**32 - 1)
@@ -261,17 +260,12 @@ def _slurm_limit(text: str) -> float:
     """Return a limit as Slurm writes it, ``days-hours:minutes:seconds`` [s]; 0 where it is none."""
     if text in (*NEVER, "UNLIMITED", "Partition_Limit"):
         return 0.0
-    days, dash, clock = text.rpartition("-")
-    parts = clock.split(":")
-    try:
-        numbers = [int(part) for part in parts]
-        whole_days = int(days) if dash else 0
-    except ValueError:
-        numbers, whole_days = [], 0
-    if len(numbers) != 3 or min(*numbers, whole_days) < 0 or max(*numbers, whole_days) > LONGEST:
+    number = r"(\d{1,9})"
+    limit = re.fullmatch(rf"(?:{number}-)?{number}:{number}:{number}", text)
+    if limit is None:
         raise InputError(f"Timelimit {shown(text, 40)!r} is no time. Slurm writes 1-12:00:00.")
-    hours, minutes, seconds = numbers
-    return 86_400.0 * whole_days + 3600 * hours + 60 * minutes + seconds
+    days, hours, minutes, seconds = (int(part or 0) for part in limit.groups())
+    return 86_400.0 * days + 3600 * hours + 60 * minutes + seconds
 
 
 def kubernetes_items(text: str, named: str, content: str) -> list[dict[str, Any]]:

@@ -204,10 +204,7 @@ def _time_ps(event: Event, field: str, path: Path) -> int:
 
 
 def _work(
-    event: Event,
-    launches: Mapping[int, HostCall],
-    communications: tuple[Node, ...],
-    path: Path,
+    event: Event, launches: Mapping[int, HostCall], communications: tuple[Node, ...], path: Path
 ) -> Work:
     """Work that an event of the device describes."""
     start, category = _time_ps(event, "ts", path), str(event.get("cat", "")).lower()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 
+import networkx as nx
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -324,16 +325,10 @@ SHOWN = 6
 
 
 def in_order(waits: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return numbers of nodes such that each node follows those that it waits for.
-
-    If several nodes may come next, the one with the smallest number does. Nodes of a cycle, and
-    nodes that wait for them, are left out.
-
-    ``waits``: numbers of the nodes that each node waits for. All of them are keys as well.
-
-    >>> in_order({3: [2], 2: [1], 1: [], 4: []})
-    [1, 2, 3, 4]
-    """
+    """Return numbers of nodes such that each node follows those that it waits for."""
+    # If several nodes may come next, the one with the smallest number does. Nodes of a cycle, and
+    # nodes that wait for them, are left out. ``waits``: numbers of the nodes that each node waits
+    # for, all of which are keys as well.
     sorter = TopologicalSorter(waits)
     with suppress(CycleError):  # all others are still given out
         sorter.prepare()
@@ -357,40 +352,23 @@ def check_acyclic(
     # of joins.
     size = len(recording) + len(meets)
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))
-    count, part = connected_components(graph, connection="strong")
-    loops = src[src == dst]
-    if count == size and not len(loops):
+    part = connected_components(graph, connection="strong")[1]
+    within = part[src] == part[dst]
+    if not within.any():
         return
-    if len(loops):
-        cycle = [int(loops[0])]
-    else:
-        cycle = _one_cycle(np.flatnonzero(part == np.bincount(part).argmax()), src, dst)
-    nodes = [node for node in cycle if node < len(recording)]
+    circles = nx.DiGraph(list(zip(src[within].tolist(), dst[within].tolist(), strict=True)))
+    nodes = [node for node, _ in nx.find_cycle(circles) if node < len(recording)]
     shown = " → ".join(str(recording.number[node]) for node in nodes[:SHOWN])
     more = " → …" if len(nodes) > SHOWN else ""
-    across = len(set(recording.rank[nodes].tolist())) > 1
-    ranks = (
-        f" of ranks {', '.join(map(str, sorted(set(recording.rank[nodes].tolist()))[:4]))}"
-        if across
-        else ""
-    )
-    remedy = (
-        "The ranks call their collectives in orders that contradict each other: give whole traces "
-        "of the same iterations, or one rank alone."
-        if across
-        else "Correct the dependencies."
-    )
+    ranks = sorted({*recording.rank[nodes].tolist()})
+    across, remedy = "", "Correct the dependencies."
+    if len(ranks) > 1:
+        across = f" of ranks {', '.join(map(str, ranks[:4]))}"
+        remedy = (
+            "The ranks call their collectives in orders that contradict each other: give whole "
+            "traces of the same iterations, or one rank alone."
+        )
     raise InputError(
-        f"{recording.place(nodes[0])} waits for itself: a cycle of nodes{ranks} {shown}{more} → "
+        f"{recording.place(nodes[0])} waits for itself: a cycle of nodes{across} {shown}{more} → "
         f"{recording.number[nodes[0]]}. {remedy}"
     )
-
-
-def _one_cycle(members: IntArray, src: IntArray, dst: IntArray) -> list[int]:
-    inside = np.isin(src, members) & np.isin(dst, members)
-    after = dict(zip(src[inside].tolist(), dst[inside].tolist(), strict=True))
-    at, seen = int(members[0]), dict[int, int]()
-    while at not in seen:
-        seen[at] = len(seen)
-        at = after[at]
-    return [node for node, order in seen.items() if order >= seen[at]]

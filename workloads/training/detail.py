@@ -243,14 +243,12 @@ def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
     """Estimate the ops of one rank of each stage over all iterations."""
     plan, model = shapes.plan, shapes.model
     gathers = 2 if plan.sharding == 3 else 0
-    layer_ops = np.array(
-        [
-            len(forward(shapes.of_kind(kind), moe=kind.experts))
-            + len(backward(shapes.of_kind(kind), moe=kind.experts))
-            + gathers
-            for kind in model.kinds
-        ]
-    )
+    passes = [
+        run(shapes.of_kind(kind), moe=kind.experts)
+        for kind in model.kinds
+        for run in (forward, backward)
+    ]
+    layer_ops = gathers + np.reshape([len(steps) for steps in passes], (-1, 2)).sum(axis=1)
     counts = []
     for stage in range(plan.pp):
         layers = np.concatenate(chunk_layers(model, plan, stage))
@@ -403,9 +401,8 @@ def _run(schedule: Schedule | Expanded, engine: str, faults: Faults | None = Non
     except HorizonError as mistake:
         raise InputError(str(mistake)) from None
     if times.blocked.any():
-        run(
-            calls_written_out(whole, routines), engine=engine, faults=faults
-        )  # raises with the reason
+        written_out = calls_written_out(whole, routines)
+        run(written_out, engine=engine, faults=faults)  # raises with the reason
     return project(times, schedule)
 
 

@@ -64,13 +64,7 @@ from workloads.training.program.breakdown import (
 from workloads.training.program.fold import affected_ranks, equal_ranks, fold, keep
 from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import Program, program
-from workloads.training.usual_plan import (
-    Alternative,
-    Choice,
-    alternatives,
-    hull,
-    training_interval,
-)
+from workloads.training.usual_plan import Alternative, Choice, alternatives, hull, training_interval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -451,10 +451,7 @@ def training_interval(
 
 
 def training_features(
-    model: Model,
-    plan: ParallelPlan,
-    cluster: Cluster,
-    left_open: tuple[float, float] = (1.0, 1.0),
+    model: Model, plan: ParallelPlan, cluster: Cluster, left_open: tuple[float, float] = (1.0, 1.0)
 ) -> Prediction:
     """Return the features of a training step."""
     # Level of what the plan states.

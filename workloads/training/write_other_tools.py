@@ -15,15 +15,7 @@ from topologies.errors import InputError, check_choice
 from workloads.models.model import Model
 from workloads.options.tool_keys import written
 from workloads.training.frameworks.framework import framework, framework_of
-from workloads.training.plan.other_tools import (
-    FRAMEWORKS,
-    MEGATRON_FLAGS,
-    NULLS,
-    TABLES,
-    OtherPlan,
-    cannot_change_time,
-    other_plan,
-)
+from workloads.training.plan import other_tools
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.stages import DEFAULTS, idle_fields
 from workloads.training.usual_plan import complete
@@ -49,12 +41,12 @@ def launch_file(
     # InputError for a plan that the tool has no settings for, or for the framework of another one.
     tool = tool_named(name)
     stated = {each: getattr(plan, each) for each in (*PLAN_FIELDS, "microbatches")}
-    plan_keys = written(TABLES[tool.name], stated)
+    plan_keys = written(other_tools.TABLES[tool.name], stated)
     keys = {
-        key: None if key in NULLS and value == NULLS[key] else value
+        key: None if key in other_tools.NULLS and value == other_tools.NULLS[key] else value
         for key, value in {**tool.beside(plan, model, cluster), **plan_keys}.items()
     }
-    back = other_plan(Path(tool.file), tool.form(keys, about))
+    back = other_tools.other_plan(Path(tool.file), tool.form(keys, about))
     try:
         read = complete(back.fields if back else {}, model, cluster)
     except InputError as mistake:
@@ -71,8 +63,8 @@ def launch_file(
 
 
 def beside_the_plan(
-    filed: OtherPlan, plan: ParallelPlan, model: Model, cluster: Cluster
-) -> OtherPlan:
+    filed: other_tools.OtherPlan, plan: ParallelPlan, model: Model, cluster: Cluster
+) -> other_tools.OtherPlan:
     """Return a file's plan, its sizes of model and servers compared with the simulated ones."""
     # What agrees is not worth naming. Words such as those of norms and activations have many forms,
     # so that only numbers tell that the file is of another job.
@@ -88,7 +80,9 @@ def beside_the_plan(
         value, mine = filed.values.get(key), ours.get(key)
         same = _released if key == "model_name" else lambda text: str(text).lower()
         agrees = mine is not None and same(value) == same(mine)
-        settings = cannot_change_time(key) or re.search("recompute|checkpoint|^parallelism", key)
+        settings = other_tools.cannot_change_time(key) or re.search(
+            "recompute|checkpoint|^parallelism", key
+        )
         named = key == "model.flavor" or (same is _released and same(value) and same(mine))
         if (type(mine) is int or named) and not agrees and not settings:
             differs.append(f"{key} is {str(value)[:40]}, not {mine}")
@@ -113,7 +107,7 @@ def tool_named(name: str) -> Tool:
 
 def own_framework(name: str, cluster: Cluster) -> str:
     """Return the framework that a tool's files stand for, which must train on the cluster."""
-    stack = framework(FRAMEWORKS[tool_named(name).name])
+    stack = framework(other_tools.FRAMEWORKS[tool_named(name).name])
     stack.check_chip(cluster)
     return stack.text
 
@@ -289,7 +283,7 @@ def _script(keys: Keys, about: Sequence[str]) -> str:
     for key, value in keys.items():
         if key in ("nproc-per-node", "nnodes") or value is None or value is False:
             continue
-        flag = value is True or key in MEGATRON_FLAGS
+        flag = value is True or key in other_tools.MEGATRON_FLAGS
         words.append(f"--{key}" if flag else f"--{key} {shlex.quote(str(value))}")
     lines = [
         "#!/bin/bash",

@@ -311,10 +311,10 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
     """Return a row with the time under its runtime, and the bandwidths for that time."""
     if runtime == "compiled":
         return dict(row)
-    from workloads.kernels.times import collective_seen_by_host
+    from workloads.kernels.times import seen_by_host
 
-    seconds = collective_seen_by_host(
-        cluster.chip or "", row["time_s"], runtime, kind=kind, catalogue=cluster.catalogue
+    seconds = seen_by_host(
+        cluster.chip or "", row["time_s"], runtime, collective=kind, catalogue=cluster.catalogue
     )
     if seconds == row["time_s"]:
         return dict(row)

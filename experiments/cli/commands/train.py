@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +30,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice
 from topologies.options import setting
 from topologies.units import format_seconds
-from workloads.models.model import PREDICTION, Model
+from workloads.models.model import PREDICTION
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
@@ -298,18 +297,15 @@ def run_step(
         fields["chips"] = plan.chips
         with progress_bars(quiet=call.quiet) as report:
             return unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
-    with remedied(fields, model, cluster, **size):
-        if is_open(fields) and not (plan.plan or how.allow_oversized):
-            from workloads.search.choice import usual_or_searched  # costly, and seldom needed
+    if is_open(fields) and not (plan.plan or how.allow_oversized):
+        from workloads.search.choice import usual_or_searched  # costly, and seldom needed
 
-            chosen, choice = usual_or_searched(
-                fields, model, cluster, search=search, watch=call.watch, **size
-            )
-        else:
-            chosen, choice = complete(fields, model, cluster, **size), None
-    # A searched plan works: what is refused now is something else.
-    hints = remedied(fields, model, cluster, **size) if choice is None else nullcontext()
-    with hints, progress_bars(quiet=call.quiet) as report:
+        chosen, choice = usual_or_searched(
+            fields, model, cluster, search=search, watch=call.watch, **size
+        )
+    else:
+        chosen, choice = complete(fields, model, cluster, **size), None
+    with progress_bars(quiet=call.quiet) as report:
         part = plan.chips is not None
         step = iteration(model, cluster, chosen, detail, partial=part, progress=report)
     return replace(step, choice=choice)
@@ -422,24 +418,3 @@ def _print_explained(tables: Mapping[str, Any]) -> None:
         for row in tables["inputs"]
     ]
     print_paragraphs("Numbers behind them, each with its source", paragraphs)
-
-
-@contextmanager
-def remedied(
-    stated: Mapping[str, Any], model: Model, cluster: Cluster, **size: int | None
-) -> Iterator[None]:
-    """Add the nearest plan that works to a refusal of the plan that does not name it already."""
-    try:
-        yield
-    except InputError as mistake:
-        from workloads.search.choice import nearest_plan  # only a refusal needs the search
-
-        changes = nearest_plan(stated, model, cluster, **size)
-        if not changes:
-            raise
-        changed_fields = ", ".join(
-            f"{name.replace('_', ' ')} {value}" for name, value in changes.items()
-        )
-        if str(mistake).endswith(f" Use {changed_fields}."):
-            raise  # the refusal names that very plan
-        raise InputError(f"{mistake} The nearest plan that works: {changed_fields}.") from None

@@ -35,7 +35,7 @@ from workloads.confidence.answers import (
     collective_shown,
     hull,
 )
-from workloads.kernels.times import collective_seen_by_host, elementwise_s
+from workloads.kernels.times import elementwise_s, seen_by_host
 
 TOOLS = {FIRST_NCCOM: "the first nccom-test", ONE_PROCESS: "one process for all GPUs"}
 """Names of tools other than PyTorch whose own time a row contains."""
@@ -94,7 +94,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         shown = collective_shown(PYTORCH_NEURON, seconds, catalogue)
         grades["host"] = "assumed: timed through PyTorch, whose calls differ from run to run"
         return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
-    seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
+    seconds = seen_by_host(whole.chip, seconds, runtime, collective=op)
     devices = min(ranks, whole.chips_per_server)
     shown = collective_shown(through, seconds, catalogue, whole.domains, devices)
     if shown.ends:

@@ -27,12 +27,14 @@ from workloads.models.model import Experts, Model
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.layers.layer import as_tried, backward, forward
-from workloads.training.layers.steps import LayerOp, RankShapes, length_s
+from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.steps import LayerOp, RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import SharedParts, group_of, group_ps
+from workloads.training.program.ops import block_s
+from workloads.training.program.stage import as_tried
 from workloads.training.usual_plan import alternatives, complete, hull, ranks_per_chip
 
 Cells = Mapping[str, Any]
@@ -373,7 +375,7 @@ def predict_layer(values: Mapping[str, Any], catalogue: Catalogue | None = None)
     there, back = forward(shapes), backward(shapes)
     kernels = worst(*(step.provenance for step in there if step.provenance))
     grades = {"kernels": kernels, **_grades(plan, row.assumed)}
-    there_s, back_s = (length_s(steps, time_s) for steps in (there, back))
+    there_s, back_s = (block_s(steps, time_s) for steps in (there, back))
     return Outcome({"forward_s": there_s, "backward_s": back_s}, provenance=grades)
 
 

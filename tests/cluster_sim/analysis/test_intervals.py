@@ -13,7 +13,6 @@ from cluster_sim.analysis.stretches import (
     attribute_ps,
     gaps,
     stable_order,
-    union_ps,
 )
 
 rows = st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 8), st.integers(0, 2))
@@ -41,10 +40,9 @@ def test_every_instant_goes_to_the_first_category_that_is_on(
     assert np.array_equal(attribute_ps(columns, category, 3, total), expected)
 
 
-def test_what_begins_after_the_end_of_time_leaves_other_groups_alone() -> None:
-    late_and_two_that_overlap = [(0, 9, 1, 0), (1, 0, 5, 0), (1, 1, 5, 0)]
-    columns, category = _columns(late_and_two_that_overlap)
-    assert attribute_ps(columns, category, 1, 8)[:2].tolist() == [[0, 8], [6, 2]]
+def union_ps(intervals: Intervals) -> np.ndarray:
+    """Time in which at least one interval of a group is active [ps], (groups,)."""
+    return attribute_ps(intervals, np.zeros(len(intervals), np.int8), 1)[:, 0]
 
 
 @given(table=st.lists(rows, max_size=25))

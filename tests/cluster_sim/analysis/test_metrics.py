@@ -1,4 +1,4 @@
-"""Metrics of a trace: busy time, bytes and utilisation of resources."""
+"""Metrics of a trace: use of resources, time by category, overlap of categories, and waits."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster_sim.analysis.metrics import (
-    kind_use,
-    label_use,
-    node_bytes,
     overlap,
     resource_use,
     summary,
     time_by_category,
+    waits,
 )
 from cluster_sim.analysis.stretches import end_of_run_ps, stretches
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources, Schedule
+from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
 from tests.support.examples import examples
-from tests.support.random_schedules import WHATS, ended, on_one_link, schedules
+from tests.support.random_schedules import WHATS, ended, on_one_link, schedules, spans
+from topologies.errors import InputError
 
 
 def test_resources_show_busy_time_utilisation_and_bytes() -> None:
@@ -44,9 +44,6 @@ def test_resources_show_busy_time_utilisation_and_bytes() -> None:
     assert table["mean_bytes_per_s"].tolist() == [1e13, 1.5e12, 0.0]
     assert table.index.tolist() == ["link:0-1", "link:1-2", "link:2-0"]
     assert ops.crossed.tolist() == ops.resource.tolist()
-    kinds = kind_use(run(ops))
-    assert kinds.loc["link", "busiest"] == "link:1-2"
-    assert kinds.loc["link", "mean_utilisation"] == pytest.approx(1.4 / 3)
 
 
 def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
@@ -63,47 +60,10 @@ def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
     assert table["utilisation"].tolist() == [pytest.approx(0.5)]
 
 
-@pytest.mark.parametrize("duration_ps", [1, 2**50])
-def test_slots_without_capacity_and_resources_without_either_are_fine(duration_ps: int) -> None:
-    table = Resources.table("x", [0, 1, 2], slots=[1, 0, 0], capacity=[0, 5, 0])
-    ops = schedule(
-        OpColumns(kind=[FIXED], resource=0, duration_ps=duration_ps, size_bytes=2**50),
-        resources=table,
-        edges=Edges.from_pairs(1, [], []),
-    )
-    assert resource_use(run(ops))["utilisation"].tolist() == [1.0, 0.0, 0.0]
-
-
 @given(schedule=schedules())
 def test_busy_time_is_the_sum_of_durations(schedule: Schedule) -> None:
-    trace = run(schedule)
-    assert resource_use(trace)["busy_ps"].sum() == schedule.duration_ps.sum()
-    assert label_use(trace, "what")["busy_ps"].sum() == schedule.duration_ps.sum()
-    assert label_use(trace, "rank")["bytes"].sum() == schedule.size_bytes.sum()
-
-
-@given(schedule=schedules())
-def test_as_many_bytes_reach_nodes_as_leave_them(schedule: Schedule) -> None:
-    table = node_bytes(run(schedule))
-    held = schedule.resource >= 0
-    assert table["sent_bytes"].sum() == table["received_bytes"].sum()
-    assert table["sent_bytes"].sum() == schedule.size_bytes[held].sum()
-
-
-def test_switches_have_names_of_their_own() -> None:
-    ops = schedule(
-        OpColumns(kind=[FIXED] * 2, resource=[0, 1], duration_ps=1, size_bytes=5),
-        edges=Edges.from_pairs(2, [0], [1]),
-        resources=Resources.table("link", [0, 8], [8, 1], switches_from=8),
-    )
-    table = node_bytes(run(ops))
-    assert table.loc["s0"].tolist() == [5, 5]
-    assert table.index.tolist() == ["0", "1", "s0"]
-
-
-def test_a_run_of_nothing_is_over_at_once() -> None:
+    assert resource_use(run(schedule))["busy_ps"].sum() == schedule.duration_ps.sum()
     assert end_of_run_ps(run(on_one_link(0))) == 0
-    assert end_of_run_ps(run(on_one_link(2))) == 10
 
 
 def test_lost_attempts_and_running_ops_count_as_busy() -> None:
@@ -118,17 +78,9 @@ def test_lost_attempts_and_running_ops_count_as_busy() -> None:
     trace = Trace(schedule, times)
     assert stretches(trace).op.tolist() == [0, 1, 0]
     assert resource_use(trace)["busy_ps"].tolist() == [3 + 5 + 2]
-    assert label_use(trace, "rank")["active_ps"].tolist() == [8, 2]
-    assert time_by_category(_named(trace), ["a"])["total_ps"].tolist() == [16, 16]
-
-
-def _named(trace: Trace) -> Trace:
-    from cluster_sim.schedule.table import Codes
-
     what = Codes(np.zeros(len(trace), np.int8), ("a",))
-    return Trace(
-        replace(trace.schedule, labels={**trace.schedule.labels, "what": what}), trace.times
-    )
+    named = Trace(replace(schedule, labels={**schedule.labels, "what": what}), times)
+    assert time_by_category(named, ["a"])["total_ps"].tolist() == [16, 16]
 
 
 @given(schedule=schedules())
@@ -137,9 +89,6 @@ def test_every_table_is_labelled_and_finite(schedule: Schedule) -> None:
     trace = run(schedule)
     tables = [
         resource_use(trace),
-        kind_use(trace),
-        node_bytes(trace),
-        label_use(trace, "what"),
         time_by_category(trace, WHATS),
         overlap(trace, WHATS),
     ]
@@ -149,3 +98,71 @@ def test_every_table_is_labelled_and_finite(schedule: Schedule) -> None:
         assert np.isfinite(numbers.to_numpy(np.float64)).all()
     assert summary(trace).columns.tolist() == ["metric", "value", "unit"]
     assert summary(trace).set_index("metric")["value"]["ops"] == len(schedule)
+
+
+def test_time_by_category_takes_the_first_of_the_list() -> None:
+    trace = spans([0, 0, 1], ["tp", "compute", "dp"], [0, 4, 2], [6, 9, 10])
+    table = time_by_category(trace, ["compute", "tp"])
+    assert table.columns.tolist() == ["compute_ps", "tp_ps", "idle_ps", "total_ps"]
+    assert table.loc[0].tolist() == [5, 4, 1, 10]
+    assert table.loc[1].tolist() == [0, 0, 10, 10]
+    twice = time_by_category(spans([0], ["tp"], [0], [4]), {"x": ["tp"], "y": ["tp"]})
+    assert twice.loc[0, ["x_ps", "y_ps"]].tolist() == [4, 0]
+
+
+@pytest.mark.parametrize("ranks", [(-2, 0), (0, 10**11)])
+def test_ranks_below_zero_or_far_apart_are_groups(ranks: tuple[int, int]) -> None:
+    trace = spans([*ranks, ranks[0]], ["tp", "compute", "dp"], [0, 4, 2], [6, 9, 10])
+    table = time_by_category(trace, ["tp", "compute", "dp"])
+    assert table.index.tolist() == list(ranks)
+    assert table["idle_ps"].tolist() == [0, 5]
+
+
+def test_categories_may_gather_several_names() -> None:
+    trace = spans([0, 0], ["tp", "dp"], [0, 2], [3, 5])
+    table = time_by_category(trace, {"compute": ["compute"], "comm": ["tp", "dp"]}, rest="waiting")
+    assert table.loc[0].to_dict() == {
+        "compute_ps": 0,
+        "comm_ps": 5,
+        "waiting_ps": 0,
+        "total_ps": 5,
+    }
+
+
+@given(schedule=schedules(), order=st.permutations(WHATS))
+def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(
+    schedule: Schedule, order: list[str]
+) -> None:
+    trace = run(schedule)
+    table = time_by_category(trace, order)
+    parts = table.drop(columns="total_ps")
+    assert (parts.sum(axis=1) == trace.total_ps).all()
+    assert (parts >= 0).all(axis=None)
+    hidden = overlap(trace, order)
+    assert (hidden["exposed_ps"] + hidden["overlapped_ps"] == hidden["active_ps"]).all()
+    assert (hidden["overlapped_ps"] >= 0).all()
+    assert hidden["exposed_ps"].sum() == parts.drop(columns="idle_ps").sum(axis=None)
+    by_rank = waits(trace).groupby("rank")["wait_ps"].sum()  # what no category takes
+    assert by_rank.reindex(table.index, fill_value=0).tolist() == table["idle_ps"].tolist()
+
+
+def test_waits_name_the_op_that_ended_them() -> None:
+    trace = spans([0, 0, 1], ["tp", "compute", "dp"], [2, 9, 0], [5, 12, 12])
+    table = waits(trace)
+    assert table.to_dict("list") == {
+        "rank": [0, 0],
+        "op": [0, 1],
+        "start_ps": [0, 5],
+        "end_ps": [2, 9],
+        "wait_ps": [2, 4],
+    }
+    until_the_end = waits(spans([0, 1], ["tp", "tp"], [0, 0], [3, 8]))
+    assert until_the_end[["op", "wait_ps"]].to_numpy().tolist() == [[-1, 5]]
+
+
+def test_labels_that_are_missing_or_numbers_are_refused() -> None:
+    trace = spans([0], ["tp"], [0], [1])
+    with pytest.raises(InputError, match=r"no label ranc\. Did you mean rank"):
+        time_by_category(trace, ["tp"], by="ranc")
+    with pytest.raises(InputError, match="label rank holds numbers"):
+        time_by_category(trace, ["tp"], what="rank")

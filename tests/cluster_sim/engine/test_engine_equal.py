@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,34 +87,6 @@ def test_engines_keep_the_rules_on_random_schedules(data: st.DataObject) -> None
     assert violations(Trace(schedule, times), faults=faults is not None) == []
 
 
-@given(st.data())
-def test_op_numbers_matter_for_nothing_but_ties(data: st.DataObject) -> None:
-    """Ops with different priorities keep their times under other numbers."""
-    schedule = data.draw(schedules(flows=False))
-    schedule = replace(
-        schedule, priority=np.array(data.draw(st.permutations(range(len(schedule)))), np.int32)
-    )
-    number = np.array(data.draw(st.permutations(range(len(schedule)))))
-    renumbered = renumber(schedule, number)
-    times, moved = simulate(schedule), simulate(renumbered)
-    for name in ("ready_ps", "start_ps", "end_ps", "status"):
-        assert getattr(moved, name)[number].tolist() == getattr(times, name).tolist()
-
-
-def renumber(schedule: Schedule, number: np.ndarray) -> Schedule:
-    """Give op i the number ``number[i]``."""
-    order, edges = np.argsort(number), schedule.edges
-    pairs = (number[edges.sources()], number[edges.dst], edges.lag_ps, edges.from_start)
-    return replace(
-        schedule,
-        kind=schedule.kind[order],
-        resource=schedule.resource[order],
-        duration_ps=schedule.duration_ps[order],
-        priority=schedule.priority[order],
-        edges=Edges.from_pairs(len(schedule), *pairs),
-    )
-
-
 def crowd(ops: int) -> Schedule:
     """Many ops of all kinds at once: deep queues out of order, equal ends, shared rates."""
     rng = np.random.default_rng(5)
@@ -131,8 +101,11 @@ def crowd(ops: int) -> Schedule:
         size_bytes=rng.integers(1, 99, ops),
         priority=rng.integers(0, 3, ops).astype(np.int32),
         edges=Edges.from_pairs(ops, src, rng.integers(src + 1, ops), rng.integers(0, 9, ops)),
-        resources=replace(
-            crowd_resources(resources), capacity=rng.integers(1, 9, resources) * 10**12
+        resources=Resources.table(
+            "engine",
+            np.arange(resources),
+            slots=np.arange(resources) % 3 + 1,
+            capacity=rng.integers(1, 9, resources) * 10**12,
         ),
         flows=Flows(
             op=flow,
@@ -142,10 +115,6 @@ def crowd(ops: int) -> Schedule:
             weight=rng.integers(1, 3, 2 * len(flow)).astype(np.int32),
         ),
     )
-
-
-def crowd_resources(count: int) -> Resources:
-    return Resources.table("engine", np.arange(count), slots=np.arange(count) % 3 + 1)
 
 
 @pytest.mark.parametrize("ops", [300, 2000])

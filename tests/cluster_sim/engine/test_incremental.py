@@ -103,5 +103,3 @@ def test_a_solve_looks_at_what_changes() -> None:
     run = played(flows_over_clos(2000, 512, 32, 2, spines=8))
     whole = sum(range(len(run.streams.op))) * 4  # about four resources a flow
     assert 0 < run.streams.solver.sizes[VISITED] < whole // 4
-
-

@@ -12,18 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cluster_sim.engine.compiler import jit
 from cluster_sim.engine.compiler.jit import (
     Code,
     Entry,
-    Part,
     _flatten,
     compiled,
     ingredients,
     internal,
     leading_zeros,
     lean,
-    prefetch,
     trailing_zeros,
 )
 from topologies.files import kept_files
@@ -62,29 +59,6 @@ def bits(number: int, out: np.ndarray[Any, Any]) -> bool:
     out[0, 0] = leading_zeros(number)
     out[0, 1] = trailing_zeros(number)
     return number > 0
-
-
-@lean
-def fetched(values: np.ndarray[Any, Any], last: int) -> int:
-    """Fetch entries up to and including the one behind the last; returns their number."""
-    for at in range(last + 1):
-        prefetch(values, at)
-    return last
-
-
-def test_prefetch_changes_nothing_and_may_name_what_lies_behind_the_last_entry() -> None:
-    values = np.arange(3)
-    assert fetched(values, 3) == 3
-    assert fetched(values, 10**6) == 10**6  # nothing is read, so nothing fails
-    assert values.tolist() == [0, 1, 2]
-    with pytest.raises(TypeError, match="compiled code alone"):
-        prefetch(values, 0)
-
-
-def test_prefetch_is_one_instruction_in_the_machine_code() -> None:
-    code = jit.load(fetched, "<i81i", lambda: fetched._compile((np.arange(3), 1), 3))
-    assert b"llvm.prefetch" not in code.binary  # no call of a function of that name
-    assert b"\x0f\x18" in code.binary or os.uname().machine != "x86_64"
 
 
 def test_numbers_arrays_and_tuples_are_passed() -> None:
@@ -142,25 +116,6 @@ def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept
     small = np.array([255, 0], np.uint8)
     spread((small, broad, np.array([True, True])), rows)
     assert (rows[0, 0], small.tolist()) == (255 << 40, [254, 255])
-
-
-@internal
-def added(value: int, other: int) -> int:
-    """Sum of two numbers."""
-    return value + other
-
-
-@compiled
-def seven(value: int) -> int:
-    """Add constants and a variable to a number."""
-    return added(added(added(value, 1), 2), value)
-
-
-def test_a_function_is_compiled_once_for_all_constants() -> None:
-    assert seven(2) == 7
-    assert isinstance(added, Part)
-    code_of(seven, 2)
-    assert len(added.dispatcher.overloads) == 1
 
 
 def parts(function: Callable[..., Any]) -> list[str]:

@@ -6,10 +6,10 @@ import pytest
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, compose, whole
 from cluster_sim.engine import simulate
-from cluster_sim.hardware.memory_kernel import memory_kernel
 from cluster_sim.schedule.build import merge
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
+from tests.support.memory_kernel import memory_kernel
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 

@@ -67,16 +67,15 @@ def test_every_op_that_takes_time_is_a_slice_once(ring: Trace, tmp_path: Path) -
     assert sorted(note[1] for note in notes) == lasts.tolist()
     assert all(note[4] == ring.times.start_ps[note[1]] for note in notes)
     assert len(events(document, END)) == len(notes)
-
-
-def test_slices_of_a_track_follow_each_other(ring: Trace, tmp_path: Path) -> None:
-    document = read(ring, tmp_path)
-    depth: Counter[int] = Counter()
+    depth: Counter[int] = Counter()  # slices of a track follow each other
     packets = [one for one in document.packet if one.track_event.type in (BEGIN, END)]
     for one in sorted(packets, key=lambda packet: packet.timestamp):
         depth[one.track_event.track_uuid] += 1 if one.track_event.type == BEGIN else -1
         assert 0 <= depth[one.track_event.track_uuid] <= 1
     assert not any(depth.values())
+    assert read(ring, tmp_path) == document
+    assert 0 < len(events(read(ring, tmp_path, ranks=[0, 1]), BEGIN)) < len(notes)
+    assert events(read(ring, tmp_path, ranks=99), BEGIN) == []
 
 
 def test_chips_own_engines_and_each_link_stands_once(ring: Trace, tmp_path: Path) -> None:
@@ -89,6 +88,11 @@ def test_chips_own_engines_and_each_link_stands_once(ring: Trace, tmp_path: Path
     links = {parent for name, parent in parents.items() if name.startswith("link:")}
     assert links == {"links"}
     assert {parent for name, parent in parents.items() if name.startswith("cc:3")} == {"chip 3"}
+    span = np.array([0]), np.array([5_000_000])
+    mine = counter("memory in use, rank 3", "B", *span, np.array([7e9]), chip=300)
+    by_number = tracks(read(ring, tmp_path, more=[mine]))
+    (track,) = (one for one in by_number.values() if one.name == mine.name)
+    assert by_number[track.parent_uuid].name == "chip 300"
 
 
 def test_arrows_lead_from_one_track_to_another(ring: Trace, tmp_path: Path) -> None:
@@ -132,38 +136,19 @@ def test_a_thinned_counter_keeps_its_integral() -> None:
     by = rng.random(len(start))
     thin = counter("load", "B/s", start, end, by)
     assert len(thin.value) == MOST_POINTS
-    whole = float(((end - start) * by).sum())
-    assert float((np.diff(thin.at_ps) * thin.value[:-1]).sum()) == pytest.approx(whole, rel=1e-9)
     few = counter("load", "B/s", start[:9], end[:9], by[:9])
-    assert float((np.diff(few.at_ps) * few.value[:-1]).sum()) == pytest.approx(
-        float(((end - start) * by)[:9].sum()), rel=1e-12
-    )
+    for counted, rows in ((thin, len(start)), (few, 9)):
+        whole = float(((end - start) * by)[:rows].sum())
+        integral = float((np.diff(counted.at_ps) * counted.value[:-1]).sum())
+        assert integral == pytest.approx(whole, rel=1e-9)
 
 
-def test_counters_of_the_caller_stand_below_their_chip(ring: Trace, tmp_path: Path) -> None:
-    span = np.array([0]), np.array([5_000_000])
-    mine = counter("memory in use, rank 3", "B", *span, np.array([7e9]), chip=300)
-    by_number = tracks(read(ring, tmp_path, more=[mine]))
-    (track,) = (one for one in by_number.values() if one.name == mine.name)
-    assert by_number[track.parent_uuid].name == "chip 300"
-
-
-@pytest.fixture(scope="module")
-def step() -> Trace:
-    traced = train("gpt2", "trn2.48xlarge", pp=2, global_batch=16).trace
-    assert isinstance(traced, Trace)
-    return traced
-
-
-def test_each_chip_has_the_rate_of_its_memory(step: Trace, tmp_path: Path) -> None:
-    by_number = tracks(read(step, tmp_path))
+def test_a_send_points_to_its_receive_and_memories_have_rates(tmp_path: Path) -> None:
+    document = read(train("gpt2", "trn2.48xlarge", pp=2, global_batch=16).trace, tmp_path)
+    by_number = tracks(document)
     rates = [one for one in by_number.values() if one.name == "memory rate"]
     assert {by_number[one.parent_uuid].name for one in rates} == {"chip 0", "chip 8"}
     assert {one.counter.unit_name for one in rates} == {"B/s"}
-
-
-def test_a_send_points_to_its_receive(step: Trace, tmp_path: Path) -> None:
-    document = read(step, tmp_path)
     names = {one.iid: one.name for one in document.packet[0].interned_data.event_names}
     sent, taken = (
         {flow: names[one.track_event.name_iid] for one in events(document, BEGIN)
@@ -198,19 +183,6 @@ def test_names_and_categories_are_those_of_the_trace(tmp_path: Path) -> None:
         for one in events(document, BEGIN)
     ]  # fmt: skip
     assert shown == [("attention.qkv", "compute", 0), ("mlp.reduce", "tp", 5000)]
-
-
-def test_ranks_are_sampled(ring: Trace, tmp_path: Path) -> None:
-    some, all_of_them = read(ring, tmp_path, ranks=[0, 1]), read(ring, tmp_path)
-    assert 0 < len(events(some, BEGIN)) < len(events(all_of_them, BEGIN))
-    assert events(read(ring, tmp_path, ranks=99), BEGIN) == []
-
-
-def test_the_same_trace_gives_the_same_bytes(ring: Trace, tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("a.gz", "b.gz")]
-    for path in paths:
-        write_timeline(ring, path)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def _shown(document: Any) -> list[tuple[int, str, int]]:
@@ -263,24 +235,3 @@ def test_numbers_of_a_column_are_equally_wide_and_read_back() -> None:
     assert records.shape == (len(values), 1 + 9)  # the key, and nine groups of seven bits
     packets = [schema.TracePacket.FromString(b"\x40" + row[1:].tobytes()) for row in records]
     assert [packet.timestamp for packet in packets] == values
-
-
-@pytest.mark.slow
-def test_a_million_slices_are_written_once_each(tmp_path: Path) -> None:
-    count, chips = 1_000_000, 64
-    ops = np.arange(count)
-    columns = OpColumns(
-        kind=np.full(count, FIXED, np.uint8),
-        resource=ops % chips,
-        duration_ps=np.full(count, 10**6),
-        size_bytes=np.zeros(count, np.int64),
-    )
-    none = np.zeros(0, np.int64)
-    engines = Resources.table("engine", np.arange(chips))
-    trace = run(
-        schedule(columns, edges=Edges.from_pairs(count, none, none, none), resources=engines)
-    )
-    document = read(trace, tmp_path, arrows=False)
-    kinds = Counter(one.track_event.type for one in document.packet if one.HasField("track_event"))
-    assert (kinds[BEGIN], kinds[END]) == (count, count)
-    assert (tmp_path / "timeline.pftrace.gz").stat().st_size < 40 * count

@@ -7,11 +7,11 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
-from cluster_sim.hardware.memory_kernel import memory_kernel
 from cluster_sim.plot import timeline_figure as module
 from cluster_sim.plot.palette import KNOWN, OTHERS, colors
 from cluster_sim.plot.timeline_figure import Legend, timeline
 from cluster_sim.trace.trace import Trace, run
+from tests.support.memory_kernel import memory_kernel
 from tests.support.random_schedules import on_one_link, spans
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -33,6 +33,9 @@ def test_each_op_is_a_bar_from_its_start_to_its_end() -> None:
     assert _corners(figure) == [(0, 5e-12, 0), (5e-12, 1e-11, 0)]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["link:0-1"]
     assert figure.axes[0].get_xlabel() == "time [ps]"
+    cut = timeline(run(on_one_link(4)), window_s=(3e-12, 9e-12))
+    assert np.allclose(_corners(cut), [(3e-12, 5e-12, 0), (5e-12, 9e-12, 0)], atol=0)
+    assert len(_corners(timeline(_overlapping(), by="rank", ranks=1))) == 1
 
 
 def test_lanes_by_rank_and_colours_by_what() -> None:
@@ -43,18 +46,6 @@ def test_lanes_by_rank_and_colours_by_what() -> None:
     (bars,) = axes.collections
     assert bars.get_facecolors()[0][:3] == pytest.approx(to_rgb(KNOWN["compute"]))
     assert bars.get_facecolors()[1][:3] == pytest.approx(to_rgb(KNOWN["exposed_tp"]))
-
-
-def test_a_window_cuts_bars_at_its_edges() -> None:
-    figure = timeline(run(on_one_link(4)), window_s=(3e-12, 9e-12))
-    assert _corners(figure) == [
-        (pytest.approx(3e-12), pytest.approx(5e-12), 0),
-        (pytest.approx(5e-12), pytest.approx(9e-12), 0),
-    ]
-
-
-def test_only_the_ranks_asked_for() -> None:
-    assert len(_corners(timeline(_overlapping(), by="rank", ranks=1))) == 1
 
 
 def test_many_ops_become_shares_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +73,10 @@ def test_the_shares_of_a_pixel_are_exact() -> None:
     assert share[0, 0] == pytest.approx(1.0)
     assert share[0, module.PIXELS // 2] == pytest.approx(1.0)
     assert share[0, module.PIXELS // 5] == 0.0
+    begin = np.linspace(0.1, 0.3, 5000)  # rounding leaves no flecks where nothing runs
+    share = module.busy_share(np.zeros(5000, np.int64), begin, begin + 1e-5, 1, (0.0, 1.0))
+    assert share[0, 450:].sum() == 0
+    assert share.sum() == pytest.approx(5000 * 1e-5 * module.PIXELS, rel=1e-6)
 
 
 def test_more_lanes_than_fit_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +127,3 @@ def test_flows_that_hold_nothing_are_drawn_where_they_share_and_words_are_in_the
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["hbm:3"]
     assert axes.get_legend().get_texts()[0].get_text() == "loads and stores"
-
-
-def test_rounding_leaves_no_flecks_where_nothing_runs() -> None:
-    begin = np.linspace(0.1, 0.3, 5000)
-    share = module.busy_share(np.zeros(5000, np.int64), begin, begin + 1e-5, 1, (0.0, 1.0))
-    assert share[0, 450:].sum() == 0
-    assert share.sum() == pytest.approx(5000 * 1e-5 * module.PIXELS, rel=1e-6)

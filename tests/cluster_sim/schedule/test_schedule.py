@@ -16,7 +16,6 @@ from cluster_sim.schedule.table import (
     JOIN,
     LARGEST_CAPACITY,
     LARGEST_FLOW_BYTES,
-    Codes,
     Edges,
     Flows,
     Resources,
@@ -73,12 +72,8 @@ def test_resources_print_what_they_are() -> None:
     assert both.names(np.array([2, 0])) == ["link:0-1.1", "engine:3"]
     assert len(both) == 4
     assert both.slots.tolist() == [1, 1, 1, 1]
-
-
-def test_tables_of_one_kind_share_its_code() -> None:
-    parts = [Resources.table(kind, [0]) for kind in ("cc", "link", "cc")]
-    assert Resources.concat(parts).kinds == ("cc", "link")
-    assert Resources.concat(parts).kind.tolist() == [0, 1, 0]
+    same = Resources.concat([Resources.table(kind, [0]) for kind in ("cc", "link", "cc")])
+    assert (same.kinds, same.kind.tolist()) == (("cc", "link"), [0, 1, 0])
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9), st.booleans())))
@@ -96,10 +91,7 @@ def test_edges_keep_every_pair_with_its_lag(rows: list[tuple[int, int, int, bool
     assert sorted(zip(*columns, strict=True)) == sorted(rows)
     assert len(edges) == len(rows) == edges.ptr[-1]
     assert np.diff(edges.ptr).tolist() == [src.count(op) for op in range(6)]
-
-
-def test_edges_without_starts_keep_no_column_of_them() -> None:
-    assert Edges.from_pairs(2, [0], [1], from_start=[False]).from_start is None
+    assert (edges.from_start is None) == (not any(starts))
 
 
 def test_scalars_are_spread_and_columns_have_one_width() -> None:
@@ -113,18 +105,6 @@ def test_scalars_are_spread_and_columns_have_one_width() -> None:
     assert repr(two_links(facts={"collective": "permute"})) == (
         "Schedule(2 ops, 1 edges, 2 resources, collective=permute)"
     )
-
-
-def test_a_ring_step_fits_in_a_hundred_bytes_an_op() -> None:
-    ops = 10_000
-    labels = {"rank": np.zeros(ops, np.int32), "what": Codes(np.zeros(ops, np.uint8), ("send",))}
-    op_table = schedule(
-        OpColumns(kind=FIXED, duration_ps=1),
-        edges=Edges.from_pairs(ops, np.arange(ops - 1), np.arange(1, ops), lag_ps=7),
-        resources=Resources.none(),
-        labels=labels,
-    )
-    assert op_table.nbytes / ops < 60
 
 
 @pytest.mark.parametrize(
@@ -186,6 +166,8 @@ def test_what_breaks_a_rule_is_refused(columns: dict, message: str) -> None:
             "crosses at least one shared resource",
         ),
         (Flows.none(), {}, "0 rows of flows, other than the 1 FLOWs"),
+        (one_flow(resource=np.array([-1])), {}, "crosses a resource that is not one of 1"),
+        (one_flow(resource=np.array([1])), {}, "crosses a resource that is not one of 1"),
     ],
 )
 def test_flows_that_cannot_flow_are_refused(flows: Flows, sizes: dict, message: str) -> None:
@@ -217,12 +199,6 @@ def test_columns_that_do_not_fit_together_are_refused(
     changed = replace(getattr(schedule, part) if part else schedule, **{column: np.array(values)})
     with pytest.raises(ScheduleError, match=message):
         check(replace(schedule, **{part: changed}) if part else changed)
-
-
-def test_a_flow_over_an_unknown_resource_is_refused() -> None:
-    for number in (-1, 1):
-        with pytest.raises(ScheduleError, match="crosses a resource that is not one of 1"):
-            flowing(one_flow(resource=np.array([number])))
 
 
 @example(2**53, 2**30)

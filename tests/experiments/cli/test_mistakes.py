@@ -57,7 +57,7 @@ MISTAKES = {
         (f"train {ON} --tp=8 --tokens=15x", "is not a number"),
         (f"train {ON} --tp=8 --tokens=1k", "are less than a step of"),
         ("train --model=llama-3.1-70b --cluster=p5.48xlarge:8 --level=chunk",
-         r"Use --level collective\.(?!.*nearest plan)"),
+         r"Use --level collective\.$"),
         ("fleet --cluster=trn2-ultraserver:2 --demand=azure-conv --days=0.1 --unit-rate=30 "
          "--scale-to-peak=9 --no-compare --sensitivity", "lends nothing"),
     ),
@@ -144,11 +144,6 @@ MISTAKES = {
         ("--straggler=99:2", "straggler 99 is no rank of the plan"),
         ("--vpp=3 --schedule=gpipe", "gpipe has one chunk a stage, not vpp 3"),
         ("--recompute=ful", r"Did you mean full\?"),
-        # A plan is not blamed for what disturbs it.
-        *(
-            (words, r"\A(?!.*nearest plan)")
-            for words in ("--straggler=0:0.5", "--fault=foo@1s:dead", "--jitter=nan")
-        ),
         *(
             (f"--{name}=0", f"--{name} is 0; it must be a whole number of at least 1.")
             for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "microbatch", "global-batch", "seq")

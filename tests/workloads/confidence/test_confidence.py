@@ -170,8 +170,7 @@ def _exact() -> str:
 
 
 @pytest.mark.parametrize(
-    ("size", "kind"),
-    [(0, "small"), (2**16 - 1, "small"), (2**16, "medium"), (2**22, "large")],
+    ("size", "kind"), [(0, "small"), (2**16 - 1, "small"), (2**16, "medium"), (2**22, "large")]
 )
 def test_collectives_are_told_apart_by_size(size: int, kind: str) -> None:
     assert collective_kind(size) == f"collective.{kind}"

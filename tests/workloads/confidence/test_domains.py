@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 
 from tools.left_out import Cover, Fold, cover, folds
 from topologies.clusters.names import cluster
-from workloads.confidence.answers import (
-    collective_interval,
-    of_first_token,
-    serving_features,
-)
+from workloads.confidence.answers import collective_interval, of_first_token, serving_features
 from workloads.confidence.kinds import FAMILY, NAMES, SERVING, Prediction
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
 from workloads.confidence.split_conformal import HIGHEST, LEAST, domain_half_width, interval

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from tests.support.toy_fleet import simulate
+from tests.support.toy_fleet import simulate, view_of
 from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.economics import Economics
@@ -17,7 +17,6 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.prices import Prices, read_tariff
 from workloads.fleet.policies.rules import price_aware, static
-from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import power_w, role_units, summary
 from workloads.fleet.simulation import FleetRun, Signals
@@ -167,10 +166,9 @@ def test_the_stated_share_of_each_day_trains(
     policy = price_aware(static(1), share=share)
     trains = np.zeros(2 * DAY, bool)
     for minute in range(len(trains)):
-        view = View(
-            minute=minute, weekday=0, hour=minute % DAY / 60, load=np.ones((1, minute + 1)),
-            history=0, serving=np.ones(1, int), coming=np.zeros(1, int), backlog=np.zeros(1),
-            units=4, broken=0, lead_s=600.0, prices_usd_per_mwh=prices[minute:],
+        view = view_of(
+            minute=minute, hour=minute % DAY / 60, load=np.ones((1, minute + 1)),
+            prices_usd_per_mwh=prices[minute:],
         )  # fmt: skip
         trains[minute] = policy(view).training is None  # type: ignore[union-attr]
     assert (trains.reshape(2, DAY).sum(axis=1) / 60).tolist() == [hours] * 2

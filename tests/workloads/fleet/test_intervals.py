@@ -216,16 +216,12 @@ def test_failures_do_not_depend_on_the_policy() -> None:
     assert _run(static(5), failures=at_once, days=1, seed=1).failures != counts[0]
 
 
-def test_the_days_of_a_run_sum_to_its_training() -> None:
-    run = _run(threshold())
-    total = summary(run)["training_chip_hours"]
-    assert daily_training(run).sum() == pytest.approx(total)
-    assert len(daily_training(run)) == 3
-
-
 def test_a_difference_is_surer_than_two_runs_of_their_own() -> None:
     """Headrooms of 10 and 20 %: three days of which two are a weekend."""
-    one, two = (daily_training(_run(threshold(headroom=share))) for share in (0.1, 0.2))
+    runs = [_run(threshold(headroom=share)) for share in (0.1, 0.2)]
+    one, two = (daily_training(run) for run in runs)
+    assert one.sum() == pytest.approx(summary(runs[0])["training_chip_hours"])
+    assert len(one) == 3
     paired = paired_interval(one, two)
     alone = [paired_interval(days, np.zeros(3)) for days in (one, two)]
     assert paired is not None

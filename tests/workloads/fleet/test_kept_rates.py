@@ -15,11 +15,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.files import kept_files
 from workloads.fleet.setup import night_work
-from workloads.fleet.setup.night_work import (
-    TrainingRate,
-    rate_digest,
-    training_rate,
-)
+from workloads.fleet.setup.night_work import TrainingRate, rate_digest, training_rate
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan

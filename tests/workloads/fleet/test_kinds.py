@@ -29,13 +29,7 @@ from workloads.fleet.policies.predictive import (
 from workloads.fleet.policies.rules import forecast, static, threshold
 from workloads.fleet.policies.view import Limits, Policy, Situation, View
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results import (
-    kind_shares,
-    role_chip_ms,
-    role_units,
-    summary,
-    timeline,
-)
+from workloads.fleet.results import kind_shares, role_chip_ms, role_units, summary, timeline
 from workloads.fleet.simulation import Kind, serving_units, simulate, speeds_of
 from workloads.fleet.state.services import BatchWork, Service
 from workloads.fleet.state.world import Role
@@ -89,12 +83,7 @@ def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
 )
 @examples(25)
 def test_every_kind_keeps_its_chips_and_every_token_is_counted(
-    units: list[int],
-    rates: list[float],
-    chips: list[int],
-    never: bool,
-    load: float,
-    seed: int,
+    units: list[int], rates: list[float], chips: list[int], never: bool, load: float, seed: int
 ) -> None:
     kinds = [
         _kind(

@@ -49,12 +49,7 @@ def _trace(seed: int, days: int = 50, *, noise: float, level: float, weekend: fl
     return rng.poisson(mean * rng.gamma(noise**-2, noise**2, len(minute))).astype(float)
 
 
-TRACES = {
-    "calm": _trace(1, noise=0.05, level=0.05, weekend=0.4),
-    "noisy": _trace(2, noise=0.15, level=0.1, weekend=0.7),
-    "wild": _trace(3, noise=0.1, level=0.25, weekend=1.0),
-    "burstgpt": burstgpt().requests.sum(axis=0)[: 60 * DAY],
-}
+NOISY = _trace(2, noise=0.15, level=0.1, weekend=0.7)
 
 
 def _units(trace: FloatArray, units: int = 1000) -> FloatArray:
@@ -79,7 +74,7 @@ def test_units_that_share_a_store_are_back_in_time_and_no_others_count(each_s: f
 
 def test_the_backtest_is_what_would_have_been_answered() -> None:
     """The walk through the history gives each night the answer that a cut history gives."""
-    need, question = _units(TRACES["noisy"]), Night("06:00", confidence=0.85)
+    need, question = _units(NOISY), Night("06:00", confidence=0.85)
     whole = lend(need, "2024-01-01T00:00", question, Terms(1000))
     for place in (3, 7, len(whole.tested) - 1):
         day = len(need) // DAY - len(whole.nights) + int(whole.tested.number[place])
@@ -131,7 +126,7 @@ def test_units_that_could_not_be_back_are_not_lent(hours: float, lent: float) ->
 
 def test_the_backtest_keeps_the_floor() -> None:
     """A floor above all demand is never exceeded, though the answer by itself was."""
-    need = _units(TRACES["burstgpt"])
+    need = _units(burstgpt().requests.sum(axis=0)[: 60 * DAY])
     free, kept = (
         lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000, floor_units=floor)).tested
         for floor in (0, 950)
@@ -194,7 +189,7 @@ def test_mistakes_are_told_in_a_line(tmp_path: Path) -> None:
 
 
 def test_the_figure_names_the_confidence() -> None:
-    loan = lend(_units(TRACES["calm"]), "2024-01-01T00:00", Night("06:00"), Terms(1000))
+    loan = lend(_units(NOISY), "2024-01-01T00:00", Night("06:00"), Terms(1000))
     top, bottom = loan_figure(loan).axes
     assert "95 % (asked)" in top.get_legend_handles_labels()[1]
     assert "could have been lent" in bottom.get_legend_handles_labels()[1]

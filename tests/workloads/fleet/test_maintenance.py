@@ -8,17 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cluster_sim as cs
 from experiments.cli.commands.fleet import _notes_of_run
-from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, SERVICE, check_conserved
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import RECLAIMS, TrainingJob, evaluation_job
-from workloads.fleet.policies.rules import static, threshold
+from workloads.fleet.policies.rules import static
 from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Failures, Fleet, Window, windows_from
 from workloads.fleet.results import role_units
@@ -114,7 +111,7 @@ def test_a_fleet_without_spare_units_serves_less_meanwhile() -> None:
 def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim: str, window: Window) -> None:
     elastic = reclaim == "shrink"
     job = TrainingJob(
-        *("gang", 10, 2 if elastic else 10, 2 if elastic else 1, ((1, 1e3),), 6e4, reclaim),
+        *("gang", 10, 2 if elastic else 10, 2 if elastic else 1, ((1, 1e3),), 6e4, reclaim)
     )
     run = _run(window, jobs=(job,))
     (_, tally), *_ = run.jobs
@@ -136,44 +133,6 @@ def test_policies_see_units_in_maintenance_as_broken() -> None:
 
     _run(OUT, policy=mine)
     assert (seen[59], seen[70], seen[200]) == (0, 4, 0)
-
-
-@given(
-    size=st.integers(0, 12),
-    rolling=st.booleans(),
-    begin=st.floats(0, 5e4),
-    length=st.floats(60, 2e4),
-    load=st.floats(0, 12),
-    seconds=st.sampled_from([0.0, 90.0, 900.0]),
-    breaks=st.booleans(),
-)
-@examples(25)
-def test_unit_time_and_requests_are_conserved(
-    size: int,
-    rolling: bool,
-    begin: float,
-    length: float,
-    load: float,
-    seconds: float,
-    breaks: bool,
-) -> None:
-    jobs = (
-        TrainingJob("elastic", 4, 1, reclaim="shrink"),
-        TrainingJob("paused", 2, 2, reclaim="pause"),
-        evaluation_job(12),
-    )
-    run = _run(
-        Window("any", begin, length, size, rolling=rolling),
-        load=load,
-        jobs=jobs,
-        policy=threshold(),
-        costs=ChangeCosts.fixed(seconds),
-        failures=Failures(1e5, 7200.0) if breaks else None,
-    )
-    check_conserved(run)
-    out_s = _units(run, Role.MAINTENANCE).sum() * 60
-    assert out_s <= run.kinds[0].maintained * length + 1e-3
-    assert run.kinds[0].maintained <= (12 if rolling else size)
 
 
 @pytest.mark.parametrize(

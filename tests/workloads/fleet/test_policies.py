@@ -12,22 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.toy_fleet import view_of
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.demand.trace import MINUTES_PER_DAY as DAY
-from workloads.economics import Economics
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.forecast import days_back, predict, smoothed
 from workloads.fleet.policies.registry import KINDS, bound_of, load_policy, policy_named
 from workloads.fleet.policies.rules import clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Decision, Limits, Situation, View, answer
 from workloads.fleet.results import summary, timeline
-from workloads.fleet.scenario import Scenario, policy_of, run, scenario
+from workloads.fleet.scenario import policy_of, run, scenario
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 
-UNITS = 100
-ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)
 WEIGHING = ("price", "power-cap", "mpc", "mpc-oracle")
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-policy.md"
 
@@ -36,18 +34,6 @@ def _hourly_prices(_start: str, minutes: int) -> Prices:
     """Dear from noon to midnight."""
     hours = np.arange(minutes) // 60 % 24
     return Prices(np.where(hours < 12, 20.0, 100.0))
-
-
-def _scenario(*, days: float = 2.0, priced: bool = False) -> Scenario:
-    options = FleetOptions(
-        FleetInputs(unit_rate=5.0, failures="off"), DemandInputs(days=days, start_day=3.0)
-    )
-    built = scenario(cluster(f"trn2-ultraserver:{UNITS}"), azure_code(), options)
-    built = replace(
-        built.changed(lambda _: {"economics": ECONOMICS}),
-        tariff=_hourly_prices if priced else None,
-    )
-    return built.at(built.horizon)
 
 
 def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
@@ -66,7 +52,11 @@ def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
 
 
 def test_a_view_tells_prices_power_and_a_forecast() -> None:
-    prepared = _scenario(days=0.2, priced=True)
+    options = FleetOptions(
+        FleetInputs(unit_rate=5.0, failures="off"), DemandInputs(days=0.2, start_day=3.0)
+    )
+    built = scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
+    prepared = replace(built, tariff=_hourly_prices).at(built.horizon)
     seen: list[View] = []
 
     def policy(view: View) -> float:
@@ -102,23 +92,6 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
     assert summary(run(prepared, built))["inference_chip_hours"] > 0
 
 
-def _view(**changes: object) -> View:
-    values: dict[str, object] = {
-        "minute": 0,
-        "weekday": 0,
-        "hour": 0.0,
-        "load": np.ones((1, 1)),
-        "history": 0,
-        "serving": np.array([5]),
-        "coming": np.array([0]),
-        "backlog": np.zeros(1),
-        "units": 10,
-        "broken": 0,
-        "lead_s": 0.0,
-    }
-    return View(**{**values, **changes})  # type: ignore[arg-type]
-
-
 def test_limits_quantise_in_blocks_above_the_floor() -> None:
     limits = Limits(floor=68, cap=278, block=30)
     wishes = [limits.quantised(np.array([wish]), 278)[0] for wish in (0, 68, 69, 98.0, 250, 400)]
@@ -144,25 +117,27 @@ def test_limits_never_exceed_the_fleet(
 
 def test_threshold_rises_at_once_and_falls_after_the_hold() -> None:
     policy = threshold(headroom=0.0, hysteresis=0.0, hold_s=180)
-    rise = policy(_view(load=np.array([[5.0, 5, 8]])))
-    fall = policy(_view(load=np.array([[5.0, 4, 3]]), serving=np.array([8])))
+    rise = policy(view_of(load=np.array([[5.0, 5, 8]])))
+    fall = policy(view_of(load=np.array([[5.0, 4, 3]]), serving=np.array([8])))
     assert np.asarray(rise).tolist() == [8.0]
     assert np.asarray(fall).tolist() == [5.0]
 
 
 def test_clock_knows_the_hour() -> None:
     policy = clock(8, 2, night_from=22, night_to=6)
-    hours = [policy(_view(hour=hour)) for hour in (21.9, 22.0, 3.0, 6.0)]
+    hours = [policy(view_of(hour=hour)) for hour in (21.9, 22.0, 3.0, 6.0)]
     assert [float(np.asarray(each)[0]) for each in hours] == [8, 2, 2, 8]
 
 
 def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp() -> None:
+    def orders(minutes: range, **how: float) -> list[float]:
+        policy = oracle(need, **how)  # type: ignore[arg-type]
+        return [float(np.asarray(policy(view_of(minute=minute)))[0]) for minute in minutes]
+
     need = np.array([[5.0, 1, 5, 1, 1, 1, 1, 1, 1, 5]])
-    ahead = oracle(need, lead_s=120.0, shortest_valley_s=180.0)
-    plan = [float(np.asarray(ahead(_view(minute=minute)))[0]) for minute in range(10)]
-    assert plan == [5, 5, 5, 1, 1, 1, 1, 5, 5, 5]
-    slow = oracle(need, ramp=1)
-    assert [float(np.asarray(slow(_view(minute=m)))[0]) for m in (4, 5, 6, 7, 8)] == [1, 1, 2, 3, 4]
+    ahead = orders(range(10), lead_s=120.0, shortest_valley_s=180.0)
+    assert ahead == [5, 5, 5, 1, 1, 1, 1, 5, 5, 5]
+    assert orders(range(4, 9), ramp=1) == [1, 1, 2, 3, 4]
 
 
 def test_forecast_looks_at_the_same_kind_of_day() -> None:
@@ -175,8 +150,8 @@ def test_forecast_looks_at_the_same_kind_of_day() -> None:
 def test_forecast_of_flat_load_is_the_load() -> None:
     policy = forecast()
     load = np.full((1, 3 * DAY), 7.0)
-    assert policy(_view(minute=3 * DAY, load=load)) == pytest.approx([7.35])
-    assert policy(_view(minute=3 * DAY + 1, load=load)) is None
+    assert policy(view_of(minute=3 * DAY, load=load)) == pytest.approx([7.35])
+    assert policy(view_of(minute=3 * DAY + 1, load=load)) is None
 
 
 def test_smoothing_is_a_trailing_mean() -> None:
@@ -198,23 +173,23 @@ BAD_ANSWERS: tuple[tuple[Any, str], ...] = (
 @pytest.mark.parametrize(("wrong", "message"), BAD_ANSWERS)
 def test_an_answer_that_says_nothing_is_refused(wrong: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        answer(lambda _: wrong, _view(kinds=(None,)), np.array([3.0]))
+        answer(lambda _: wrong, view_of(kinds=(None,)), np.array([3.0]))
 
 
 def test_answers_are_kept_and_limit_training() -> None:
-    view, before = _view(kinds=(None,)), np.array([3.0])
+    view, before = view_of(kinds=(None,)), np.array([3.0])
     assert answer(lambda _: None, view, before).serving is before
     for limits in (2, 2.0, [2], (2,), np.array([2]), np.int64(2)):
         training = answer(lambda _, limits=limits: Decision(None, limits), view, before).training  # type: ignore[misc]
         assert np.atleast_1d(np.asarray(training)).tolist() == [2]
     with pytest.raises(InputError, match="one number for 2 services"):
-        answer(static(1), _view(load=np.ones((2, 1))), np.zeros(2))
+        answer(static(1), view_of(load=np.ones((2, 1))), np.zeros(2))
 
 
 def test_a_users_policy_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def policy(view):\n    return view.load[:, -1] * 2\n")
-    assert np.asarray(load_policy(path)(_view())).tolist() == [2.0]
+    assert np.asarray(load_policy(path)(view_of())).tolist() == [2.0]
     for text, message in (
         ("def policy(view):\n    return view.lod\n", "minute 0: AttributeError"),
         ("def policy(view):\n    raise SystemExit(3)\n", "minute 0: SystemExit: 3"),
@@ -224,7 +199,7 @@ def test_a_users_policy_file(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=message):
-            load_policy(path)(_view())
+            load_policy(path)(view_of())
     with pytest.raises(InputError, match="there is no such file in"):
         load_policy(tmp_path / "none.py")
 
@@ -234,7 +209,7 @@ def test_what_a_users_policy_prints_stays_off_standard_output(
 ) -> None:
     path = tmp_path / "mine.py"
     path.write_text("print('loaded')\ndef policy(view):\n    print('asked')\n    return 2\n")
-    assert load_policy(path)(_view()) == 2
+    assert load_policy(path)(view_of()) == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "loaded\nasked\n")
 
@@ -242,8 +217,8 @@ def test_what_a_users_policy_prints_stays_off_standard_output(
 def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def policy(view, margin=1.5, floor=1):\n    return margin * floor\n")
-    assert load_policy(path)(_view()) == 1.5
-    assert load_policy(path, "margin=2,floor=3")(_view()) == 6.0
+    assert load_policy(path)(view_of()) == 1.5
+    assert load_policy(path, "margin=2,floor=3")(view_of()) == 6.0
     for stated, message in (
         ("margn=2", r"has no 'margn'\. Did you mean margin\?"),
         ("floor=2.5", r"floor is '2\.5'; write a value such as floor=1\."),
@@ -269,7 +244,7 @@ def test_units_stay_while_fewer_than_the_hysteresis_are_idle(
     hysteresis: float, load: float, backlog: float, units: float
 ) -> None:
     """Units wanted of 100 that serve, after an hour of a load, without headroom."""
-    view = _view(
+    view = view_of(
         minute=60, load=np.full((1, 60), load), serving=np.array([100]), units=200,
         backlog=np.full(1, backlog),
     )  # fmt: skip

@@ -45,26 +45,6 @@ def _run(demand: Demand, weights: str = "") -> FleetRun:
     )
 
 
-def _sum(demand: Demand) -> Demand:
-    """One service with the requests of all, and their mean lengths."""
-    total = demand.requests.sum(axis=0, keepdims=True)
-    means = [
-        (demand.requests * column).sum(axis=0, keepdims=True) / np.maximum(total, 1e-9)
-        for column in (demand.prompt_tokens, demand.output_tokens)
-    ]
-    return Demand(("sum",), demand.start, total, means[0], means[1])
-
-
-def test_two_services_of_one_model_do_as_well_as_their_sum() -> None:
-    both, joined = summary(_run(MIX, "m")), summary(_run(_sum(MIX)))
-    assert both["slo_attainment"] == pytest.approx(joined["slo_attainment"], abs=0.003)
-    assert both["slo_attainment_worst_15min"] == pytest.approx(
-        joined["slo_attainment_worst_15min"], abs=0.05
-    )
-    assert both["service_moves"] > 0
-    assert both["weight_changes"] == joined["service_moves"] == 0
-
-
 def test_services_of_other_weights_pay_for_every_move() -> None:
     apart, together = (summary(_run(MIX, weights)) for weights in ("", "m"))
     assert apart["service_moves"] == 0

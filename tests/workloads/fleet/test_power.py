@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from experiments.cli.main import run
 from tests.support.examples import examples
-from tests.support.toy_fleet import FLAT_DAY, SERVICE, simulate
+from tests.support.toy_fleet import FLAT_DAY, SERVICE, simulate, view_of
 from topologies.clusters.names import cluster
 from workloads.economics import Economics
 from workloads.fleet.policies.power import left_w, units_within
 from workloads.fleet.policies.rules import static
-from workloads.fleet.policies.view import Decision, JobView, KindView, View, answer
+from workloads.fleet.policies.view import JobView, KindView, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import kind_units, regret, summary
 from workloads.fleet.state.world import Role
@@ -31,22 +31,9 @@ def _kind(name: str, units: int, serving: int, busy_w: float) -> KindView:
 
 
 def _view(*kinds: KindView, jobs: tuple[JobView, ...] = ()) -> View:
-    units = sum(kind.units for kind in kinds)
-    return View(
-        minute=1,
-        weekday=0,
-        hour=0.0,
-        load=np.ones((1, 2)),
-        history=0,
-        serving=np.sum([kind.serving for kind in kinds], axis=0),
-        coming=np.zeros(1),
-        backlog=np.zeros(1),
-        units=units,
-        broken=0,
-        lead_s=0.0,
-        look_at_jobs=lambda: jobs,
-        kinds=kinds,
-    )
+    units, serving = sum(kind.units for kind in kinds), [kind.serving for kind in kinds]
+    return view_of(units=units, serving=np.sum(serving, axis=0), look_at_jobs=lambda: jobs,
+                   kinds=kinds)  # fmt: skip
 
 
 @given(
@@ -94,14 +81,6 @@ def test_training_is_shed_first_where_a_watt_trains_least() -> None:
     view = _view(*view.kinds, jobs=gangs)
     assert units_within(view, 140.0, worth, (), np.zeros(2)) == [4, 1]
     assert units_within(view, 70.0, worth, (), np.zeros(2)) == [0, 1]
-
-
-def test_an_answer_limits_each_kind_or_all_together() -> None:
-    view = _view(_kind("a", 3, 1, 30.0), _kind("b", 3, 0, 30.0))
-    assert answer(lambda _: Decision([1], training=[2, 0]), view, np.zeros(1)).training == [2, 0]
-    for wrong, message in (([1], "of 1 kinds of units; there are 2"), ([1, -1], "lets -1 units")):
-        with pytest.raises(cs.InputError, match=message):
-            answer(lambda _, wrong=wrong: Decision([1], training=wrong), view, np.zeros(1))
 
 
 @pytest.mark.parametrize("policy", ["power-cap", "mpc"])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.toy_fleet import simulate
+from tests.support.toy_fleet import simulate, view_of
 from topologies.clusters.names import cluster
 from workloads.demand import azure_code, constant
-from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.predictive import (
     SAFE,
     FirstStep,
@@ -33,7 +30,7 @@ from workloads.fleet.policies.predictive import (
 from workloads.fleet.policies.rules import forecast
 from workloads.fleet.policies.view import Decision, Policy, Situation, View
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results import power_w, regret, summary
+from workloads.fleet.results import regret, summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
 from workloads.fleet.simulation import FleetRun, Signals
 from workloads.fleet.state.services import Service
@@ -164,67 +161,28 @@ endless,80,5,5,shrink,0,80,,
 first,30,5,5,shrink,1,30,9e5,20
 second,20,20,1,pause,1,20,4e5,28
 """
-CAP_W = 4.0e6
 
 
-def _scenario(
-    folder: Path, *, priced: bool = False, demand: Mapping[str, Any] = MappingProxyType({})
-) -> Scenario:
+def _scenario(folder: Path) -> Scenario:
     """A hundred units from a Saturday on, with two days of history and two deadlines."""
     jobs = folder / "jobs.csv"
     jobs.write_text(JOBS)
     options = FleetOptions(
         FleetInputs(unit_rate=5.0, training=jobs, failures="off"),
-        DemandInputs(days=1.25, start_day=2.0, scale_to_peak=0.6, **demand),
+        DemandInputs(days=1.25, start_day=2.0, scale_to_peak=0.6),
     )
-    built = scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
-    economics, tariff = Economics(750.0, 400.0, 1.12, 0.001), _noisy_prices if priced else None
-    return replace(built.changed(lambda _: {"economics": economics}), tariff=tariff).at(
-        built.horizon
-    )
-
-
-def _noisy_prices(_start: str, minutes: int) -> Prices:
-    """Cheap in every second quarter of an hour on average, dear in the last third of a day."""
-    quarter = np.arange(minutes) // 15
-    noise = np.random.default_rng(0).normal(0, 15, minutes // 15 + 1)[quarter]
-    return Prices(np.where(quarter % 96 < 64, 40.0, 90.0) + noise)
-
-
-def _done(prepared: Scenario, name: str, **changes: Any) -> dict[str, Any]:
-    done = run(prepared, policy_of(name, prepared, **changes))
-    return {
-        **summary(done, prepared.prices),
-        "over": float((power_w(done) > 1.01 * CAP_W).mean()),
-    }
+    return scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
 
 
 def test_deadlines_are_met_that_other_policies_miss(tmp_path: Path) -> None:
     prepared = _scenario(tmp_path)
-    met = {name: _done(prepared, name) for name in ("forecast", "mpc", "mpc-oracle")}
-    assert [each["jobs_in_time"] for each in met.values()] == [0, 2, 2]
+    names = ("forecast", "mpc", "mpc-oracle", "static")
+    runs = {name: run(prepared, policy_of(name, prepared)) for name in names}
+    met = {name: summary(done, prepared.prices) for name, done in runs.items()}
+    assert [each["jobs_in_time"] for each in met.values()][:3] == [0, 2, 2]
     assert met["mpc"]["training_tokens"] > 0.9 * met["forecast"]["training_tokens"]
-    missed = regret(met["mpc"], met["mpc-oracle"], _done(prepared, "static"))
+    missed = regret(met["mpc"], met["mpc-oracle"], met["static"])
     assert missed["regret_training_chip_hours"] > 0
-
-
-def _waiting(due: Sequence[float]) -> View:
-    """A moment of twenty units at which batch work waits that is due minute by minute."""
-    return View(
-        minute=0,
-        weekday=0,
-        hour=0.0,
-        history=0,
-        lead_s=LEAD_S,
-        units=20,
-        broken=0,
-        serving=np.array([10]),
-        coming=np.array([0]),
-        training=10,
-        load=np.full((1, 10 * DAY), 10.0),
-        backlog=np.zeros(1),
-        batch_due=np.array(due, float),
-    )
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2 * DAY), st.integers(1, 30))
@@ -232,7 +190,8 @@ def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
     added: list[float], steps: int
 ) -> None:
     due, minutes = np.cumsum(added), np.full(steps, 60.0)
-    needs = list(_batch_needs(_waiting(due.tolist()), minutes))
+    waiting = view_of(units=20, load=np.full((1, 10 * DAY), 10.0), batch_due=due)
+    needs = list(_batch_needs(waiting, minutes))
     end = min(len(due), 60 * steps)
     within = due[end - 1] + (due[-1] - due[end - 1]) * min(1.0, 60 * steps / len(due))
     assert sum(need.work for need in needs) == pytest.approx(SAFE * within)

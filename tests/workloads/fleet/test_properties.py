@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.toy_fleet import SERVICE, check_conserved, scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
-from workloads.demand import Demand, azure_code, azure_mix
+from workloads.demand import Demand, azure_code
 from workloads.economics import Economics
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results import changes_frame, role_units, summary, timeline
+from workloads.fleet.processes.failures import Failures, Fleet, Window
+from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario, what_ifs
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.world import Role
@@ -101,21 +102,6 @@ def test_units_chip_hours_and_tokens_are_conserved(name: str, seed: int, tmp_pat
     assert frame["power_w"].max() <= 24 * 64 * 750 * 1.12 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["static", "clock", "oracle", "threshold", "forecast", "mpc"])
-def test_twice_the_demand_needs_twice_the_units(name: str, tmp_path: Path) -> None:
-    one, two = (
-        _prepared(_demand(7, days=1.3, units=size), tmp_path, units=units, days=0.3, failing=False)
-        for size, units in ((60.0, 240), (120.0, 480))
-    )
-    assert two.need == pytest.approx(2 * one.need, abs=0.02)
-    once, twice = (
-        role_units(_run(each, name))[:, [Role.SERVING, Role.WARMING, Role.LOADING]].sum(axis=1)
-        for each in (one, two)
-    )
-    # Every size is rounded up to whole units, and hysteresis may hold a step for a quarter hour.
-    assert abs(twice.mean() - 2 * once.mean()) < 2.0
-
-
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["static", "threshold", "forecast", "mpc", "oracle"])
 def test_growth_never_lends_more(name: str, seed: int, tmp_path: Path) -> None:
@@ -127,41 +113,52 @@ def test_growth_never_lends_more(name: str, seed: int, tmp_path: Path) -> None:
     assert lent[1] <= lent[0] * (1 + 1e-9)
 
 
+WINDOWS = st.builds(
+    Window, st.just("any"), st.floats(0, 4e4), st.floats(60, 2e4), st.integers(0, 32), st.booleans()
+)
+
+
 @given(
     reclaim=st.sampled_from(["checkpoint", "preempt", "shrink", "pause"]),
     gang=st.integers(1, 10),
-    step=st.integers(1, 4),
     seed=st.integers(0, 5),
     headroom=st.floats(0, 1),
     notice=st.sampled_from([5.0, float("inf")]),
+    costs=st.sampled_from([ChangeCosts.from_catalogue(4), *map(ChangeCosts.fixed, (0.0, 900.0))]),
+    breaks=st.booleans(),
+    window=st.none() | WINDOWS,
 )
-@examples(6)
-def test_any_mix_of_jobs_conserves(
-    reclaim: str, gang: int, step: int, seed: int, headroom: float, notice: float
+@examples(15)
+def test_any_mix_of_jobs_and_windows_conserves(
+    reclaim: str,
+    gang: int,
+    seed: int,
+    headroom: float,
+    notice: float,
+    costs: ChangeCosts,
+    breaks: bool,
+    window: Window | None,
 ) -> None:
     load = scaled_to_fleet(azure_code().between(600, 1320), [SERVICE], 30)
     jobs = [
         TrainingJob(f"a{n}", gang, gang, reclaim=reclaim, priority=n, state_bytes=1e13)
         for n in range(2)
     ]
-    jobs.append(TrainingJob("b", 20, 2, step, reclaim=reclaim, checkpoint="peer", standby="warm"))
+    jobs.append(TrainingJob("b", 20, 2, 2, reclaim=reclaim, checkpoint="peer", standby="warm"))
     jobs.append(evaluation_job(5))
-    run = simulate(
-        load,
-        [SERVICE],
-        Fleet(32, limits=Limits(notice_s=notice), failures=Failures(40_000.0, 600.0)),
-        threshold(headroom=headroom),
-        jobs=jobs,
-        rng=np.random.default_rng(seed),
+    fleet = Fleet(
+        32,
+        costs=costs,
+        limits=Limits(notice_s=notice),
+        failures=Failures(40_000.0, 600.0) if breaks else None,
+        maintenance=(window,) if window else (),
     )
-    check_conserved(run)
-
-
-def test_two_services_share_a_fleet_and_pass_units_to_each_other() -> None:
-    load = scaled_to_fleet(azure_mix().between(0, 1440), [SERVICE] * 2, 300)
-    services = [SERVICE, replace(SERVICE, name="code")]
-    run = simulate(load, services, Fleet(320), threshold(headroom=0.2), jobs=default_jobs(320))
-    check_conserved(run)
-    assert set(changes_frame(run)["to"]) == {"chat", "code", "lent"}
-    serving = run.kinds[0].spent_server_ms[-1, len(Role) :]
-    assert serving.min() > 0
+    rng = np.random.default_rng(seed)
+    done = simulate(load, [SERVICE], fleet, threshold(headroom=headroom), jobs=jobs, rng=rng)
+    check_conserved(done)
+    maintained, out = done.kinds[0].maintained, role_units(done)[:, Role.MAINTENANCE]
+    if window is None:
+        assert maintained == out.max() == 0
+    else:
+        assert out.sum() * 60 <= maintained * window.length_s + 1e-3
+        assert maintained <= (32 if window.rolling else window.units)

@@ -31,21 +31,14 @@ MINUTES = 60
 NAMES = ("us", "eu", "asia")
 
 
-def _ways(*apart_s: float) -> dict[str, Region]:
-    """Return three regions; the times are those of us to eu, us to asia, and eu to asia."""
-    pairs = dict(zip((("us", "eu"), ("us", "asia"), ("eu", "asia")), apart_s, strict=True))
-    return {
-        name: Region(
-            name,
-            0.0,
-            1.0,
-            {other: pairs.get((name, other), pairs.get((other, name), 0.0)) for other in NAMES},
-        )
-        for name in NAMES
-    }
-
-
-REGIONS = _ways(0.1, 0.2, 0.3)
+APART_S = {("us", "eu"): 0.1, ("us", "asia"): 0.2, ("eu", "asia"): 0.3}
+REGIONS = {
+    name: Region(
+        name, 0.0, 1.0, {other: APART_S.get((name, other), APART_S.get((other, name), 0.0))
+                         for other in NAMES},
+    )
+    for name in NAMES
+}  # fmt: skip
 
 
 def _kind(region: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
@@ -189,26 +182,3 @@ def test_users_of_a_region_come_by_its_clock() -> None:
     first, second = moved.demand.requests
     assert (first[0], second[120]) == (0.25 * 60 * 60, 0.0)
     assert moved.demand.requests.sum() == pytest.approx(demand.requests.sum())
-
-
-FLEET: Mapping[str, Any] = {"us": ["trn2-ultraserver:6", "trn3-gen2:1"], "eu": "trn3-gen2:2"}
-ZONES = ("us=-8:70%", "eu=+1:30%")
-
-
-def _fleet(fleet: Any = FLEET, **words: Any) -> Any:
-    usual: Mapping[str, Any] = {
-        "unit_rate": 5.0, "days": 1, "policy": "threshold", "region": ZONES,
-    }  # fmt: skip
-    return cs.run_fleet(fleet, "azure-code", **{**usual, **words})
-
-
-def test_a_fleet_of_fleets_with_several_kinds_in_a_region() -> None:
-    near, far = (_fleet(round_trip=f"us/eu={way}", scale_to_peak=1.2) for way in ("9ms", "1s"))
-    names = {kind.name for kind in near.scenario.kinds}
-    assert names == {"trn2-ultraserver@us", "trn3-gen2@us", "trn3-gen2@eu"}
-    regions = {row["region"]: row for row in near.summary["regions"]}
-    assert regions["us"]["units"] == 7
-    offered = near.scenario.demand.requests.sum()
-    for name, share in (("us", 0.7), ("eu", 0.3)):
-        assert regions[name]["offered_requests"] == pytest.approx(share * offered, rel=1e-3)
-    assert far.summary["slo_attainment"] < near.summary["slo_attainment"]

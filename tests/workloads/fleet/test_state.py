@@ -9,13 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
 from workloads.fleet.state.store import Store
 from workloads.fleet.state.world import GROUPS, Ledger, Role
 from workloads.serving.tables import fixed_rate
-
-FREE = ChangeCosts.fixed(0.0)
 
 
 def test_groups_hold_every_role_once() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.toy_fleet import check_conserved, simulate, slower
+from tests.support.toy_fleet import check_conserved, simulate
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
 from workloads.fleet.expectation import kept_units
@@ -42,34 +41,6 @@ def _demand(need: FloatArray, *, step_s: float = 60.0, rate_per_s: float = 200.0
     requests = np.rint(need * rate_per_s * step_s)[None]
     lengths = np.full_like(requests, 100.0)
     return Demand(("chat",), "2024-05-13T00:00", requests, lengths, lengths)
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("share", [0.0, 0.2])
-def test_half_a_step_changes_accounts_by_half_a_step_for_each_change(
-    seed: int, share: float
-) -> None:
-    """Steps of half a minute: the same run at twice the time, rates halved and costs doubled."""
-    need = _waves(seed, DAY)
-    fine = np.repeat(need, 2)
-    costs = ChangeCosts.from_catalogue(4)
-    jobs = [evaluation_job(UNITS)]
-    runs = []
-    for each, factor in ((need, 1), (fine, 2)):
-        service = Service("chat", fixed_rate(200.0 / factor), 3e12)
-        demand = _demand(each, rate_per_s=200.0 / factor)
-        policy = threshold(headroom=share, hold_s=900.0 * factor)
-        fleet = Fleet(UNITS, costs=slower(costs, factor))
-        runs.append(simulate(demand, [service], fleet, policy, jobs=jobs))
-    coarse, halved = (
-        role_units(run).sum(axis=0) / factor for run, factor in zip(runs, (1, 2), strict=True)
-    )
-    changed = sum(change.units for change in runs[0].changes)
-    assert changed > 20
-    # The shorter step sees a change of demand half a minute earlier, and so does every order.
-    assert 0 < np.abs(coarse - halved).max() <= 0.5 * changed
-    served = [sum(int(queue.served.sum()) for queue in run.queues) for run in runs]
-    assert served[0] == pytest.approx(served[1], rel=1e-3)
 
 
 @given(seed=st.integers(0, 99), headroom=st.floats(0.0, 0.4), gangs=st.booleans())

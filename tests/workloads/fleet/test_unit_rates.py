@@ -34,17 +34,12 @@ from workloads.serving import (
     Requests,
     Slo,
     TableRuns,
-    attained,
     azure_lengths,
-    batching_from,
     fixed_lengths,
     fixed_rate,
-    poisson,
-    pools,
     profile,
     saturated_rate,
     serve,
-    serve_apart,
 )
 from workloads.serving.requests import share_hits
 
@@ -74,24 +69,6 @@ def _service(split: str, where: str = "trn2-ultraserver:8", **how: object) -> Se
     serving = FleetInputs(slo=LIMITS, disaggregate=split, **how)  # type: ignore[arg-type]
     (service,) = services_from(_demand(), cluster(where), [MODEL], serving, requests=1)
     return service
-
-
-def test_a_unit_keeps_the_slo_at_its_rate_and_saturates_at_its_most_as_its_replicas_do(
-    service: Service, served: Profile
-) -> None:
-    """The table of a unit against runs of the pools of ``serve --disaggregate`` on other draws."""
-    group, batching = pools(UNIT, served, 1, 3), batching_from(UNIT)
-    lengths = LENGTHS.with_means(*_mean_lengths())
-
-    def at(rate_per_s: float) -> float:
-        requests = poisson(rate_per_s, 6000, lengths, np.random.default_rng(11))
-        return float(attained(serve_apart(served, requests, group, batching).served, SLO).mean())
-
-    table = service.capacity
-    assert at(table.rate_slo_per_s) > SLO.share - 0.01
-    assert at(1.1 * table.rate_max_per_s) < SLO.share - 0.1
-    other = TableRuns(batching=batching, requests=4000, seed=5, pools=group)
-    assert table.rate_max_per_s == pytest.approx(saturated_rate(served, lengths, other), rel=0.05)
 
 
 def test_the_slower_pool_binds(served: Profile) -> None:
@@ -137,10 +114,7 @@ def test_units_of_a_group_change_their_roles_together() -> None:
     block = block_of([service])
     fleet = Fleet(20, costs=ChangeCosts.fixed(60.0), limits=Limits(block=block))
     done = simulate(
-        constant(60.0, minutes=40),
-        [service],
-        fleet,
-        lambda view: 2.0 if view.minute < 20 else 9.0,
+        constant(60.0, minutes=40), [service], fleet, lambda view: 2.0 if view.minute < 20 else 9.0
     )
     serving = role_units(done)[:, Role.SERVING]
     assert block == 4
@@ -216,11 +190,6 @@ def test_the_caches_of_prefill_replicas_fill_after_a_change(served: Profile) -> 
 def test_impossible_units_are_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
-
-
-def _mean_lengths() -> tuple[float, float]:
-    demand = _demand()
-    return float(demand.prompt_tokens[0, 0]), float(demand.output_tokens[0, 0])
 
 
 def test_lending_keeps_floor_block_and_reserve() -> None:

@@ -75,7 +75,7 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
             {"policy": "mine.py", "quantile": 0.5},
             [
                 "--quantile 0.5 changes nothing under policy mine.py; forecast, mpc, price and "
-                "power-cap read it.",
+                "power-cap read it."
             ],
         ),
     ],

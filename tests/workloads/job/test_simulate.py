@@ -14,12 +14,7 @@ from scipy.optimize import minimize_scalar
 from tests.support.examples import examples
 from tests.support.scripted_jobs import Scripted, failing, job, parts_s, run, scripted
 from topologies.errors import InputError
-from workloads.job import (
-    PARTS,
-    Stragglers,
-    daly_interval_s,
-    expected_goodput,
-)
+from workloads.job import PARTS, Stragglers, daly_interval_s, expected_goodput
 from workloads.job.causes import Cause, FailureRates
 from workloads.job.checkpoints import PeerCopies
 from workloads.job.goodput import _best, _span_s, search_interval, smooth_goodput

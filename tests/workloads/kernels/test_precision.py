@@ -11,7 +11,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.kernels.attention import decode_attention
 from workloads.kernels.chip_share import Timing
-from workloads.kernels.gemm import gemm, sustained_flops_per_s
+from workloads.kernels.gemm import gemm
 from workloads.kernels.precision import (
     ELEMENT_BYTES,
     TRAINING,
@@ -187,7 +187,3 @@ def test_decode_attention() -> None:
     empty_s, full_s = decode_attention("a100-80gb", 16, [0, 4096], 8, 128).seconds
     share = shipped_catalogue().value("kernels.a100", "elementwise_efficiency")
     assert (full_s - empty_s) * share * 2.039e12 == pytest.approx(4 * 16 * 4096 * 8 * 128, rel=1e-3)
-
-
-def test_sustained_flops_per_s() -> None:
-    assert round(sustained_flops_per_s("trn2", "bf16", shipped_catalogue()) / 1e12) == 588

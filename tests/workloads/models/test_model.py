@@ -27,75 +27,34 @@ from workloads.models.model import (
 )
 
 PUBLISHED = {
-    "deepseek-v2": 235_741_434_880,
-    "deepseek-v3": 671_026_419_200,
-    "gpt-neox-20b": 20_554_567_680,
-    "gpt2": 124_439_808,
-    "gpt3-175b": 174_604_259_328,
-    "llama-2-13b": 13_015_864_320,
-    "llama-2-70b": 68_976_648_192,
-    "llama-2-7b": 6_738_415_616,
-    "llama-3.1-405b": 405_853_388_800,
-    "llama-3.1-70b": 70_553_706_496,
-    "llama-3.1-8b": 8_030_261_248,
-    "mistral-7b": 7_241_732_096,
-    "mixtral-8x22b": 140_630_071_296,
-    "mixtral-8x7b": 46_702_792_704,
-    "qwen1.5-moe-a2.7b": 14_315_784_192,
-    "qwen2-72b": 72_706_203_648,
-    "qwen2-7b": 7_615_616_512,
-    "llama-3.2-1b": 1_235_814_400,
-    "qwen2.5-0.5b": 494_032_768,
-    "qwen3-235b-a22b": 235_093_634_560,
-    "qwen3-8b": 8_190_735_360,
-    "gemma-2-27b": 27_227_128_320,
-    "gemma-3-27b": 27_009_346_304,
-    "glm-4.5": 352_797_829_120,
-    "glm-4.5-air": 106_852_251_264,
-    "gpt-oss-120b": 116_829_156_672,
-    "gpt-oss-20b": 20_914_757_184,
-    "kimi-k2": 1_026_408_232_448,
-    "llama-4-scout": 107_769_861_120,
-    "minimax-m2": 228_689_764_864,
-    "mistral-small-2409": 22_247_282_688,
-    "mistral-small-24b": 23_572_403_200,
-    "phi-4": 14_659_507_200,
-    "qwen2.5-1.5b": 1_543_714_304,
-    "qwen2.5-7b": 7_615_616_512,
-    "qwen3-14b": 14_768_307_200,
-    "qwen3-30b-a3b": 30_532_122_624,
-    "qwen3-32b": 32_762_123_264,
-    "qwen3-next-80b-a3b": 79_674_391_296,
-    "qwen3-coder-480b-a35b": 480_154_875_392,
-    "nemotron-3-nano-30b-a3b": 31_577_937_344,
-}
+    "deepseek-v2": 235_741_434_880, "deepseek-v3": 671_026_419_200, "gemma-2-27b": 27_227_128_320,
+    "gemma-3-27b": 27_009_346_304, "glm-4.5": 352_797_829_120, "glm-4.5-air": 106_852_251_264,
+    "gpt-neox-20b": 20_554_567_680, "gpt-oss-120b": 116_829_156_672, "gpt-oss-20b": 20_914_757_184,
+    "gpt2": 124_439_808, "gpt3-175b": 174_604_259_328, "kimi-k2": 1_026_408_232_448,
+    "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192, "llama-2-7b": 6_738_415_616,
+    "llama-3.1-405b": 405_853_388_800, "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248, "llama-3.2-1b": 1_235_814_400, "llama-4-scout": 107_769_861_120,
+    "minimax-m2": 228_689_764_864, "mistral-7b": 7_241_732_096,
+    "mistral-small-2409": 22_247_282_688, "mistral-small-24b": 23_572_403_200,
+    "mixtral-8x22b": 140_630_071_296, "mixtral-8x7b": 46_702_792_704,
+    "nemotron-3-nano-30b-a3b": 31_577_937_344, "phi-4": 14_659_507_200,
+    "qwen1.5-moe-a2.7b": 14_315_784_192, "qwen2-72b": 72_706_203_648, "qwen2-7b": 7_615_616_512,
+    "qwen2.5-0.5b": 494_032_768, "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-7b": 7_615_616_512,
+    "qwen3-14b": 14_768_307_200, "qwen3-235b-a22b": 235_093_634_560,
+    "qwen3-30b-a3b": 30_532_122_624, "qwen3-32b": 32_762_123_264, "qwen3-8b": 8_190_735_360,
+    "qwen3-coder-480b-a35b": 480_154_875_392, "qwen3-next-80b-a3b": 79_674_391_296,
+}  # fmt: skip
 """As the model hub counts them; GPT-3 by its paper's sizes. Counts that include scales of weights
 agree within a ten-millionth."""
 ROUNDED = {
-    "deepseek-v3.2": 671e9,
-    "falcon-h1-7b": 7.586e9,
-    "gemma-4-26b-a4b": 25.2e9,
-    "gemma-4-31b": 30.7e9,
-    "glm-5": 744e9,
-    "glm-5.2": 744e9,
-    "granite-4.0-h-small": 32.2e9,
-    "kimi-k3": 2.78e12,
-    "kimi-linear-48b-a3b": 49.12e9,
-    "llama-4-maverick": 400e9,
-    "minimax-m3": 427e9,
-    "nemotron-3-super-120b-a12b": 120.6e9,
-    "nemotron-3-ultra-550b-a55b": 550e9,
-    "nemotron-h-56b": 56e9,
-    "qwen3.5-122b-a10b": 122e9,
-    "qwen3.5-397b-a17b": 397e9,
-    "qwen3.5-27b": 27e9,
-    "qwen3.5-35b-a3b": 35e9,
-    "qwen3.5-4b": 4.2e9,
-    "qwen3.5-9b": 9e9,
-    "trinity-large": 400e9,
-    "trinity-mini": 26e9,
-    "trinity-nano": 6e9,
-}
+    "deepseek-v3.2": 671e9, "falcon-h1-7b": 7.586e9, "gemma-4-26b-a4b": 25.2e9,
+    "gemma-4-31b": 30.7e9, "glm-5": 744e9, "glm-5.2": 744e9, "granite-4.0-h-small": 32.2e9,
+    "kimi-k3": 2.78e12, "kimi-linear-48b-a3b": 49.12e9, "llama-4-maverick": 400e9,
+    "minimax-m3": 427e9, "nemotron-3-super-120b-a12b": 120.6e9, "nemotron-3-ultra-550b-a55b": 550e9,
+    "nemotron-h-56b": 56e9, "qwen3.5-122b-a10b": 122e9, "qwen3.5-27b": 27e9,
+    "qwen3.5-35b-a3b": 35e9, "qwen3.5-397b-a17b": 397e9, "qwen3.5-4b": 4.2e9, "qwen3.5-9b": 9e9,
+    "trinity-large": 400e9, "trinity-mini": 26e9, "trinity-nano": 6e9,
+}  # fmt: skip
 """As the names and cards of their publishers say, without towers for images."""
 
 
@@ -187,14 +146,6 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: bytes, message: str) ->
     with pytest.raises(InputError, match=message) as caught:
         from_config(path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_gigabyte_of_nonsense_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    with path.open("wb") as stream:
-        stream.truncate(10**9)
-    with pytest.raises(InputError, match="over 1 MiB"):
-        from_config(path)
 
 
 def test_a_model_is_a_name_a_file_or_a_directory(tmp_path: Path) -> None:

@@ -16,14 +16,12 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import layer_flops, output_flops
 from workloads.search.candidates import candidates, divisors, light_end
-from workloads.search.choice import nearest_plan
 from workloads.search.fit import NEEDLESS, fit, least_bytes
 from workloads.search.search import search
-from workloads.training.iteration import iteration
 from workloads.training.memory.memory import likely, worst
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.stages import check_model, check_ranks
-from workloads.training.usual_plan import complete, describe
+from workloads.training.usual_plan import describe
 
 SHORT = {"seq": 1024}
 
@@ -251,39 +249,3 @@ def test_where_no_plan_is_likely_to_fit_tight_ones_are_taken() -> None:
     assert taken.fits.tolist() == [need.fits for need in needs]
     assert taken.total_bytes.tolist() == [need.least for need in needs]
     assert taken.fits.any()
-
-
-BAD: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"tp": 3}, {"tp": 4}),
-    ({"tp": 32}, {"tp": 16}),
-    ({"pp": 16}, {"pp": 8}),
-    ({"tp": 4, "pp": 3}, {"pp": 4}),
-    ({"tp": 4, "dp": 3}, {"dp": 4}),
-    ({"tp": 4, "global_batch": 33}, {"global_batch": 32}),
-    ({"tp": 4, "vpp": 2}, {"pp": 2}),
-    ({"cp": 3}, {"cp": 4}),
-    ({"ep": 2}, {"ep": 1}),
-    ({"microbatch": 8, "global_batch": 16, "dp": 16}, {"microbatch": 1}),
-]
-
-
-@pytest.mark.parametrize(("stated", "changes"), BAD)
-def test_the_nearest_plan_is_near_and_runs(stated: dict[str, Any], changes: Any) -> None:
-    fields = {"seq": 1024, **stated}
-    with pytest.raises(InputError):
-        iteration(TOY, sixteen(), complete(fields, TOY, sixteen()))
-    assert nearest_plan(fields, TOY, sixteen()) == changes
-    plan = complete({**fields, **changes}, TOY, sixteen())
-    assert iteration(TOY, sixteen(), plan).iteration_s > 0
-
-
-def test_a_plan_that_works_needs_no_changes_and_a_hopeless_one_gets_none() -> None:
-    assert nearest_plan({"tp": 4, "seq": 1024}, TOY, sixteen()) == {}
-    assert nearest_plan({"tp": 4}, named("llama-3.1-405b"), sixteen()) is None
-    assert nearest_plan({"zero": 4}, TOY, sixteen()) is None
-
-
-def test_the_nearest_plan_is_one_of_the_chips_in_use() -> None:
-    """Of 16 chips the first 10 run the plan, whose ranks tp 4 does not divide."""
-    fields = {"tp": 4, "global_batch": 40, "seq": 1024}
-    assert nearest_plan(fields, TOY, sixteen(), chips=10) == {"tp": 2}

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.toy_serving import toy_replica
 from topologies.clusters.names import cluster
 from workloads.economics import Economics
 from workloads.models.huggingface import named
@@ -30,18 +31,10 @@ from workloads.serving.deployment import PromptReplica
 
 def replica() -> Profile:
     """A millisecond a prompt token; a pass of decoding takes one, whatever it holds."""
-    return Profile(
-        name="plain",
-        chips=2,
-        tokens=np.array([1.0, 2.0, 1e6]),
-        linear_s=np.array([0.001, 0.002, 1000.0]),
-        decode_kv_s=0.0,
-        prefill_token_s=0.0,
-        prefill_square_s=0.0,
-        weights_bytes=1e9,
-        kv_bytes_per_token=1000.0,
-        kv_budget_bytes=1e9,
-    )
+    return toy_replica(
+        chips=2, tokens=np.array([1.0, 2.0, 1e6]), linear_s=np.array([0.001, 0.002, 1000.0]),
+        decode_kv_s=0.0, kv_bytes_per_token=1000.0, kv_budget_bytes=1e9,
+    )  # fmt: skip
 
 
 def requests_at(arrivals: list[float], prompt: int = 100, output: int = 11) -> Requests:

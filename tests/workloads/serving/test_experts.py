@@ -35,11 +35,7 @@ def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched() -> Non
     assert some is not None
     fetched = experts_s(rank, tokens)
     without_fetch = shipped_catalogue().with_rows(
-        [
-            shipped_catalogue()
-            .entry("serving.trn2", "expert_token")
-            ._replace(value=1e-30, low=None),
-        ]
+        [shipped_catalogue().entry("serving.trn2", "expert_token")._replace(value=1e-30, low=None)]
     )
     free = experts_s(RankShare(sparse, TRN2, 16, "bf16", without_fetch), tokens)
     once = shipped_catalogue().value("serving.trn2", "expert_token")
@@ -94,15 +90,6 @@ def test_a_hidden_state_of_the_experts_takes_a_product_before_and_one_after_them
     product_s = apart.alone.product_s(tokens, sparse.hidden, sparse.hidden)
     added_s = experts_s(apart, tokens) - experts_s(usual, tokens)
     assert added_s == pytest.approx(2 * product_s)
-
-
-def test_a_block_moves_the_whole_hidden_width_on_every_rank() -> None:
-    """Only the products of a block shrink with more chips, so these hardly shorten prompts."""
-    sparse, catalogue = named("deepseek-v3"), shipped_catalogue()
-    few, many = (RankShare(sparse, TRN2, chips, "bf16", catalogue) for chips in (4, 16))
-    rate = catalogue.value("serving.trn2", "expert_block_rate")
-    shared = catalogue.value("serving.trn2", "expert_block") + 3 * 2 * 512 * 7168 / rate
-    assert shared < block_s(many) < block_s(few) < 2 * block_s(many)
 
 
 def test_groups_of_experts_shorten_prompts_and_take_memory() -> None:

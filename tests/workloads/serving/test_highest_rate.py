@@ -237,33 +237,26 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
     assert all(offered.deployment.chips <= 8 for _, _, offered in gpus.candidates)
 
 
-def test_what_is_stated_stays() -> None:
-    few_slots = question(tp=4, batching={"prefill": "chunked"})
-    words = [words for _, words, _ in search_deployments(few_slots).candidates]
-    assert [each["chunk"] for each in words].count(512) == 1
-    assert {each["tp"] for each in words} == {4}
-    assert not any("disaggregate" in each for each in words)
-
-
-def test_neuron_machines_run_whole_prompts() -> None:
-    search = search_deployments(question("trn2.48xlarge", Slo(2.0, 0.1), tp=4))
-    assert {tuple(words) for _, words, _ in search.candidates} == {("tp",), ("tp", "disaggregate")}
-
-
-def test_a_domain_of_one_chip_has_one_degree() -> None:
-    search = search_deployments(question("trn2.3xlarge", Slo(5.0, 0.2)))
-    assert [words for _, words, _ in search.candidates] == [{}]
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
+        (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
+        (question("trn2.3xlarge", Slo(5.0, 0.2)), {()}),  # a domain of one chip has one degree
+    ],
+)
+def test_only_what_is_open_is_searched(
+    asked: DeploymentQuestion, options: set[tuple[str, ...]]
+) -> None:
+    searched = search_deployments(asked).candidates
+    assert {tuple(words) for _, words, _ in searched} == options
+    assert {words.get("tp") for _, words, _ in searched} == {asked.tp}
 
 
 def test_slots_are_doubled_while_that_serves_more() -> None:
     few_slots = question(slo=Slo(5.0, 0.2), tp=1)
-    few = search_deployments(few_slots).ranked[0]
-    more = search_deployments(
-        DeploymentQuestion(
-            few_slots.model, few_slots.cluster, few_slots.slo, few_slots.options, {},
-            {"requests": "poisson:0.1", "count": 600}, 1,
-        )
-    ).ranked[0]  # fmt: skip
+    open_slots = replace(few_slots, batching={}, drawing={"requests": "poisson:0.1", "count": 600})
+    few, more = (search_deployments(each).ranked[0] for each in (few_slots, open_slots))
     assert "slots" not in few.words
     assert more.words["slots"] in (128, 256, 512)
     assert more.rate_per_s > few.rate_per_s
@@ -272,15 +265,3 @@ def test_slots_are_doubled_while_that_serves_more() -> None:
 def test_an_slo_that_none_keeps_names_the_nearest() -> None:
     with pytest.raises(SloMissed, match=r"at best with --tp \d.* keeps tpot 1 ms for only 0\.0%"):
         search_deployments(question(slo=Slo(tpot_s=0.001), tp=8))
-
-
-def test_a_program_of_trainium_has_fewer_slots_where_the_limit_is_short() -> None:
-    """All 64 slots, empty ones too, would take longer than the limit; half of them do not."""
-    open_slots = replace(question("trn2.48xlarge", tp=8), batching={})
-    replica = open_slots.offered({}).deployment.profile
-    limit_s = 1.05 * replica.decode_s(32, 4096)
-    assert limit_s < replica.decode_s(64, 1)
-    best = search_deployments(replace(open_slots, slo=Slo(5.0, limit_s))).ranked[0]
-    assert best.words["slots"] in (8, 16, 32)
-    with pytest.raises(SloMissed):
-        search_deployments(replace(open_slots, slo=Slo(5.0, limit_s), batching={"slots": 64}))

@@ -145,10 +145,6 @@ def test_the_command_gives_the_same_numbers(tmp_path: Path) -> None:
     ("ways", "message"),
     [
         ({"prefix_cashe": "50%"}, r"serve has no 'prefix_cashe'\. Did you mean prefix_cache\?"),
-        ({"speculate": "often"}, "does not begin with two numbers"),
-        ({"disaggregate": "9:9"}, "takes? .* chips"),
-        ({"prefix_cache": "200%"}, "200%"),
-        ({"ep": 4}, "no experts"),
         ({"prefill_tp": 4}, "--prefill-tp is for replicas that process prompts alone"),
         ({"disaggregate": "9:1", "tp": 4, "prefill_cluster": "p5.48xlarge"}, "p5.48xlarge has 8"),
         ({"disaggregate": "1:1", "prefill_cluster": "ring:8"}, "plain shape"),

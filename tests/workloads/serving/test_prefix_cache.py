@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.toy_serving import toy_replica
 from topologies.errors import InputError
 from workloads.serving import Batching, Profile, Requests, read_requests, serve, with_prefix_cache
 from workloads.serving.requests import BLOCK_TOKENS, lru_hits, share_hits
@@ -17,18 +18,10 @@ from workloads.serving.requests import BLOCK_TOKENS, lru_hits, share_hits
 
 def replica() -> Profile:
     """A millisecond for a prompt token, whatever stands before it."""
-    return Profile(
-        name="plain",
-        chips=1,
-        tokens=np.array([1.0, 1e6]),
-        linear_s=np.array([0.001, 1000.0]),
-        decode_kv_s=0.0,
-        prefill_token_s=0.0,
-        prefill_square_s=0.0,
-        weights_bytes=1e9,
-        kv_bytes_per_token=1.0,
-        kv_budget_bytes=1e5,
-    )
+    return toy_replica(
+        tokens=np.array([1.0, 1e6]), linear_s=np.array([0.001, 1000.0]), decode_kv_s=0.0,
+        kv_bytes_per_token=1.0, kv_budget_bytes=1e5,
+    )  # fmt: skip
 
 
 def requests_with(prompts: list[int]) -> Requests:

@@ -33,10 +33,7 @@ from workloads.serving.rank.times import (
 TRN2 = cluster("trn2.48xlarge")
 
 
-MEASURED = [
-    ("llama-3.1-405b", 2.442, 0.0379),
-    ("llama-3.1-70b", 0.814, 0.0196),
-]
+MEASURED = [("llama-3.1-405b", 2.442, 0.0379), ("llama-3.1-70b", 0.814, 0.0196)]
 
 
 @pytest.mark.parametrize(("name", "ttft_s", "tpot_s"), MEASURED)
@@ -83,12 +80,8 @@ def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_t
 
 NIM = [
     ("dgx-h100", 4, 5000, 500, 1, "ttft_s", 0.36811),
-    ("dgx-h100", 4, 200, 200, 5, "ttft_s", 0.08117),
     ("dgx-h100", 4, 1000, 1000, 1, "tokens_per_s", 51.54),
-    ("dgx-h100", 4, 200, 200, 25, "tokens_per_s", 1080.83),
     ("dgx-a100", 8, 1000, 1000, 1, "tpot_s", 0.01844),
-    ("dgx-a100", 8, 200, 200, 25, "ttft_s", 0.52855),
-    ("dgx-a100", 8, 500, 2000, 25, "tokens_per_s", 985.94),
     ("dgx-a100", 8, 20_000, 2000, 1, "ttft_s", 2.52102),
 ]
 

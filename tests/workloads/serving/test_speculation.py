@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from tests.support.examples import examples
+from tests.support.toy_serving import toy_replica
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.serving import (
@@ -32,20 +33,12 @@ MEASURED = {("llama-3.1-70b", "bf16"): 5.631e-3, ("llama-3.1-405b", "fp8"): 8.26
 AWS Neuron documentation, trn2-llama3.3-70b and trn2-llama3.1-405b-speculative tutorials."""
 
 
-def flat(linear_s: float = 0.01) -> Profile:
+def flat() -> Profile:
     """A replica whose passes take the same time whatever they hold: bound by memory."""
-    return Profile(
-        name="flat",
-        chips=1,
-        tokens=np.array([1.0, 1e6]),
-        linear_s=np.array([linear_s, linear_s]),
-        decode_kv_s=0.0,
-        prefill_token_s=0.0,
-        prefill_square_s=0.0,
-        weights_bytes=1e9,
-        kv_bytes_per_token=1.0,
-        kv_budget_bytes=1e9,
-    )
+    return toy_replica(
+        tokens=np.array([1.0, 1e6]), linear_s=np.full(2, 0.01), decode_kv_s=0.0,
+        kv_bytes_per_token=1.0, kv_budget_bytes=1e9,
+    )  # fmt: skip
 
 
 def alone(output: int) -> Requests:

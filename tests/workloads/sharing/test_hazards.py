@@ -263,68 +263,49 @@ def test_a_file_of_causes_is_read_as_run_job_reads_it(tmp_path: Path) -> None:
     assert json.dumps(cs.queue_jobs(CLUSTER, WAITING, failures="catalogue").breakdown)
 
 
-def waits_min(jobs: list[dict[str, Any]], discipline: str, place: str = "any") -> list[float]:
-    queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
-    return [round(each.wait_s / 60, 6) for each in queue.jobs]
+TWO_TIMES = [job(0, 8, 60), job(0, 8, 30, priority=1)]
+SIX = job(0, 6, 60, limit="90min")
+HALVES = [job(0, 4, 60), job(0, 4, 60), job(1, 8, 60), job(2, 4, 60)]
+DOMAINS = [job(0, 2, 100), job(0, 3, 60), job(1, 3, 10)]
 
 
 @pytest.mark.parametrize(
-    ("discipline", "expected"),
+    ("jobs", "discipline", "place", "expected"),
     [
         # The second needs all servers, so everybody waits behind it.
-        ("fifo", [0, 59, 118, 117, 116]),
+        (WAITING, "fifo", "any", [0, 59, 118, 117, 116]),
         # The third ends before the second's turn at 60 min; the fourth would delay it; the fifth
         # starts when the third has left its servers.
-        ("backfill", [0, 59, 0, 117, 28]),
-        ("shortest", [0, 59, 0, 117, 28]),
+        (WAITING, "backfill", "any", [0, 59, 0, 117, 28]),
+        (WAITING, "shortest", "any", [0, 59, 0, 117, 28]),
+        # Of the three free servers, two are left over when the second has its six at 60 min.
+        ([job(0, 5, 60), job(1, 6, 60), job(2, 2, 500), job(3, 1, 500)], "backfill", "any",
+         [0, 59, 0, 117]),
+        # Schedulers count with limits rather than with times.
+        ([SIX, job(1, 8, 60), job(2, 2, 60, limit="88min")], "backfill", "any", [0, 61, 0]),
+        ([SIX, job(1, 8, 60), job(2, 2, 60, limit="2h")], "backfill", "any", [0, 59, 118]),
+        # Jobs of one time are considered together, and priority comes before arrival.
+        (TWO_TIMES, "priority", "any", [30, 0]),
+        ([*TWO_TIMES, job(1, 8, 10, priority=5)], "priority", "any", [40, 0, 29]),
+        # Between the ends of the first two, half of the servers are free, but for no time at all.
+        (HALVES, "shortest", "any", [0, 0, 59, 118]),
+        # Starts are exact whatever the binary fractions of times.
+        ([job(0.1 * number, 1, 0.7) for number in range(8)], "backfill", "any", [0] * 8),
+        # A job takes servers of two domains or waits for one, the fullest that has room.
+        (DOMAINS, "backfill", "any", [0, 0, 0]),
+        (DOMAINS, "backfill", "domain", [0, 0, 59]),
+        ([job(0, 3, 60), job(1, 1, 60), job(2, 4, 10)], "fifo", "domain", [0, 0, 0]),
     ],
-)
-def test_waits_of_five_jobs_by_hand(discipline: str, expected: list[float]) -> None:
-    assert waits_min(WAITING, discipline) == expected
-
-
-def test_a_later_job_may_run_past_the_turn_of_the_first_on_servers_that_it_leaves_free() -> None:
-    jobs = [job(0, 5, 60), job(1, 6, 60), job(2, 2, 500), job(3, 1, 500)]
-    # Of the three free servers, two are left over when the second has its six at 60 min.
-    assert waits_min(jobs, "backfill") == [0, 59, 0, 117]
-
-
-def test_schedulers_count_with_limits_rather_than_with_times() -> None:
-    jobs = [job(0, 6, 60, limit="90min"), job(1, 8, 60), job(2, 2, 60, limit="88min")]
-    assert waits_min(jobs, "backfill") == [0, 61, 0]
-    jobs[2]["limit"] = "2h"
-    assert waits_min(jobs, "backfill") == [0, 59, 118]
-
-
-def test_jobs_of_one_time_are_considered_together() -> None:
-    jobs = [job(0, 8, 60), job(0, 8, 30, priority=1)]
-    assert waits_min(jobs, "priority") == [30, 0]
-    later = [*jobs, job(1, 8, 10, priority=5)]
-    assert waits_min(later, "priority") == [40, 0, 29]
-
-
-def test_servers_that_come_free_at_one_time_are_given_together() -> None:
-    jobs = [job(0, 4, 60), job(0, 4, 60), job(1, 8, 60), job(2, 4, 60)]
-    # Between the ends of the first two, half of the servers are free, but for no time at all.
-    assert waits_min(jobs, "shortest") == [0, 0, 59, 118]
-
-
-def test_starts_are_exact_whatever_the_binary_fractions_of_times() -> None:
-    jobs = [job(0.1 * number, 1, 0.7) for number in range(8)]
-    assert [each.wait_s for each in cs.queue_jobs(CLUSTER, jobs).jobs] == [0.0] * 8
-
-
-def test_a_job_waits_for_one_domain_or_takes_servers_of_two() -> None:
-    jobs = [job(0, 2, 100), job(0, 3, 60), job(1, 3, 10)]
-    scattered = cs.queue_jobs(CLUSTER, jobs)
-    assert [(each.wait_s, each.domains) for each in scattered.jobs] == [(0, 1), (0, 1), (0, 2)]
-    assert scattered.scattered == pytest.approx(1 / 3)
-    assert waits_min(jobs, "backfill", "domain") == [0, 0, 59]
-
-
-def test_a_job_takes_the_fullest_domain_that_has_room() -> None:
-    jobs = [job(0, 3, 60), job(1, 1, 60), job(2, 4, 10)]
-    assert waits_min(jobs, "fifo", "domain") == [0, 0, 0]
+)  # fmt: skip
+def test_waits_by_hand(
+    jobs: list[dict[str, Any]], discipline: str, place: str, expected: list[float]
+) -> None:
+    queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
+    assert [round(each.wait_s / 60, 6) for each in queue.jobs] == expected
+    scattered = jobs is DOMAINS and place == "any"
+    if jobs is DOMAINS:
+        assert [each.domains for each in queue.jobs] == [1, 1, 1 + scattered]
+        assert queue.scattered == pytest.approx(scattered / 3)
 
 
 @given(JOBS, st.sampled_from(list(DISCIPLINES)), st.sampled_from(list(PLACES)))

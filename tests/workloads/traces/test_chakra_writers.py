@@ -14,6 +14,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra import VERSION, write_messages
+from workloads.traces.recording import COLLECTIVE, HOST
 from workloads.traces.replay import read_traces, replay
 
 RING = cluster("ring:4", bandwidth="50GB/s", latency="1us")
@@ -107,6 +108,9 @@ def test_communication_without_a_peer_or_a_size_keeps_its_time(tmp_path: Path) -
     played = replay([et(tmp_path / "one.et", send, collective)], RING)
     assert played.trace.total_ps == 80 * 10**6
     assert played.unmapped == {"node1": 1, "node2": 1}
+    called = node(1, schema.COLLECTIVE, us=20, is_cpu_op=("bool_val", True))
+    read = read_traces([et(tmp_path / "called.et", called, collective)])
+    assert read.kind.tolist() == [HOST, COLLECTIVE]  # the host's call has a node of its own
 
 
 def refused(folder: Path, change: str) -> None:

@@ -41,6 +41,8 @@ def test_adapters_are_counted_as_published() -> None:
     one = replace(LORA, tp=1, ranks_per_chip=1)
     assert EIGHT.layers * layer_adapters(EIGHT, one) == pytest.approx(41.9e6, rel=0.01)
     assert trained_share(EIGHT, one, 0).total == EIGHT.layers * layer_adapters(EIGHT, one)
+    alone = replace(one, lora_rank=0, train_only="output", tp=2)
+    assert trained_share(EIGHT, alone, 0).total == EIGHT.head_parameters / 2
 
 
 def test_frozen_weights_are_kept_in_the_precision_of_their_products() -> None:
@@ -307,27 +309,28 @@ def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
     assert 0 < kernel_s < update(replicated, owned).seconds < overhead_s
 
 
-def test_in_fp16_the_update_moves_more_bytes() -> None:
-    """Casts, unscaling and clipping of Megatron-LM: in 2021, and with a search in 2020."""
-    read = {}
-    for variant in ("", "fp16", "fp16-2020"):
-        parts = shipped_catalogue().with_variants({"training.update_copies_bytes": variant})
-        shapes = RankShapes(TOY, plan(dp=1), "a100-80gb", parts)
-        owned = ReplicaExchange(shapes, 0, shapes.plan).owned
-        read[variant] = update(shapes, owned).size_bytes / owned.total
-    assert read == {"": 30, "fp16": 56, "fp16-2020": 66}
+NARROW = {"optimizer_bytes": "bf16", "gradient_bytes": "bf16"}
 
 
-def test_a_state_in_two_bytes_moves_less() -> None:
-    """Without a master copy a parameter is read and written, and two bytes each of its state."""
-    narrow = {"training.optimizer_bytes": "bf16", "training.gradient_bytes": "bf16"}
-    read = []
-    for more in ({}, {"training.update_copies_bytes": "clipped"}):
-        parts = shipped_catalogue().with_variants({**narrow, **more})
-        shapes = RankShapes(TOY, plan(dp=1), "h100", parts)
-        owned = ReplicaExchange(shapes, 0, shapes.plan).owned
-        read.append(update(shapes, owned).size_bytes / owned.total)
-    assert read == [14, 18]
+@pytest.mark.parametrize(
+    ("chip", "variants", "moved"),
+    [
+        ("a100-80gb", {}, 30),
+        # Casts, unscaling and clipping of Megatron-LM: in 2021, and with a search in 2020.
+        ("a100-80gb", {"update_copies_bytes": "fp16"}, 56),
+        ("a100-80gb", {"update_copies_bytes": "fp16-2020"}, 66),
+        # Without a master copy a parameter is read and written, and two bytes each of its state.
+        ("h100", NARROW, 14),
+        ("h100", {**NARROW, "update_copies_bytes": "clipped"}, 18),
+    ],
+)
+def test_an_update_moves_the_bytes_of_its_stack(
+    chip: str, variants: dict[str, str], moved: int
+) -> None:
+    chosen = {f"training.{quantity}": variant for quantity, variant in variants.items()}
+    shapes = RankShapes(TOY, plan(dp=1), chip, shipped_catalogue().with_variants(chosen))
+    owned = ReplicaExchange(shapes, 0, shapes.plan).owned
+    assert update(shapes, owned).size_bytes == moved * owned.total
 
 
 def test_the_overhead_does_not_grow_with_the_batch() -> None:

@@ -186,11 +186,6 @@ STATED = {
 }  # fmt: skip
 
 
-def test_a_plan_that_states_all_has_no_alternatives() -> None:
-    step = train("llama-3.1-8b", MACHINE, ParallelPlan(tp=8, dp=2, global_batch=16))
-    assert step.alternatives == ()
-
-
 def test_each_unstated_field_is_varied_alone() -> None:
     named_fields = {"framework": "megatron-core", "tp": 8, "global_batch": 16}
     step = train("llama-3.1-8b", MACHINE, **named_fields)

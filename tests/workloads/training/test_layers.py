@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from experiments.validation.predictions.training import stated_plan
 from tests.support.counted_layers import counted, product_flops
 from tests.support.toy_training import LATENT, NARROW, SELECTING, SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -421,14 +420,6 @@ def test_flops_count_the_scores_within_samples() -> None:
     how = plan(seq=4096, sample_tokens=256, global_batch=8)
     assert trained_flops(TOY, how) == training_flops(TOY, 256, 8 * 4096)
     assert trained_flops(TOY, how) < trained_flops(TOY, plan(seq=4096, global_batch=8))
-
-
-def test_a_row_states_its_samples() -> None:
-    row = {
-        "cluster": "dgx-h100", "chips": 8, "tp": 1, "pp": 1, "dp": 8, "cp": 1, "seq": 4096,
-        "sample_tokens": 200, "global_batch": 32, "framework": "megatron-core",
-    }  # fmt: skip
-    assert stated_plan(row)["sample_tokens"] == 200
 
 
 class Undisturbed(RankShapes):

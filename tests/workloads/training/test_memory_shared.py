@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import Trace, run
@@ -21,17 +19,15 @@ from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import evaluate
 from workloads.training.iteration import iteration
-from workloads.training.layers.steps import CC, ENGINE
+from workloads.training.layers.steps import CC, CC_DP, ENGINE
 from workloads.training.program import program as program_module
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
 from workloads.training.program.program import (
     Program,
     contending,
-    cover,
     draws,
     fits_in_memory_rate,
-    most_of,
     sharing,
 )
 
@@ -248,17 +244,8 @@ def test_contention_is_found_in_a_small_graph() -> None:
     assert marks[11].tolist() == [0] * 5
     chain = np.arange(4), np.arange(1, 5)
     assert not contending(stream, *chain, rate, 1).any()
-
-
-@given(st.data())
-def test_stretches_are_covered_and_searched(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, 40))
-    ends = st.tuples(st.integers(0, count), st.integers(0, count)).filter(lambda e: e[0] != e[1])
-    pairs = data.draw(st.lists(ends, max_size=6))
-    low, high = (np.sort([side(pair) for pair in pairs]).astype(np.int64) for side in (min, max))
-    value = np.arange(1, len(pairs) + 1)
-    inside = (low <= np.arange(count)[:, None]) & (np.arange(count)[:, None] < high)
-    assert cover(count, low, high, value).tolist() == (inside * value).max(1, initial=0).tolist()
-    numbers = np.array(data.draw(st.lists(st.integers(0, 99), min_size=count, max_size=count)))
-    greatest = [int(numbers[a:b].max()) for a, b in zip(low, high, strict=True)]
-    assert most_of(numbers, low, high).tolist() == greatest
+    # Collectives of both streams beside kernel 3: 4 + 3 + 5.
+    streams, at_once = np.array([ENGINE, CC, CC_DP, ENGINE, ENGINE]), np.array([9, 4, 3, 5, 9])
+    both = streams, np.array([0, 0, 0, 1, 2, 3]), np.array([1, 2, 3, 4, 4, 4])
+    assert contending(*both, at_once, 11).astype(int).tolist() == [0, 1, 1, 1, 0]
+    assert not contending(*both, at_once, 12).any()

@@ -509,6 +509,9 @@ def test_a_file_of_megatron_has_the_sizes_of_model_and_servers() -> None:
         "  --use-distributed-optimizer", "  --overlap-grad-reduce",
     } <= {*lines}  # fmt: skip
     assert "--nproc-per-node 8 --nnodes 2" in text
+    for zero, gathers in ((1, 1), (0, 0)):  # parameters, beside the forward pass
+        text = launch_file("megatron", replace(plan, zero=zero), MODEL, SERVERS)
+        assert text.count("--overlap-param-gather") == gathers
 
 
 @pytest.mark.parametrize("tool", ["megatron", "nemo"])

@@ -172,16 +172,6 @@ def test_each_head_adds_the_same_time() -> None:
     assert others == pytest.approx([first] * 2, rel=1e-6)
 
 
-@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"vpp": 2, "schedule": "interleaved"}])
-def test_levels_agree_on_heads_of_a_pipeline(more: dict[str, Any]) -> None:
-    model = small(num_hidden_layers=6).with_prediction_heads(2)
-    times = {
-        level: step_s(model, pp=2, level=level, **more) for level in ("collective", "rank-vector")
-    }
-    assert times["collective"] == times["rank-vector"]
-    assert times["collective"] > step_s(small(num_hidden_layers=6), pp=2, **more)
-
-
 @pytest.mark.parametrize(
     ("chunks", "layers"), [(1, (10,)), (4, (3, 3, 2, 2)), (8, (1,) * 6 + (2, 2))]
 )

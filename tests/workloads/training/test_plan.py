@@ -83,10 +83,6 @@ def test_a_plan_that_cannot_be_is_refused(
         check_model(plan(**changes), model or TOY)
 
 
-def test_key_value_heads_replicate() -> None:
-    check_model(plan(tp=16), TOY)
-
-
 def test_ranks_must_be_those_of_the_cluster() -> None:
     how = plan(dp=8, tp=4, pp=3)
     with pytest.raises(InputError) as caught:
@@ -102,13 +98,7 @@ def test_ranks_must_be_those_of_the_cluster() -> None:
         check_ranks(replace(how, ranks_per_chip=2), 64)
 
 
-def test_dp_fills_the_cluster() -> None:
-    assert filling_dp(4, 2, 1, 64, 1) == 8
-    with pytest.raises(InputError, match=r"tp 3 .* do not divide the 64 ranks"):
-        filling_dp(3, 1, 1, 64, 1)
-
-
-def test_defaults_fit_the_cluster_and_the_model() -> None:
+def test_defaults_fit_the_cluster_and_the_model(tmp_path: Path) -> None:
     filled = complete({"tp": 4, "pp": None}, TOY, sixteen())
     assert (filled.dp, filled.microbatches, filled.sequence_parallel) == (4, 16, True)
     assert filled.zero == 1
@@ -116,6 +106,13 @@ def test_defaults_fit_the_cluster_and_the_model() -> None:
     assert complete({}, TOY, sixteen(), lnc=2).ranks == 64
     assert complete({}, named("gpt2"), sixteen()).seq == 1024
     assert complete({"order": "dp-tp-cp-pp"}, TOY, sixteen()).order[0] == "dp"
+    check_model(plan(tp=16), TOY)  # key-value heads replicate
+    (tmp_path / "plan.yaml").write_text("tp: 4\nglobal-batch: 32\n")
+    fields = read_any_plan(tmp_path / "plan.yaml").fields
+    assert complete(fields, TOY, sixteen()) == ParallelPlan(tp=4, dp=4, global_batch=32, seq=4096)
+    assert filling_dp(4, 2, 1, 64, 1) == 8
+    with pytest.raises(InputError, match=r"tp 3 .* do not divide the 64 ranks"):
+        filling_dp(3, 1, 1, 64, 1)
 
 
 def test_an_open_microbatch_is_the_largest_usual_one_that_fits_beside_tp_alone() -> None:
@@ -145,14 +142,6 @@ def test_logical_cores_are_checked() -> None:
             complete({"dp": dp}, TOY, one)
     with pytest.raises(InputError, match="--lnc 2 makes 4 ranks a chip, but ranks_per_chip is 1"):
         complete({"ranks_per_chip": 1}, TOY, sixteen(), lnc=2)
-
-
-def test_a_plan_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("tp: 4\nglobal-batch: 32\n")
-    assert complete(read_any_plan(path).fields, TOY, sixteen()) == ParallelPlan(
-        tp=4, dp=4, global_batch=32, seq=4096
-    )
 
 
 @pytest.mark.parametrize(

@@ -188,9 +188,7 @@ def test_what_is_no_disturbance_is_refused() -> None:
     toy = toy_program(plan(tp=4), sixteen())
     with pytest.raises(InputError, match=r"straggler '17' is no RANK:FACTOR; write 17:1\.25\."):
         disturbance(0.0, 0, ["17"])
-    with pytest.raises(
-        InputError, match=r"straggler 3:0\.5: the factor is outside 1 to 1000; 1\.2"
-    ):
+    with pytest.raises(InputError, match=r"straggler 3:0\.5: the factor is outside 1 to 1000"):
         disturbance(0.0, 0, ["3:0.5"])
     with pytest.raises(InputError, match=r"outside 0 to 0\.25"):
         Disturbance(0.5)

@@ -150,7 +150,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def ran(code: str, *lines: str) -> str:
-    """What a process with the added schedule prints: of code, then of some commands."""
+    """Output of a process with the added schedule: of code, then of some commands."""
     call = "from experiments.cli.main import run\nfor line in sys.argv[1:]: run(line.split())"
     words = [sys.executable, "-c", f"{code}\n{call}", *lines]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -170,14 +170,14 @@ def test_the_page_shows_what_its_code_prints_and_train_runs_it(added: str) -> No
     lines = [f"{TRAIN} --schedule {name}" for name in ("batched-warm-up", "1f1b")]
     printed = ran(added + second, *lines, "train --help")
     assert printed.startswith(shown)
-    documents = printed.removeprefix(shown)
-    ours, after = json.JSONDecoder().raw_decode(documents)
-    usual, after = json.JSONDecoder().raw_decode(documents[after:].lstrip())[0], documents[after:]
+    documents, _, described = printed.removeprefix(shown).partition("Usage: ")
+    ours, end = json.JSONDecoder().raw_decode(documents)
+    usual = json.loads(documents[end:])
     held = [one["memory_bytes"]["activations"] for one in (ours, usual)]
     assert ours["plan"]["schedule"] == "batched-warm-up"
     assert held[0] == 3 * held[1]
     assert ours["iteration_s"] == pytest.approx(usual["iteration_s"], rel=0.02)
-    assert "batched-warm-up" in [word.strip(",;") for word in after.split()]
+    assert "batched-warm-up" in [word.strip(",;") for word in described.split()]
 
 
 @pytest.mark.slow

@@ -163,19 +163,32 @@ def test_tokens_routed_by_server_cross_a_slow_adapter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "text", "message"),
+    ("machine", "texts", "message"),
     [
-        ("trn2.48xlarge", "cable:0-5@0s:dead", "no resource link:0-5 on trn2.48xlarge"),
-        ("trn2.48xlarge", "cable:0-1@1ms:dead", r"stand from the start\. Write @0s"),
-        ("trn2.48xlarge", "adapter:0@0s:dead", "chip 0 has no other way out"),
-        ("dgx-h100", "link:3-s0@0s:dead", "no other way to its switch"),
-        ("mi300x-platform", "link:1-0@0s:dead", "are timed over all links of a chip"),
-        ("trn2.48xlarge", "server:3@0s:slow=1/2", "servers are numbered 0 to 0"),
+        ("trn2.48xlarge", ("cable:0-5@0s:dead",), "no resource link:0-5 on trn2.48xlarge"),
+        ("trn2.48xlarge", ("cable:0-1@1ms:dead",), r"stand from the start\. Write @0s"),
+        ("trn2.48xlarge", ("adapter:0@0s:dead",), "chip 0 has no other way out"),
+        ("dgx-h100", ("link:3-s0@0s:dead",), "no other way to its switch"),
+        ("mi300x-platform", ("link:1-0@0s:dead",), "are timed over all links of a chip"),
+        ("trn2.48xlarge", ("server:3@0s:slow=1/2",), "servers are numbered 0 to 0"),
+        ("trn2.48xlarge", ("engine5@1ms:dead",),
+         r"is not RESOURCE@TIME:dead\|slow=P/Q. Write engine:5@1ms:slow=1/2"),
+        ("trn2.48xlarge", ("engine:5@1ms:slow=0/2",), "P and Q .* 1 to 32768. Use dead"),
+        ("trn2.48xlarge", ("engine:5@1:dead",), "has no unit"),
+        ("trn2.48xlarge", ("engine:99@1ms:dead",),
+         "no resource engine:99 in this run; kinds are cc, engine, host, receive"),
+        ("trn2.48xlarge", ("engine:5@1us:dead",), r"ops never ran\. First: op"),
+        ("trn2.48xlarge", ("engine:5@1us:dead", "engine:5@1us:slow=1/2"),
+         "engine:5 has two faults at 1,000,000 ps"),
+        ("trn2.48xlarge", ("uplink:0@0s:slow=1/2",), "no .*; use --level chunk or flow"),
     ],
-)
-def test_what_cannot_be_composed_is_one_line(machine: str, text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        step(machine, SHORT, {"dp": 8}, (text,), partial=True)
+)  # fmt: skip
+def test_a_fault_that_cannot_be_is_one_line(
+    machine: str, texts: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        step(machine, SHORT, {"dp": 8}, texts, partial=True)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_slowest_link_of_a_mesh_sets_the_pace_of_rings_over_it() -> None:
@@ -232,30 +245,6 @@ def test_waiting_for_a_slow_chip_is_a_straggler_and_not_a_bubble() -> None:
     assert slow.trace.times.end_ps.max() <= 2 * usual.trace.total_ps
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("engine5@1ms:dead", r"is not RESOURCE@TIME:dead\|slow=P/Q. Write engine:5@1ms:slow=1/2"),
-        ("engine:5@1ms:slow=0/2", "P and Q of slow=P/Q must be from 1 to 32768. Use dead"),
-        ("engine:5@1:dead", "has no unit"),
-        (
-            "engine:99@1ms:dead",
-            "no resource engine:99 in this run; kinds are cc, engine, hbm, host",
-        ),
-        ("engine:5@1us:dead", r"ops never ran\. First: op"),
-    ],
-)
-def test_a_bad_fault_is_one_line(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        faulty([text])
-    assert "\n" not in str(caught.value)
-
-
-def test_two_faults_of_a_resource_at_one_instant() -> None:
-    with pytest.raises(InputError, match="engine:5 has two faults at 1,000,000 ps"):
-        faulty(["engine:5@1us:dead", "engine:5@1us:slow=1/2"])
-
-
 def test_ranks_of_a_struck_chip_are_set_apart() -> None:
     toy = toy_program(plan(tp=4, pp=2, dp=2), sixteen())
     faults = [parse_fault("engine:5@1ms:dead")]
@@ -278,14 +267,6 @@ def test_iterations_in_a_row(changes: dict[str, Any], model: Any) -> None:
     assert thrice.iteration_s == pytest.approx(once.iteration_s, rel=0.3)
     microbatch = thrice.program.streams[1].ops.microbatch
     assert np.unique(microbatch[microbatch >= 0]).tolist() == [*range(24)]
-
-
-def test_a_level_without_a_resource_names_the_one_that_has_it() -> None:
-    uplink, engine = (parse_fault(f"{name}:0@0s:slow=1/2") for name in ("uplink", "engine"))
-    with pytest.raises(InputError, match=r"no resource .*; use --level chunk or flow"):
-        iteration(TOY, sixteen(), plan(tp=4, dp=4), faults=[uplink])
-    with pytest.raises(InputError, match=r"follows no faults\. Use --level collective, or chunk"):
-        iteration(TOY, sixteen(), plan(tp=4, dp=4), level="rank-vector", faults=[engine])
 
 
 def test_groups_of_some_equal_ranks_are_folded_beside_a_fault() -> None:

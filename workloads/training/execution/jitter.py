@@ -451,11 +451,8 @@ class Chips:
             loss_s[step] = slower.max() * self.own_s + late * self.exposed_s
         median = int(np.argsort(loss_s, kind="stable")[(steps - 1) // 2])
         parts = {c.name: self.values(c, median)[self.unit[c.each]] for c in causes}
-        whole, delayed = steady, np.zeros(len(steady))
-        for cause in passing:
-            whole = whole + parts[cause.name]
-        for cause in on_network:
-            delayed = delayed + parts[cause.name]
+        whole = sum((parts[cause.name] for cause in passing), steady)
+        delayed = sum((parts[cause.name] for cause in on_network), np.zeros(len(steady)))
         straggler, kept_loss_s = self._straggler(parts, whole, delayed)
         server = straggler.chip // self.per_server
         return Uneven(

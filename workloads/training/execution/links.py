@@ -25,16 +25,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.memory_limit import check_memory
 from topologies.routing import clos, period
 from topologies.shapes.links import domain_links
-from workloads.training.execution.chunk_level import (
-    PACE,
-    PARTS,
-    Expanded,
-    as_flow,
-    busy_ps,
-    call_schedule,
-    check_messages,
-    ends,
-)
+from workloads.training.execution import chunk_level
 from workloads.training.execution.lower import OWN, Layout, joins_of_group, lay_out, lower
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.fold import equal_ranks, keep
@@ -73,7 +64,7 @@ class LinkUse:
         order = np.lexsort((-self.parts, *keys.T))
         largest = order[distinct_rows(keys[order])[0]]
         parts = np.bincount(self.link[largest], self.parts[largest], len(self.links))
-        return np.asarray(parts / PARTS)
+        return np.asarray(parts / chunk_level.PARTS)
 
     def where_full(self, program: Program) -> LinkUse:
         """Return the use of those links that may be full."""
@@ -141,11 +132,13 @@ class Patterns:
         key = *messages, alone_ps
         if key not in self._flows:
             if messages not in self._used:
-                built = call_schedule(group_of(cluster, chips), step.collective, step.size_bytes)
-                used_ps = busy_ps(built)
+                built = chunk_level.call_schedule(
+                    group_of(cluster, chips), step.collective, step.size_bytes
+                )
+                used_ps = chunk_level.busy_ps(built)
                 picked = np.flatnonzero(used_ps)
                 self._used[messages] = built.resources.picked(picked), used_ps[picked]
-            self._flows[key] = as_flow(*self._used[messages], alone_ps)
+            self._flows[key] = chunk_level.as_flow(*self._used[messages], alone_ps)
         return self._flows[key]
 
 
@@ -242,11 +235,7 @@ def _group_classes(program: Program, classes: IntArray) -> IntArray:
 
 
 def _alike(owner: IntArray, items: IntArray, owners: int) -> IntArray:
-    """Return a number for each owner that owners with equal items share, int64 (owners,).
-
-    >>> _alike(np.array([0, 2, 2, 1]), np.array([[7], [7], [8], [7]]), 4)
-    array([1, 1, 2, 0])
-    """
+    """Return a number for each owner that owners with equal items share, int64 (owners,)."""
     if not len(owner):
         return np.zeros(owners, np.int64)
     item = distinct_rows(items)[1]
@@ -327,11 +316,11 @@ class SideBySide:
         return ends
 
 
-def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, Expanded]:
+def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, chunk_level.Expanded]:
     """Return the folded program of a job, and its iteration with a flow for each call."""
     # Raises InputError for collectives that are known by their times alone, and for a schedule that
     # this process has no room for.
-    check_messages(cluster)
+    chunk_level.check_messages(cluster)
     use = link_use(program, [cluster] * len(program.streams), Patterns()).where_full(program)
     few, of_classes = folded(program, use)
     flows = side_by_side(few, of_classes, use.links)
@@ -340,8 +329,8 @@ def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, Expanded]
     ]
     none = np.empty(0, np.int64)
     no_calls = Routines(np.array([len(flows.schedule)]), none, none)
-    op, end = ends(few, flows.layout, meeting)
-    return few, Expanded(flows.schedule, no_calls, flows.usual, op, end)
+    op, end = chunk_level.ends(few, flows.layout, meeting)
+    return few, chunk_level.Expanded(flows.schedule, no_calls, flows.usual, op, end)
 
 
 def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySide:
@@ -359,23 +348,15 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
     order = np.lexsort((place, *key.T[::-1]))
     key, place, parts = key[order], place[order], use.parts[order]
     bounds = np.flatnonzero(np.diff(key, axis=0, prepend=-1, append=-1).any(axis=1))
-    ops, exchanges, widths = (list[IntArray]() for _ in range(3))
-    shares: list[IntArray] = []
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+    calls = [np.empty((4, 0), np.int64)]  # op, exchange, and its shares from the first to the last
+    for low, high in pairwise(bounds.tolist()):
         number, member, step = key[low].tolist()
         ours = _ops(program, layout, number, member, step)
-        ops.append(ours)
-        exchanges.append(np.full(len(ours), number))
-        widths.append(np.full(len(ours), high - low))
-        shares.append(np.tile(np.arange(low, high), len(ours)))
-    op, exchange, width, row = (
-        np.concatenate([np.empty(0, np.int64), *part]) for part in (ops, exchanges, widths, shares)
-    )
-    by_op = np.argsort(op)
-    # Shares of the flows in that order.
-    begin = (np.cumsum(width) - width)[by_op]
-    op, exchange, width = op[by_op], exchange[by_op], width[by_op]
-    row = row[np.repeat(begin - (np.cumsum(width) - width), width) + np.arange(len(row))]
+        calls.append(np.stack(np.broadcast_arrays(ours, number, low, high)))
+    whole = np.concatenate(calls, axis=1)
+    op, exchange, first, last = whole[:, np.argsort(whole[0])]
+    width = last - first
+    row = np.repeat(last - np.cumsum(width), width) + np.arange(width.sum())
     kind, duration, size = (
         column.copy() for column in (usual.kind, usual.duration_ps, usual.size_bytes)
     )
@@ -383,12 +364,12 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
     kind[op], duration[op], size[op] = FLOW, 0, alone_ps  # a byte of work lasts a picosecond
     flows = Flows(
         op.astype(np.int32),
-        np.full(len(op), PACE),
+        np.full(len(op), chunk_level.PACE),
         np.concatenate([[0], np.cumsum(width)]).astype(np.int64),
         (len(usual.resources) + place[row]).astype(np.int32),
         parts[row].astype(np.int32),
     )
-    whole = replace(
+    flowing = replace(
         usual,
         kind=kind,
         duration_ps=duration,
@@ -396,7 +377,7 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
         resources=Resources.concat([usual.resources, links.picked(used)]),
         flows=flows,
     )
-    return SideBySide(program, usual, whole, layout, exchange, op, alone_ps)
+    return SideBySide(program, usual, flowing, layout, exchange, op, alone_ps)
 
 
 def _ops(program: Program, layout: Layout, number: int, member: int, step: int) -> IntArray:

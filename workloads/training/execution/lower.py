@@ -231,13 +231,9 @@ def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
     # Row whose labels each stretch of ops, then of joins has, and the length of the stretch.
     length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
     first = [exchange.members[:, 0] for exchange in program.exchanges]
-    joins = [
-        np.full(len(exchange.members), joins_of_group(exchange)) for exchange in program.exchanges
-    ]
-    rows, times = (
-        np.concatenate([np.arange(len(program)), *first]),
-        np.concatenate([length, *joins]),
-    )
+    joins = [np.full(len(each.members), joins_of_group(each)) for each in program.exchanges]
+    rows = np.concatenate([np.arange(len(program)), *first])
+    times = np.concatenate([length, *joins])
     rank, count = (
         np.repeat(column.astype(np.int32)[rows], times) for column in (program.rank, program.count)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
@@ -10,23 +10,8 @@ from itertools import takewhile
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import Model
+from workloads.training.layers import feed_forward, mixers
 from workloads.training.layers.adapters import gathered_apart, trained_backward, with_adapters
-from workloads.training.layers.feed_forward import (
-    experts_backward,
-    experts_forward,
-    fed_again,
-    mlp_again,
-    mlp_backward,
-    mlp_forward,
-)
-from workloads.training.layers.mixers import (
-    attention_backward,
-    attention_forward,
-    latent_backward,
-    latent_forward,
-    recurrence_backward,
-    recurrence_forward,
-)
 from workloads.training.layers.replicas import COMPILED
 from workloads.training.layers.steps import (
     PREVIOUS,
@@ -38,9 +23,7 @@ from workloads.training.layers.steps import (
     enter,
     kernel,
     leave,
-    length_s,
     norm,
-    overlaps,
     prefixed,
     without,
 )
@@ -113,30 +96,10 @@ def _forward(alike: _Alike, moe: bool) -> tuple[LayerOp, ...]:
     return (*unsharded, *with_adapters(shapes, [*mix, *feed]), *after)
 
 
-def as_tried(shapes: RankShapes, time_s: Callable[[LayerOp], float]) -> RankShapes:
-    """Return shapes whose products run beside communication only where layers are faster so."""
-    # Who overlaps tensor parallelism turns it off again where it makes a step longer. Stacks leave
-    # the pieces as they are: with the best of one, two and four, steps of MLPerf and DGX Cloud come
-    # out 2 and 4 % too fast. ``time_s``: time of a step's communication [s].
-    if not overlaps(shapes):
-        return shapes
-
-    def layers_s(way: RankShapes) -> float:
-        """Time of all layers and the output layer, forward and backward [s]."""
-        passes = [(1, [*output(way), *output_backward(way)])]
-        for kind in shapes.model.kinds:
-            alike, count = way.of_kind(kind), shapes.model.each_layer.count(kind)
-            there, back = (run(alike, moe=kind.experts) for run in (forward, backward))
-            passes.append((count, [*there, *back]))
-        return sum(count * length_s(steps, time_s) for count, steps in passes)
-
-    return min(shapes, replace(shapes, beside_tp=False), key=layers_s)
-
-
 MIXERS = {
-    "attention": (attention_forward, attention_backward),
-    "latent": (latent_forward, latent_backward),
-    "recurrence": (recurrence_forward, recurrence_backward),
+    "attention": (mixers.attention_forward, mixers.attention_backward),
+    "latent": (mixers.latent_forward, mixers.latent_backward),
+    "recurrence": (mixers.recurrence_forward, mixers.recurrence_backward),
 }
 """Steps of the part of a layer that mixes tokens, forward and backward."""
 
@@ -169,14 +132,16 @@ def _side_by_side(shapes: RankShapes, *, backward: bool) -> list[LayerOp]:
 def _fed(shapes: RankShapes, *, moe: bool, backward: bool) -> list[LayerOp]:
     """Steps of the part that works on each token by itself: experts, a dense one, or none."""
     if moe and shapes.model.experts:
-        return experts_backward(shapes) if backward else experts_forward(shapes)
+        run = feed_forward.experts_backward if backward else feed_forward.experts_forward
+        return run(shapes)
     if not shapes.model.ffn:
         return []
     if not backward:
-        return mlp_forward(shapes)
+        return feed_forward.mlp_forward(shapes)
     from_tokens = shapes.catalogue.integer("training", "feed_again_tokens")
-    again = mlp_again(shapes) if fed_again(shapes.plan, from_tokens) else []
-    return [*again, *mlp_backward(shapes)]
+    again = feed_forward.fed_again(shapes.plan, from_tokens)
+    before = feed_forward.mlp_again(shapes) if again else []
+    return [*before, *feed_forward.mlp_backward(shapes)]
 
 
 def _norms_after(

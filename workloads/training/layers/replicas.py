@@ -113,8 +113,7 @@ def _exchange(
     )
     return [
         collective(
-            *(step_name, axis, op, round(element_bytes * part(parameters, weights))),
-            stream=CC_DP,
+            *(step_name, axis, op, round(element_bytes * part(parameters, weights))), stream=CC_DP
         )
         for step_name, axis, ranks, parameters in groups
         if ranks > 1 and parameters

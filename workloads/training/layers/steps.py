@@ -6,7 +6,7 @@ the step just before; one that waits for an earlier one runs beside those in bet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -80,18 +80,6 @@ def collective(
 ) -> LayerOp:
     """Return a step in which all ranks of the axis' group take part."""
     return LayerOp(name, CATEGORY.get(axis, axis), stream, 0.0, size_bytes, axis, op, after)
-
-
-def length_s(steps: Sequence[LayerOp], time_s: Callable[[LayerOp], float]) -> float:
-    """Time at which the last of the steps ends [s], where those of one stream run in order."""
-    # The ranks are alike, so all start a communication at the same time, which takes ``time_s``.
-    ended: dict[str, float] = {PREVIOUS: 0.0, NOTHING: 0.0}
-    free: dict[int, float] = {}
-    for step in steps:
-        start = max(free.get(step.stream, 0.0), ended[step.after])
-        end = start + (time_s(step) if step.axis else step.seconds)
-        free[step.stream] = ended[PREVIOUS] = ended[step.name] = end
-    return max(free.values(), default=0.0)
 
 
 def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
@@ -413,9 +401,7 @@ def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> 
         kernel(f"{name}.data", data, after=NOTHING),
         *reduced,
         kernel(
-            f"{name}.weight",
-            shapes.beside(weight),
-            after=gathered[0].name if gathered else NOTHING,
+            f"{name}.weight", shapes.beside(weight), after=gathered[0].name if gathered else NOTHING
         ),
         norm_backward._replace(after=reduced[0].name),
     ]

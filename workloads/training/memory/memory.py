@@ -33,7 +33,6 @@ from workloads.training.plan.stages import (
     optimizer_bytes,
     part,
     stage_kinds,
-    stage_layers,
     stage_share,
     unlike_stages,
 )
@@ -240,8 +239,6 @@ def _each_kind(model: Model, plan: ParallelPlan, stack: Stack) -> tuple[int, ...
         for kind in model.kinds
     )
 
-
-__all__ = ["Memory", "check_memory", "likely", "memory", "stage_layers", "worst"]
 
 ENDS: tuple[Literal["low"], Literal["high"]] = ("low", "high")
 """Ends of the range of a quantity of a stack."""

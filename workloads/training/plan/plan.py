@@ -13,12 +13,7 @@ from topologies.arguments import fitting
 from topologies.errors import EXCERPT, InputError, excerpt, suggestion
 from topologies.options import documented, setting
 from workloads.kernels.precision import CASTS, TRAINING
-from workloads.training.plan.schedules.registry import (
-    DEFAULT,
-    pipeline_schedule,
-    schedule_names,
-    schedule_of_chunks,
-)
+from workloads.training.plan.schedules import registry
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 # Values that each field of a plan may have, whatever the other fields are.
@@ -73,7 +68,7 @@ def check_field(name: str, value: object) -> None:
             texts = [str(choice) for choice in CHOICES[name] if choice != ""]
             must = f"one of {', '.join(texts)}.{suggestion(str(value), texts)}"
     elif name == "schedule":
-        pipeline_schedule(" ".join(str(value).split()))
+        registry.pipeline_schedule(" ".join(str(value).split()))
     elif name == "order":
         axes = [str(each) for each in value] if isinstance(value, tuple | list) else []
         if sorted(axes) != sorted(ORDER):
@@ -180,7 +175,7 @@ class ParallelPlan:
         "Split norms and residuals along the sequence over --tp",
         default="on where --tp divides the sequence",
     )
-    schedule: str = setting(DEFAULT, "Pipeline schedule", choices=schedule_names)
+    schedule: str = setting(registry.DEFAULT, "Pipeline schedule", choices=registry.schedule_names)
     # ``selective``: those of the core of attention; ``full``: those of whole layers
     recompute: Recompute = setting(
         "selective", "Activations to recompute", choices=CHOICES["recompute"]
@@ -286,7 +281,7 @@ class ParallelPlan:
     @property
     def pipeline(self) -> PipelineSchedule:
         """The pipeline schedule that ``schedule`` names."""
-        return pipeline_schedule(self.schedule)
+        return registry.pipeline_schedule(self.schedule)
 
     @property
     def ranks(self) -> int:
@@ -418,7 +413,7 @@ def _check_pipeline(plan: ParallelPlan) -> None:
             has = "one chunk" if allowed[0] == 1 else f"{allowed[0]} chunks"
         raise InputError(
             f"schedule {schedule.name} has {has} a stage, not vpp {vpp}. "
-            f"Use vpp {allowed[0]} or --schedule {schedule_of_chunks(vpp)}."
+            f"Use vpp {allowed[0]} or --schedule {registry.schedule_of_chunks(vpp)}."
         )
     chunks = pp * vpp
     if plan.stage_layers and len(plan.stage_layers) != chunks:

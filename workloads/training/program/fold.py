@@ -193,12 +193,7 @@ def _folded(exchange: Exchange, classes: IntArray) -> Exchange:
 
 
 def _sets(rows: IntArray) -> IntArray:
-    """Distinct values of each row, ascending; a row with fewer of them repeats its last one.
-
-    >>> _sets(np.array([[7, 3, 7], [5, 5, 5]]))
-    array([[3, 7],
-           [5, 5]])
-    """
+    """Distinct values of each row, ascending; a row with fewer of them repeats its last one."""
     if len(rows) == 1:
         return distinct(rows)[None]
     ordered = _without_repeats(rows)

@@ -20,7 +20,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.routing import period
 from workloads.training.layers.feed_forward import merged_exchange
 from workloads.training.layers.steps import LayerOp
-from workloads.training.plan.placement import Joined, Placement, Side, place
+from workloads.training.plan.placement import Joined, Placement, place
 from workloads.training.plan.plan import ParallelPlan
 
 LOCAL_ACCESSES = 2
@@ -203,11 +203,8 @@ class JoinedCosts:
     def place_key(self, chips: IntArray) -> bytes:
         """Return a key that is equal for groups that lie alike."""
         sides = self.joined.sides(chips[None])
-        parts = [(bytes([side.number]), self._key(side)) for side in sides]
-        return b"".join(part for pair in parts for part in pair)
-
-    def _key(self, side: Side) -> bytes:
-        return self.each[side.number].place_key(side.chips[0])
+        keys = ((side.number, self.each[side.number].place_key(side.chips[0])) for side in sides)
+        return b"".join(bytes([number]) + key for number, key in keys)
 
     def times_ps(
         self, chips: IntArray, steps: Sequence[LayerOp], plan: ParallelPlan, per_token: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -139,6 +139,38 @@ def edges(ops: Ops, stream: IntArray) -> tuple[IntArray, IntArray]:
     needed = (chain[before] != chain[after]) & (after - ops.back[after] != before)
     src = np.concatenate([row[waits] - ops.back[waits], before[needed]])
     return src, np.concatenate([row[waits], after[needed]])
+
+
+INSIDE = ("tp", "cp", "ep", "etp")
+"""Axes of communication within a pass; transfers between stages and exchanges of replicas are timed
+apart."""
+
+
+def span(ops: Ops, steps: list[LayerOp], time_s: Callable[[LayerOp], float]) -> float:
+    """Return the time from the start of the first op to the end of the last [s]."""
+    # An op starts when its stream is free and the op that it waits for has ended.
+    free: dict[int, float] = {}
+    ends: list[float] = []
+    numbers = ops.step.tolist()
+    lengths = {}
+    for number in dict.fromkeys(numbers):
+        step = steps[number]
+        inside_s = time_s(step) if step.axis in INSIDE else 0.0
+        lengths[number] = inside_s if step.axis else step.seconds
+    for number, distance in zip(numbers, ops.back.tolist(), strict=True):
+        stream = steps[number].stream
+        ready = ends[-distance] if 0 < distance <= len(ends) else 0.0
+        end = max(ready, free.get(stream, 0.0)) + lengths[number]
+        free[stream] = end
+        ends.append(end)
+    return float(np.max(ends, initial=0.0))
+
+
+def block_s(steps: Sequence[LayerOp], time_s: Callable[[LayerOp], float]) -> float:
+    """Return the time from the start of the first of some steps to the end of the last [s]."""
+    catalog = Catalog()
+    ops = catalog.ops(steps)
+    return span(ops, catalog.steps, time_s)
 
 
 # Pairs of passes that run side by side: while one communicates, the other computes.

@@ -1,4 +1,4 @@
-"""The command ``train``: its keys, files and refusals, which name the nearest plan that works."""
+"""The command ``train``: its keys, files and refusals."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.cli.commands.train import remedied
 from experiments.cli.main import app
 from experiments.cli.main import run as run_line
 from tests.support.small_models import SMALL_CONFIG, config_file
-from tests.support.toy_training import TOY, sixteen
-from topologies.errors import InputError
 from workloads.training.program.breakdown import PARTS
-from workloads.training.usual_plan import complete
 
 KEYS = {
     "ranks", "chips", "parameters", "iteration_s", "tokens_per_s", "tokens_per_s_per_chip",
@@ -232,27 +228,3 @@ def test_layers_of_the_only_chunk_may_be_stated(
         run("--model=gpt2", "--cluster=p5.48xlarge", "--json", *more)
         times.append(json.loads(capsys.readouterr().out)["iteration_s"])
     assert times[0] == times[1]
-
-
-def test_a_refusal_names_it_in_the_same_line() -> None:
-    with (
-        pytest.raises(InputError, match=r"The nearest plan that works: tp 4\.$") as caught,
-        remedied({"tp": 3}, TOY, sixteen()),
-    ):
-        complete({"tp": 3}, TOY, sixteen())
-    assert "\n" not in str(caught.value)
-    with (
-        pytest.raises(InputError, match=r"^something else$"),
-        remedied({"tp": 4}, TOY, sixteen()),
-    ):
-        raise InputError("something else")
-
-
-def test_a_plan_that_the_refusal_names_already_is_not_named_twice() -> None:
-    refusal = "12 attention heads of gpt2 are not divisible by tp 8. Use tp 4."
-    with (
-        pytest.raises(InputError) as caught,
-        remedied({"tp": 3}, TOY, sixteen()),
-    ):
-        raise InputError(refusal)
-    assert str(caught.value) == refusal

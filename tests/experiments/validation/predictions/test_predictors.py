@@ -25,7 +25,7 @@ from workloads.kernels.times import elementwise_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import forward
 from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp, RankShapes
-from workloads.training.layers.steps import length_s as steps_length_s
+from workloads.training.program.ops import block_s
 
 
 def test_models_and_plans_follow_the_columns():
@@ -71,7 +71,7 @@ def test_a_layer_takes_its_kernels_and_what_is_not_hidden_behind_them():
         return LayerOp(name, "compute", ENGINE, seconds, after=after)
 
     def length_s(*steps):
-        return steps_length_s(steps, lambda step: 1e-9 * step.size_bytes)
+        return block_s(steps, lambda step: 1e-9 * step.size_bytes)
 
     gather = LayerOp("gather", "tp", CC, 0.0, 2**26, "tp", "all-gather")
     wire = length_s(gather)

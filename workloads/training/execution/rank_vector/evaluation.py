@@ -20,6 +20,7 @@ from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.arrays import IntArray
 from topologies.units import PS_PER_S
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
+from workloads.training.execution.rank_vector import run
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,
     IGNORE,
@@ -43,13 +44,6 @@ from workloads.training.execution.rank_vector.nodes import (
     layout,
     nodes,
     unions,
-)
-from workloads.training.execution.rank_vector.run import (
-    Tape,
-    carry_out,
-    phases_tape,
-    starting_order,
-    timed_tape,
 )
 from workloads.training.program.breakdown import ORDER, RankTimes
 from workloads.training.program.fold import equal_ranks, keep
@@ -198,7 +192,7 @@ class Machine:
         self.program = program
         self.nodes = nodes
         self.layout = layout(program)
-        self.tape = phases_tape(nodes, self.layout.wide, self.layout.widest)
+        self.tape = run.phases_tape(nodes, self.layout.wide, self.layout.widest)
         self.unions = unions(nodes)
         self.kernels = _kernels(program, nodes, self.layout, disturbance)
         sizes = np.where(self.layout.wide, self.layout.groups * self.layout.calls, 0)
@@ -238,13 +232,13 @@ class Machine:
 
     def in_order(self) -> IntArray:
         """Return the nodes in order of start, once it is known when wide exchanges meet."""
-        return starting_order(self.nodes, first_starts(self), self.unions.place)
+        return run.starting_order(self.nodes, first_starts(self), self.unions.place)
 
     def carry_out(
-        self, tape: Tape, instructions: tuple[int, int], state: State, blocks: tuple[int, int]
+        self, tape: run.Tape, instructions: tuple[int, int], state: State, blocks: tuple[int, int]
     ) -> None:
         """Carry out instructions for some blocks."""
-        carry_out(
+        run.carry_out(
             self.nodes, tape, self.layout, self.kernels, state.clocks,
             state.notes, blocks, instructions,
         )  # fmt: skip
@@ -291,7 +285,7 @@ def first_starts(machine: Machine) -> IntArray:
 def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Notes:
     """Evaluate all blocks, each from beginning to end, and note where time goes."""
     notes = machine.notes(mode, usual)
-    tape = timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
+    tape = run.timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
     states = [
         State(
             machine.clocks(np.zeros(tape.size, np.int64), 0),
@@ -304,7 +298,7 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
     return notes
 
 
-def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:
+def follow_blocks(machine: Machine, tape: run.Tape, state: State, blocks: tuple[int, int]) -> None:
     """Evaluate blocks one by one; repeat one with twice the room if its cover lost an interval."""
     for block in range(*blocks):
         alone = (block, block + 1)
