@@ -238,7 +238,7 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("question", "options"),
     [
         (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
         (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
@@ -246,11 +246,11 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
     ],
 )
 def test_only_what_is_open_is_searched(
-    asked: DeploymentQuestion, options: set[tuple[str, ...]]
+    question: DeploymentQuestion, options: set[tuple[str, ...]]
 ) -> None:
-    searched = search_deployments(asked).candidates
+    searched = search_deployments(question).candidates
     assert {tuple(words) for _, words, _ in searched} == options
-    assert {words.get("tp") for _, words, _ in searched} == {asked.tp}
+    assert {words.get("tp") for _, words, _ in searched} == {question.tp}
 
 
 def test_slots_are_doubled_while_that_serves_more() -> None:
