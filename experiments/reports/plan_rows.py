@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.reports.formatting import values_of
 from workloads.confidence.interval import Interval
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.program.breakdown import PARTS
 from workloads.training.usual_plan import tied, training_interval
 
 if TYPE_CHECKING:
@@ -131,6 +132,21 @@ def frame(search: Search, top: int) -> pd.DataFrame:
         row = {name: value for name, value in row.items() if name not in COMPARED}
         rows.append(row | {f"{part}_s": seconds for part, seconds in parts.items()})
     return pd.DataFrame(rows)
+
+
+BRIEF = (
+    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
+    "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s",
+    "low_s", "high_s", "mfu", "memory_total_bytes", *(f"{part}_s" for part in PARTS),
+)  # fmt: skip
+
+
+def brief(search: Search, top: int) -> pd.DataFrame:
+    """Return the most important columns of :func:`frame`, after ``model`` and ``cluster``."""
+    rows = frame(search, top).rename(columns={"low": "low_s", "high": "high_s"})[[*BRIEF]]
+    rows.insert(0, "cluster", search.cluster.name)
+    rows.insert(0, "model", search.model.name)
+    return rows
 
 
 DEFAULTS = ParallelPlan()

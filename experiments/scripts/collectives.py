@@ -9,14 +9,52 @@ from matplotlib.figure import Figure
 from cluster_sim.collectives import CollectiveCall, Group, rows, suitable, whole
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.group_parsing import parse_sizes
+from cluster_sim.collectives.results import first_ranks
 from cluster_sim.plot.palette import colors, marks
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.collective import bandwidth
 from experiments.figures.layout import canvas, logarithmic, over_bytes
+from experiments.figures.training import lines
 from experiments.scripts.support import each, with_collective_ends
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as named
+from topologies.clusters.names import machine
 from topologies.shapes.links import domain_links
 from topologies.units import format_bytes
+
+ALL = "all"
+
+
+def busbw_vs_size(
+    op: str = "all-reduce",
+    cluster: str = "trn2.48xlarge",
+    sizes: str = "1KiB:1GiB:4",
+    algorithms: tuple[str, ...] = (ALL,),
+    ranks_per_chip: int = 1,
+    ideal: bool = False,
+    watch: Watch = unwatched,
+) -> pd.DataFrame:
+    """Simulate every size with every algorithm.
+
+    All chips of the machine take part. Bus bandwidth is that of nccl-tests, and the line without
+    losses is the lower bound of the time, with links at their full rate.
+
+    ``cluster``: named machine, of which all chips take part. ``algorithms``: names, or ``all`` for
+    every suitable algorithm.
+    """
+    whole = named(cluster)
+    group, steps = first_ranks(whole, None, ranks_per_chip), parse_sizes(sizes)
+    every = [algorithm.name for algorithm in suitable(CollectiveCall(op, group, steps[0]))]
+    names = every if ALL in algorithms else list(algorithms)
+    tables = [rows(op, group, steps, name, ideal=ideal) for name in watch(names, "algorithms")]
+    return with_collective_ends(pd.concat(tables, ignore_index=True), whole, ideal=ideal)
+
+
+def draw_busbw_vs_size(frame: pd.DataFrame) -> Figure:
+    """Draw bus bandwidth against size, with the upper limit for any algorithm."""
+    return bandwidth(frame)
+
 
 DOMAINS = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver")
 MOST_SLOWDOWN = 30.0
@@ -37,8 +75,7 @@ def algorithm_switch_points(
     runtime would choose.
 
     ``clusters``: named machines, of which all chips take part; by default Trainium's three scale-up
-    domains. ``op``: collective operation, such as all-reduce. ``ranks_per_chip``: ranks on each
-    chip.
+    domains.
     """
     steps, groups = parse_sizes(sizes), [whole(named(text), ranks_per_chip) for text in clusters]
 
@@ -187,3 +224,51 @@ def injection_bytes_per_s(machine: Cluster) -> int:
     """Return the rate of all links of one chip together, one direction [B/s]."""
     links = domain_links(machine.shape)
     return int(links.bandwidth_bytes_per_s[links.src == 0].sum())
+
+
+def half_rate_z(
+    cluster: str = "trn2-ultraserver",
+    ops: tuple[str, ...] = ("all-reduce", "all-gather", "all-to-all"),
+    sizes: str = "1MiB:1GiB:4",
+    times: tuple[float, ...] = (1.0, 2.0),
+    watch: Watch = unwatched,
+) -> pd.DataFrame:
+    """Simulate collectives of a whole domain for several bandwidths of the Z links.
+
+    A link along Z has half the bandwidth of one along X or Y. Every collective is simulated with Z
+    as it is and with Z as fast as the other two axes, each time with the fastest algorithm.
+
+    ``cluster``: Trainium2 machine with a Z axis. ``ops``: collective operations, such as
+    ``all-reduce``. ``sizes``: first and last size of the buffer, and the factor between two sizes;
+    links are the limit from 1 MiB on [B]. ``times``: factors on the bandwidth of a Z link: 1 for
+    its real one, 2 for that of X and Y.
+    """
+    catalogue, fabrics = shipped_catalogue(), {}
+    entry = catalogue.entry("trn2", "z_link_bandwidth")
+    for factor in times:
+        exact = entry.exact * int(factor * 4) / 4
+        thicker = entry._replace(value=float(exact), exact=exact)
+        fabrics[factor] = machine(cluster, catalogue=catalogue.with_rows([thicker]))
+    points, tables = [(factor, op) for factor in times for op in ops], []
+    for factor, op in watch(points, "collectives"):
+        timed = rows(op, whole(fabrics[factor]), parse_sizes(sizes), "best", proof=False)
+        tables.append(with_collective_ends(timed, fabrics[factor]).assign(z=factor))
+    frame = pd.concat(tables, ignore_index=True)
+    first = frame[frame.z == times[0]].set_index(["collective", "size_bytes"]).time_s
+    keys = pd.MultiIndex.from_frame(frame[["collective", "size_bytes"]])
+    return frame.assign(gain=1 - frame.time_s / first.reindex(keys).to_numpy())
+
+
+def draw_half_rate_z(frame: pd.DataFrame) -> Figure:
+    """Draw the time that each collective would save with the fastest Z, over its size."""
+    faster = frame[frame.z == frame.z.max()]
+    large = faster[faster.size_bytes == faster.size_bytes.max()]
+    gains = ", ".join(f"{row.collective} {row.gain:.0%}" for row in large.itertuples())
+    size = format_bytes(int(faster.size_bytes.max()))
+    title = (
+        f"With Z {frame.z.max():g} times as fast, {size} would take less time by: {gains}\n"
+        f"{faster.cluster.iloc[0]}, the fastest algorithm each"
+    )
+    shown = faster.assign(percent=100 * faster.gain, mib=faster.size_bytes // 2**20)
+    labels = ("buffer of a chip [MiB]", "less time than with Z as it is [%]")
+    return lines(shown, "mib", "percent", "collective", title, labels=labels)

@@ -38,6 +38,8 @@ class Experiment:
 QUESTIONS = {
     "collectives": {
         "algorithm_switch_points": "Which algorithm is the fastest at each size?",
+        "busbw_vs_size": "How does bus bandwidth grow with the size of a collective?",
+        "half_rate_z": "What does the thinner third axis of an UltraServer cost?",
         "torus_vs_neuronswitch": "What does a chip get of a torus, what of a switch?",
     },
     "fleet": {
@@ -47,6 +49,9 @@ QUESTIONS = {
     "generations": {
         "generations": "Which generation trains most at equal chips, power and dollars?",
     },
+    "plan_ranking": {
+        "plan_ranking": "Do estimates rank plans in the order of their measured times?",
+    },
     "scaling": {
         "stragglers_and_jitter": "What do uneven chips cost at each scale?",
         "strong_scaling": "What remains of a chip's speed when one batch is spread thinner?",
@@ -54,8 +59,11 @@ QUESTIONS = {
     },
     "training": {
         "collective_offload": "What does a step gain when collectives need no compute cores?",
+        "moe_on_torus_and_switch": "Does a mixture of experts want a torus or a switch?",
         "pipeline_schedules": "Which pipeline schedule idles least, at how many microbatches?",
+        "step_time_across_models": "Where does a step's time go across models?",
         "step_time_breakdown": "What does overlap hide of a training step?",
+        "tp_on_torus": "Which tensor-parallel degree, and which chips for a group?",
     },
 }
 """Questions by the module and the name of the experiment that answers them."""
@@ -77,8 +85,11 @@ PARAMETERS = {
     "ideal": "Use the rates and latencies of links alone, without efficiencies and launches",
     "machine": "Machine of one scale-up domain, several of which form a cluster",
     "model": "Name of a shipped model, or path of a config.json",
+    "models": "Names of shipped models, or paths of config.json files",
+    "op": "Collective operation, such as all-reduce",
     "overlap": "Communication that overlaps compute: none, dp or all",
     "pp": "Pipeline stages",
+    "ranks_per_chip": "Ranks on each chip",
     "replica": "Plan of one replica of the model, which is repeated over the chips",
     "seq": "Length of a sequence [tokens]",
     "sizes": "First and last size of the buffer, and the factor between two sizes; by default from "

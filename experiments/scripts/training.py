@@ -1,19 +1,26 @@
-"""Experiments on one training step: overlap, schedules, collectives on compute cores."""
+"""Experiments on one training step: overlap, degrees, schedules, experts, models."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.training import lines, stacked_rows
-from experiments.scripts.support import Steps
+from experiments.reports.plan_rows import brief
+from experiments.scripts.support import Steps, each
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import cluster as named
 from topologies.clusters.names import machine
+from topologies.errors import InputError
 from workloads.kernels.chip_share import family
+from workloads.models.huggingface import model as read_model
+from workloads.models.model import Model
+from workloads.search.search import search
 from workloads.training.plan.schedules.registry import all_schedules
 from workloads.training.program.breakdown import PARTS
 
@@ -38,10 +45,9 @@ def step_time_breakdown(
     Communication that runs beside computation is hidden. For every model, the three bars overlap
     nothing, data parallelism only (dp), and everything that frameworks can overlap (all).
 
-    ``models``: names of shipped models, or paths of config.json files. ``tp``: tensor-parallel
-    degree of each model; the last one also of all further models [ranks]. ``pp``: pipeline stages
-    of each model; the last one also of all further models. ``overlap``: communication that overlaps
-    compute: some of ``none``, ``dp`` and ``all``.
+    ``tp``: tensor-parallel degree of each model; the last one also of all further models [ranks].
+    ``pp``: pipeline stages of each model; the last one also of all further models. ``overlap``:
+    communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
     """
     steps, rows = [Steps(model, cluster) for model in models], []
     points = [(number, kind) for number in range(len(steps)) for kind in overlap]
@@ -66,6 +72,52 @@ def draw_step_time_breakdown(frame: pd.DataFrame) -> Figure:
     )
     whole = "the longest step of the model"
     return stacked_rows(frame, labels, title, whole_s=longest.tolist(), whole=whole)
+
+
+MODELS = (
+    "llama-3.1-8b", "llama-2-13b", "gpt-neox-20b", "llama-3.1-70b", "qwen2-72b", "gpt3-175b",
+    "llama-3.1-405b",
+)  # fmt: skip
+
+
+def step_time_across_models(
+    models: tuple[str, ...] = MODELS,
+    cluster: str = "trn2-ultraserver:16",
+    global_batch: int = 1024,
+    seq: int = 4096,
+    overlap: str = "all",
+    finalists: int = 3,
+    watch: Watch = unwatched,
+) -> pd.DataFrame:
+    """Search plans for every model, all with the same batch on the same cluster.
+
+    ``finalists``: best estimates that are simulated for each model; the fastest is kept.
+    """
+    fabric, stated = named(cluster), {"seq": seq, "overlap": overlap}
+
+    def row(model: Model) -> pd.DataFrame:
+        """Row of the best plan for a model."""
+        searched = search(
+            model, fabric, global_batch, stated=stated, finalists=finalists, processes=1
+        )
+        return brief(searched, 1).assign(tokens_per_s=searched.finalists[0].tokens_per_s)
+
+    rows = each(row, [read_model(text) for text in models], watch, task="models")
+    return pd.concat(rows, ignore_index=True)
+
+
+def draw_step_time_across_models(frame: pd.DataFrame) -> Figure:
+    """Draw the shares of every model's step as one bar, with its plan, time and MFU."""
+    labels = [
+        f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}, microbatch {row.microbatch}"
+        for row in frame.itertuples()
+    ]
+    first, low, high = frame.iloc[0], frame["mfu"].min(), frame["mfu"].max()
+    title = (
+        f"One step of {first.global_batch:,} × {first.seq:,} tokens on {first.cluster}, overlap "
+        f"{first.overlap}:\neach model with its best plan reaches {low:.0%} to {high:.0%} MFU"
+    )
+    return stacked_rows(frame, labels, title, whole_s=frame["iteration_s"].tolist())
 
 
 def pipeline_schedules(
@@ -114,6 +166,105 @@ def draw_pipeline_schedules(frame: pd.DataFrame) -> Figure:
     percent = frame.assign(percent=100 * frame.bubble_share)
     labels = ("microbatches of a step", "pipeline bubble [% of the step]")
     return lines(percent, "microbatches", "percent", "title", title, labels=labels)
+
+
+ORDERS = {"neighbours": ("tp", "cp", "dp", "pp"), "apart": ("dp", "tp", "cp", "pp")}
+"""Orders of a plan's axes: neighbouring chips are ranks of tensor parallelism, or replicas."""
+
+
+def tp_on_torus(
+    model: str = "llama-3.1-70b",
+    cluster: str = "trn2-ultraserver",
+    tp: tuple[int, ...] = (4, 8, 16, 32, 64),
+    pp: int = 1,
+    global_batch: int = 64,
+    seq: int = 4096,
+    watch: Watch = unwatched,
+) -> pd.DataFrame:
+    """Simulate a step for every degree and placement.
+
+    The ranks of a group are placed on neighbouring chips of the torus, or on chips that are far
+    apart.
+
+    ``cluster``: named machine or cluster file with a torus, where placement matters. ``tp``:
+    tensor-parallel degrees, up to all chips of the machine [ranks].
+    """
+    steps = Steps(model, cluster)
+
+    points = [
+        (degree, name)
+        for degree in tp
+        if not (steps.cluster.chips % (degree * pp) or steps.model.heads % degree)
+        for name in ORDERS
+    ]
+    same = {"pp": pp, "global_batch": global_batch, "seq": seq}
+    return pd.DataFrame(
+        {**steps.row({"tp": degree, **same, "order": ORDERS[name]}), "placement": name}
+        for degree, name in watch(points, "steps")
+    )
+
+
+def draw_tp_on_torus(frame: pd.DataFrame) -> Figure:
+    """Draw the parts of each step's time."""
+    best = (frame[frame.fits] if frame.fits.any() else frame).sort_values("iteration_s").iloc[0]
+    pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
+    dear = (pairs["apart"] / pairs["neighbours"] - 1).max()
+    labels = [
+        f"tp {row.tp}, {row.placement}" + ("" if row.fits else " (does not fit)")
+        for row in frame.itertuples()
+    ]
+    title = (
+        f"tp {best.tp} among {best.placement} is the fastest that fits; a step with groups apart, "
+        f"spread over the torus, is up to {dear:.0%} longer\n{best.model} on {best.cluster}"
+    )
+    return stacked_rows(frame, labels, title)
+
+
+def moe_on_torus_and_switch(
+    model: str = "mixtral-8x22b",
+    clusters: tuple[str, ...] = ("trn2-ultraserver:2", "trn3-gen1:2"),
+    tp: int = 4,
+    pp: int = 4,
+    ep: tuple[int, ...] = (1, 2, 4, 8),
+    global_batch: int = 128,
+    seq: int = 4096,
+    watch: Watch = unwatched,
+) -> pd.DataFrame:
+    """Simulate a step on every cluster and for every degree of expert parallelism.
+
+    Each bar is one step with a degree of expert parallelism. The exposed part of the exchange of
+    experts shows how well a fabric carries the all-to-all.
+
+    ``model``: model with experts, named or the path of a ``config.json``. ``clusters``: clusters
+    with equal numbers of chips. ``ep``: numbers of ranks among which experts are divided; those
+    that do not divide the replicas are left out.
+    """
+    every = [Steps(model, name) for name in clusters]
+    fabrics = [steps.cluster for steps in every]
+    if len({fabric.chips for fabric in fabrics}) > 1:
+        sizes = ", ".join(f"{fabric.name} {fabric.chips}" for fabric in fabrics)
+        raise InputError(f"clusters of different sizes: {sizes} chips. Give equal ones.")
+
+    def rows(steps: Steps) -> list[dict[str, Any]]:
+        replicas = steps.cluster.chips // (tp * pp)
+        plan = {"tp": tp, "pp": pp, "ep": 1, "global_batch": global_batch, "seq": seq}
+        return [steps.row({**plan, "ep": degree}) for degree in ep if not replicas % degree]
+
+    tables = each(rows, every, watch, task="clusters")
+    return pd.DataFrame(row for table in tables for row in table)
+
+
+def draw_moe_on_torus_and_switch(frame: pd.DataFrame) -> Figure:
+    """Draw the parts of each step's time."""
+    exposed = frame.exposed_ep_s / frame.iteration_s
+    largest = "; ".join(
+        f"{cluster}: {exposed[group.index].max():.0%}"
+        for cluster, group in frame.groupby("cluster", sort=False)
+    )
+    labels = [f"{row.cluster}, ep {row.ep}" for row in frame.itertuples()]
+    first = frame.iloc[0]
+    title = f"Exposed exchange of experts at most: {largest}\n{first.model}, tp {first.tp}"
+    return stacked_rows(frame, labels, title)
 
 
 def collective_offload(

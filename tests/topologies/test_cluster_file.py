@@ -149,6 +149,10 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
             "chip.hbm_bandwidth '1TB' is in B; this quantity is in B/s",
         ),
         ("chip: trn2", "chip: {bf16_peak: 1TFLOP/s}", "chip.hbm_bytes is missing"),
+        ("chip: trn2", "chip: 7", "chip '7': it must be a mapping with name, like"),
+        ("128GB/s", "much", "scale_up.axes.1.bandwidth 'much': bandwidth 'much' is not a number"),
+        ("chip: trn2", "chip: {like: trn2, hbm_bandwidth: much}", "'much' is not a number"),
+        ("  shape: torus\n", "", "scale_up.shape is missing; give one of torus, mesh"),
         # What only a role change or a machine has would change nothing.
         ("chip: trn2", "chip: {like: trn2, drain: 60s}", "is no quantity of a chip, but of "),
         ("radix:", "radixx:", "unknown key scale_out.radixx. Did you mean radix?"),

@@ -129,28 +129,6 @@ def test_degree_and_rate_are_means_over_the_chips(shape: Shape) -> None:
     assert scale_up_bytes_per_s(shape) == pytest.approx(rate, abs=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "links", "diameter", "mean", "bisection_gb_s", "all_to_all_gb_s"),
-    [
-        ("trn2.48xlarge", 64, 4, 2.13, 1024, 240),
-        ("trn2-ultraserver", 384, 6, 3.05, 2048, 126),
-        ("trn3-gen1", 1152, 4, 2.92, 4096, 252),
-        ("trn3-gen2", 5328, 5, 3.92, 9216, 254),
-        ("trn1.32xlarge", 64, 4, 2.13, 384, 90),
-        ("dgx-h100", 16, 2, 2.0, 1800, 450),
-    ],
-)
-def test_measures_of_named_machines(
-    name: str, links: int, diameter: int, mean: float, bisection_gb_s: int, all_to_all_gb_s: int
-) -> None:
-    measured = measure(cluster(name))
-    assert (measured.links, measured.diameter_hops) == (links, diameter)
-    assert round(measured.mean_hops, 2) == mean
-    assert measured.bisection_bytes_per_s == bisection_gb_s * GB
-    assert measured.all_to_all_bytes_per_s_per_chip is not None
-    assert int(measured.all_to_all_bytes_per_s_per_chip / GB) == all_to_all_gb_s
-
-
 def test_switch_hops_by_distance() -> None:
     assert switch_hops(cluster("trn3-gen1").shape) == {"plane": 1, "rack": 2, "cross-rack": 3}
     assert switch_hops(cluster("trn3-gen2").shape) == {"plane": 1, "rack": 3, "cross-rack": 4}

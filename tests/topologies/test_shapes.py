@@ -46,6 +46,8 @@ def test_sizes_cables_tiers_and_layers() -> None:
         (lambda: Tier("rack", 4, GB, 0, -1), "tier rack: -1 switches; at least 0"),
         (lambda: Tier("rack", 2, GB, 0, ring=True), "tier rack: a ring with 2 chips; a ring joins"),
         (lambda: Tier("rack", 4, 2, 0, 3), "link of tier rack: a bandwidth of 0 B/s"),
+        (lambda: Tiered(()), "a tiered shape needs at least one tier"),
+        (lambda: Clos(9, 4, GB, 0, Fraction(4)), "an oversubscription of 4 is not between 1 and 3"),
         (lambda: Clos(16, 5, GB, 0), "a radix of 5 is not an even number from 4 to 65,536"),
         (lambda: Clos(17, 4, GB, 0), "more than three layers of switches of 4 ports; at most 16"),
     ],

@@ -122,6 +122,13 @@ def by_protocol(call: Call) -> list[float]:
     return [float(ring_s(load, costs, protocol)) for protocol in PROTOCOLS]
 
 
+@pytest.mark.parametrize(("racks", "measured_s"), [(2, 0.011469), (20, 0.024782)])
+def test_all_reduces_over_racks_are_near_those_measured(racks, measured_s):
+    """Of 144 and 1,440 GB200 (``nccl_racks.csv``)."""
+    time_ps = nccl_ps(Call("all-reduce", gpus(f"gb200-nvl72:{racks}"), 2**32))
+    assert time_ps / 1e12 == pytest.approx(measured_s, rel=0.1)
+
+
 def tree_filling_s(machine: str, size: int) -> float:
     """Time that filling a tree over all servers of a machine takes [s]."""
     call = Call("all-reduce", gpus(machine), size)

@@ -15,6 +15,7 @@ import pytest
 from cluster_sim.engine.compiler.jit import (
     Code,
     Entry,
+    Part,
     _flatten,
     compiled,
     ingredients,
@@ -116,6 +117,25 @@ def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept
     small = np.array([255, 0], np.uint8)
     spread((small, broad, np.array([True, True])), rows)
     assert (rows[0, 0], small.tolist()) == (255 << 40, [254, 255])
+
+
+@internal
+def added(value: int, other: int) -> int:
+    """Sum of two numbers."""
+    return value + other
+
+
+@compiled
+def seven(value: int) -> int:
+    """Add constants and a variable to a number."""
+    return added(added(added(value, 1), 2), value)
+
+
+def test_a_function_is_compiled_once_for_all_constants() -> None:
+    assert seven(2) == 7
+    assert isinstance(added, Part)
+    code_of(seven, 2)
+    assert len(added.dispatcher.overloads) == 1
 
 
 def parts(function: Callable[..., Any]) -> list[str]:

@@ -97,6 +97,7 @@ def test_edges_keep_every_pair_with_its_lag(rows: list[tuple[int, int, int, bool
 def test_scalars_are_spread_and_columns_have_one_width() -> None:
     schedule = two_links(priority=3)
     assert schedule.priority.tolist() == [3, 3]
+    assert schedule.nbytes == 2 * (1 + 4 + 8 + 8 + 4) + (3 * 8 + 4 + 8) + 8  # ops, edges, flows
     assert [c.dtype.itemsize for c in (schedule.kind, schedule.resource, schedule.duration_ps)] == [
         1,
         4,

@@ -13,7 +13,7 @@ from experiments.figures.fleet import power_figure, roles_figure
 from experiments.figures.plan import bars
 from experiments.figures.serving import latencies
 from experiments.figures.training import one_step
-from experiments.reports.plan_rows import frame
+from experiments.reports.plan_rows import BRIEF, brief
 from tests.support.small_models import TOY_CONFIG, config_file
 from workloads.search.search import search
 from workloads.serving import Served, parse_slo
@@ -40,7 +40,8 @@ def test_a_step_is_drawn_with_its_interval_and_mfu(model: cs.Model) -> None:
 def test_bars_of_plans_are_as_long_as_their_steps(model: cs.Model) -> None:
     machine = cs.cluster("trn2.48xlarge")
     searched = search(model, machine, 16, stated={"seq": 512}, finalists=6, each=("tp", "pp"))
-    rows = frame(searched, 6)
+    rows = brief(searched, 6)
+    assert rows.columns.tolist() == ["model", "cluster", *BRIEF]
     assert len(rows) == 6
     assert not rows.duplicated(["tp", "pp"]).any()
     assert rows["iteration_s"].is_monotonic_increasing

@@ -11,6 +11,7 @@ from experiments.scripts import collectives, generations, scaling, training
 from experiments.scripts.support import Replica, Steps, with_collective_ends
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.clusters.names import cluster
+from topologies.errors import InputError
 from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
@@ -83,6 +84,36 @@ def test_uneven_chips_make_steps_longer(config: str) -> None:
     assert (drawn.p90_s <= drawn.p99_s).all()
     title = scaling.draw_stragglers_and_jitter(frame).get_suptitle()
     assert f"(typical) make a step {drawn.slowdown.iloc[0]:.1%} longer on 16 chips" in title
+
+
+def test_a_group_of_all_chips_cannot_be_placed_apart(config: str) -> None:
+    frame = training.tp_on_torus(config, SERVER, tp=(2, 4, 16), global_batch=16, seq=512)
+    pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
+    assert pairs.loc[16, "neighbours"] == pytest.approx(pairs.loc[16, "apart"])
+    assert (pairs.loc[2] != pairs.loc[2, "apart"]).any()
+    assert "is the fastest that fits" in training.draw_tp_on_torus(frame).get_suptitle()
+
+
+def test_a_faster_z_helps_and_never_hurts() -> None:
+    frame = collectives.half_rate_z(ops=("all-to-all",), sizes="1MiB:4MiB:4")
+    assert (frame[frame.z == 1].gain == 0).all()
+    assert (frame[frame.z == 2].gain > 0).all()
+    assert (
+        "would take less time by: all-to-all" in collectives.draw_half_rate_z(frame).get_suptitle()
+    )
+
+
+def test_experts_on_machines_of_equal_ranks(tmp_path: Path) -> None:
+    moe = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    config = config_file(tmp_path / "config.json", {**TOY_CONFIG, **moe})
+    frame = training.moe_on_torus_and_switch(
+        config, (SERVER, "dgx-h100:2"), tp=2, pp=1, ep=(1, 4), global_batch=16, seq=512
+    )
+    assert frame.ep.tolist() == [1, 4, 1, 4]
+    assert (frame[frame.ep == 4].exposed_ep_s > 0).all()
+    assert "Exposed exchange" in training.draw_moe_on_torus_and_switch(frame).get_suptitle()
+    with pytest.raises(InputError, match="clusters of different sizes"):
+        training.moe_on_torus_and_switch(config, (SERVER, "dgx-h100"))
 
 
 def test_shared_cores_cost_time(config: str) -> None:
@@ -174,6 +205,16 @@ def test_the_pick_is_ringed_and_every_algorithm_is_in_the_legend_once():
     figure = collectives.draw_algorithm_switch_points(frame)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(names) == sorted([*frame.algorithm.unique(), "auto picks"])
+
+
+def test_rows_for_every_algorithm_and_a_figure():
+    frame = collectives.busbw_vs_size(op="all-to-all", sizes="1KiB:1MiB:32", ideal=True)
+    assert set(frame.algorithm) == {"torus", "per-axis", "direct", "dimension-ordered"}
+    assert (frame.time_s >= frame.lower_bound_s).all()
+    figure = collectives.draw_busbw_vs_size(frame)
+    (axes,) = figure.axes
+    assert {line.get_label() for line in axes.lines} >= {"direct", "dimension-ordered"}
+    assert axes.get_ylabel() == "bus bandwidth [GB/s]"
 
 
 PLAN = {"tp": 4, "dp": 2, "global_batch": 8, "seq": 2048}

@@ -1,11 +1,9 @@
-"""Experiments on plans at toy size, and the order in which estimates put measured plans."""
+"""Experiments on plans at toy size: comparison, models side by side, and weak scaling."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,14 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from experiments.cli.main import run as run_line
-from experiments.scripts import scaling
+from experiments.scripts import plan_ranking, scaling, training
 from experiments.scripts.support import Replica, Steps
-from experiments.validation.predictions.training import filled, question
-from experiments.validation.reading import rows as shipped
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
-from workloads.search.estimate import estimate
-from workloads.search.search import agreement
 from workloads.training.program.breakdown import PARTS, RankTimes
 
 
@@ -41,6 +35,15 @@ def drawn(axes: Axes) -> tuple[float, float]:
     """Widths and heights of all bars, summed."""
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     return sum(bar.get_width() for bar in bars), sum(bar.get_height() for bar in bars)
+
+
+def test_every_model_has_its_best_plan(config: str) -> None:
+    frame = training.step_time_across_models(
+        models=(config, "gpt2"), cluster="trn2.48xlarge", global_batch=16, seq=512
+    )
+    assert frame["model"].tolist() == ["small", "gpt2"]
+    check_parts(frame)
+    assert drawn(training.draw_step_time_across_models(frame).axes[0])[0] == pytest.approx(2.0)
 
 
 @pytest.mark.slow
@@ -84,37 +87,17 @@ def test_means_of_half_a_million_ranks_do_not_overflow() -> None:
     assert times.mean_s()["compute"] == (long_ps + 1) / 10**12
 
 
-SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_batch")
-"""Columns that are equal for all measured plans of a group."""
-LEAST = 5  # plans of a group; with fewer a rank correlation means little
-
-
 @pytest.mark.slow
 def test_measured_plans_are_ranked_better_than_by_chance() -> None:
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in shipped.table("nanotron_h100").rows().rows:
-        whole = filled(row.values).values  # noqa: PD011
-        groups.setdefault(tuple(whole[name] for name in SAME), []).append(whole)
-    ranked = [rows for rows in groups.values() if len(rows) >= LEAST]
-    assert len(ranked) == 24
-    tau, regret, random_regret = zip(*map(_ranked, ranked), strict=True)
-    assert np.median(tau) == pytest.approx(0.59, abs=0.01)
-    assert np.median(regret) == pytest.approx(0.108, abs=0.002)
-    assert np.median(random_regret) == pytest.approx(8.6, abs=0.2)
+    frame = plan_ranking.plan_ranking()
+    assert len(frame) == 24
+    assert frame["kendall_tau"].median() > 0.4
+    assert frame["regret"].median() < 0.2 < frame["random_regret"].median()
+    assert len(plan_ranking.draw_plan_ranking(frame).axes) == 2
 
 
-def _ranked(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Kendall's tau of a group, and the regret of its best estimate and of a plan at random."""
-    model, machine, _ = question(rows[0])
-    estimated = estimate(model, machine, [question(row)[2] for row in rows])
-    measured = np.array([row["iteration_s"] for row in rows])
-    agreed = agreement(list(zip(estimated.tolist(), measured.tolist(), strict=True)))
-    best = measured.min()
-    return (
-        agreed.kendall_tau,
-        float(measured[np.argmin(estimated)] / best - 1),
-        float(measured.mean() / best - 1),
-    )
+def test_few_plans_of_a_table_make_no_group() -> None:
+    assert plan_ranking.plan_ranking(table="nanotron_h100", least=1000).empty
 
 
 def test_fields_of_a_replica_are_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:

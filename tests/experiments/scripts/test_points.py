@@ -19,6 +19,11 @@ UNWATCHED = ("strong_scaling",)  # experiments of few and small points
 SMALL: dict[str, dict[str, Any]] = {
     "algorithm_switch_points": {"clusters": ("trn1.32xlarge", "trn2.48xlarge"), "sizes": "1MiB"},
     "collective_offload": {"model": "gpt2", "cluster": "trn2.48xlarge", "tp": (2, 4), "seq": 512},
+    "half_rate_z": {"ops": ("all-gather",), "sizes": "1MiB"},
+    "moe_on_torus_and_switch": {
+        "model": "mixtral-8x7b", "clusters": ("trn2.48xlarge", "trn2.48xlarge"), "pp": 1,
+        "ep": (1, 2), "global_batch": 8, "seq": 512,
+    },
     "pipeline_schedules": {
         "model": "llama-3.1-8b", "cluster": "trn2.48xlarge", "pp": 2, "microbatches": (2,),
         "seq": 512,
@@ -31,11 +36,14 @@ SMALL: dict[str, dict[str, Any]] = {
         "replica": Replica(tp=2, seq=512),
     },
     "torus_vs_neuronswitch": {"clusters": ("trn2.48xlarge",), "sizes": "1MiB"},
+    "tp_on_torus": {
+        "model": "gpt2", "cluster": "trn2.48xlarge", "tp": (2, 4), "global_batch": 32, "seq": 512,
+    },
     "weak_scaling": {
         "model": "gpt2", "chips": (64, 128), "replica": Replica(tp=2, seq=512),
     },
 }  # fmt: skip
-QUICK = ("torus_vs_neuronswitch", "pipeline_schedules")
+QUICK = ("half_rate_z", "pipeline_schedules")
 MEASURED = ["build_s", "simulate_s"]
 
 

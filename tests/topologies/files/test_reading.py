@@ -41,6 +41,13 @@ def test_an_unreadable_file_is_refused_in_one_line(
         read_text(path, limit_bytes=10, name="the list", remedy="Cut it.")
 
 
+@pytest.mark.parametrize("name", ["x" * 5000 + "/y", "a\x00b/c", "\x1b[31m/red"])
+def test_names_that_no_file_can_have_are_printed_harmlessly(tmp_path: Path, name: str) -> None:
+    message = no_such_file(tmp_path / name)
+    assert message.isprintable()
+    assert len(message) < 400
+
+
 def test_a_file_that_is_not_there_is_told_with_what_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +115,7 @@ def test_a_short_file_cannot_come_to_millions_of_values(tmp_path: Path, text: st
         ('x: !!int ""', "the tag tag:yaml.org,2002:int is not read; leave it out"),
         ("!!python/object/apply:os.system ['true']", "is not read"),
         ("a: 1\na: 2", "line 2 is not YAML: the key a is given twice"),
+        ("a: &a {b: 1}\nc: {<<: *a}", "line 2 is not YAML: merge keys"),
         ("a: &a [*a]", "an alias stands within what it repeats"),
         ("[1]: 2", "a key must be a text or a number"),
         ("a: " + "[" * 40 + "]" * 40, "nested too deeply"),
