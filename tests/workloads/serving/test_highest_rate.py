@@ -223,8 +223,8 @@ def test_unlike_chips_are_split_and_count_by_their_price() -> None:
 
 
 def test_unlike_chips_without_a_price_are_not_compared() -> None:
-    options = ServingOptions(prefill_cluster=cluster("tpu7x-pod"), prefill_tp=8)
-    with pytest.raises(InputError, match="that of tpu7x-pod is unknown"):
+    options = ServingOptions(prefill_cluster=cluster("dgx-b200"))
+    with pytest.raises(InputError, match="that of dgx-b200 is unknown"):
         search_deployments(replace(question("trn2.48xlarge"), options=options))
 
 
@@ -238,7 +238,7 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
 
 
 @pytest.mark.parametrize(
-    ("wanted", "options"),
+    ("asked", "options"),
     [
         (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
         (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
@@ -246,11 +246,11 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
     ],
 )
 def test_only_what_is_open_is_searched(
-    wanted: DeploymentQuestion, options: set[tuple[str, ...]]
+    asked: DeploymentQuestion, options: set[tuple[str, ...]]
 ) -> None:
-    searched = search_deployments(wanted).candidates
+    searched = search_deployments(asked).candidates
     assert {tuple(words) for _, words, _ in searched} == options
-    assert {words.get("tp") for _, words, _ in searched} == {wanted.tp}
+    assert {words.get("tp") for _, words, _ in searched} == {asked.tp}
 
 
 def test_slots_are_doubled_while_that_serves_more() -> None:
