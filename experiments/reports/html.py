@@ -78,8 +78,8 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     if ratios:  # of several clusters, whose numbers stand in a table and not as the answer
         results = {key: value for key, value in results.items() if key not in ("rows", "interval")}
     rows = first_table(folder, contents) if command == "collective" else None
-    said = [str(item["finding"]) for item in contents if item.get("finding")]
-    title = next(iter(said), ratio_title(ratios) or command)[:LONGEST_TITLE]
+    titles = [str(item["finding"]) for item in contents if item.get("finding")]
+    title = next(iter(titles), ratio_title(ratios) or command)[:LONGEST_TITLE]
     script = packaged("report.js")
     sections = [
         *_sections(folder, record, results),

@@ -315,8 +315,8 @@ def _write(run: Run, results: Sequence[Result]) -> None:
 
     summaries = [{"table": result.name, **result.summary} for result in results]
     rows = sum(summary["rows"] for summary in summaries)
-    said = f"{rows:,} published rows in {len(results)} tables" if len(results) > 1 else ""
-    run.table("summary", pd.DataFrame(summaries), title="Summary", finding=said)
+    sentence = f"{rows:,} published rows in {len(results)} tables" if len(results) > 1 else ""
+    run.table("summary", pd.DataFrame(summaries), title="Summary", finding=sentence)
     for result in results:
         stem = Path(result.name).stem
         run.table(f"{stem}_rows", pd.DataFrame(result.rows), title=result.name)

@@ -222,9 +222,12 @@ def test_unlike_chips_are_split_and_count_by_their_price() -> None:
     assert best.rate_per_chip_s == best.rate_per_s / weighed
 
 
-def test_unlike_chips_without_a_price_are_not_compared() -> None:
-    options = ServingOptions(prefill_cluster=cluster("dgx-b200"))
-    with pytest.raises(InputError, match="that of dgx-b200 is unknown"):
+def test_unlike_chips_without_a_price_are_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(
+        "chip: b200\nscale_up: {shape: switch, size: 8, bandwidth: 900GB/s, latency: 1us}\n"
+    )
+    options = ServingOptions(prefill_cluster=cluster(str(tmp_path / "pod.yaml")))
+    with pytest.raises(InputError, match="that of pod is unknown"):
         search_deployments(replace(question("trn2.48xlarge"), options=options))
 
 
@@ -238,7 +241,7 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("limits", "options"),
     [
         (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
         (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
@@ -246,11 +249,11 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
     ],
 )
 def test_only_what_is_open_is_searched(
-    asked: DeploymentQuestion, options: set[tuple[str, ...]]
+    limits: DeploymentQuestion, options: set[tuple[str, ...]]
 ) -> None:
-    searched = search_deployments(asked).candidates
+    searched = search_deployments(limits).candidates
     assert {tuple(words) for _, words, _ in searched} == options
-    assert {words.get("tp") for _, words, _ in searched} == {asked.tp}
+    assert {words.get("tp") for _, words, _ in searched} == {limits.tp}
 
 
 def test_slots_are_doubled_while_that_serves_more() -> None:
