@@ -69,7 +69,7 @@ def kernel() -> Iterator[AsyncKernelManager]:
         for path in NOTEBOOKS
     ],
 )
-def test_notebook_runs(path: Path, kernel: AsyncKernelManager, tmp_path: Path) -> None:
+def test_notebook_runs(path, kernel, tmp_path):
     notebook = toy(nbformat.read(path, as_version=4), path.stem, tmp_path)
     nbformat.validate(notebook)
     # No notebook sees the names of an earlier one.
@@ -87,7 +87,7 @@ def test_notebook_runs(path: Path, kernel: AsyncKernelManager, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_outputs_are_kept_and_names_are_those_of_the_front_door(path: Path) -> None:
+def test_outputs_are_kept_and_names_are_those_of_the_front_door(path):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert any(cell.outputs for cell in cells)
     imported = {
@@ -95,7 +95,3 @@ def test_outputs_are_kept_and_names_are_those_of_the_front_door(path: Path) -> N
         if line.startswith(("import ", "from ")) and OURS.search(line)
     }  # fmt: skip
     assert imported == {"import cluster_sim as cs"}
-
-
-def test_there_is_a_notebook() -> None:
-    assert NOTEBOOKS

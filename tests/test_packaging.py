@@ -22,7 +22,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cluster_sim import __version__
-from cluster_sim.shadowing import shadowed
 
 ROOT = Path(__file__).parents[1]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
@@ -86,7 +85,7 @@ def beside(tmp_path: Path) -> Path:
 CONDA = {"matplotlib": "matplotlib-base"}  # packages that conda splits
 
 
-def test_the_conda_recipe_needs_what_the_package_needs() -> None:
+def test_the_conda_recipe_needs_what_the_package_needs():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     needs = {
@@ -101,7 +100,7 @@ def test_the_conda_recipe_needs_what_the_package_needs() -> None:
     assert recipe["build"]["entry_points"] == [entry]
 
 
-def test_the_container_runs_targets_that_exist() -> None:
+def test_the_container_runs_targets_that_exist():
     steps = (ROOT / "tools/packaging/Dockerfile").read_text()
     targets = re.findall(r"^RUN make (\w+)$", steps, re.MULTILINE)
     assert targets == ["demo", "docs"]
@@ -110,7 +109,7 @@ def test_the_container_runs_targets_that_exist() -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+def test_the_wheel_says_what_it_is(wheel):
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("METADATA"))
         facts = Parser().parsestr(archive.read(name).decode())
@@ -127,7 +126,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_works_beside_folders_of_the_same_names(python: Path, beside: Path) -> None:
+def test_the_command_works_beside_folders_of_the_same_names(python, beside):
     command = python.with_name("cluster-sim")
     done = _run(command, "topology", "ring:8", cwd=beside)
     assert done.returncode == 0, done.stderr
@@ -137,7 +136,7 @@ def test_the_command_works_beside_folders_of_the_same_names(python: Path, beside
 
 
 @pytest.mark.slow
-def test_a_folder_that_stands_in_for_a_package_is_named(python: Path, beside: Path) -> None:
+def test_a_folder_that_stands_in_for_a_package_is_named(python, beside):
     command = python.with_name("cluster-sim")
     for words in ([command], [python, "-m", "cluster_sim"]):
         done = _run(*words, "topology", "ring:8", cwd=beside, PYTHONPATH=str(beside))
@@ -151,11 +150,7 @@ def test_a_folder_that_stands_in_for_a_package_is_named(python: Path, beside: Pa
     assert done.stdout == "True\n"
 
 
-def test_nothing_stands_in_for_a_package_here() -> None:
-    assert shadowed(str(ROOT / "cluster_sim" / "__init__.py")) == ""
-
-
-def test_every_installed_release_runs_on_the_oldest_python_that_is_promised() -> None:
+def test_every_installed_release_runs_on_the_oldest_python_that_is_promised():
     installed = [release.metadata for release in distributions()]
     needed = {release["Name"]: release.get("Requires-Python", "") for release in installed}
     assert "numpy" in needed
@@ -163,7 +158,7 @@ def test_every_installed_release_runs_on_the_oldest_python_that_is_promised() ->
     assert later == []  # constraints.txt pins them, and `make demo` would stop there
 
 
-def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+def test_the_changelog_begins_with_the_version_of_the_package():
     headings = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
     assert headings == [f"{version} ({date})" for version, date in RELEASES]
     assert RELEASES[0][0] == Version(__version__).base_version
@@ -172,13 +167,13 @@ def test_the_changelog_begins_with_the_version_of_the_package() -> None:
     assert versions == sorted(set(versions), reverse=True)
 
 
-def test_the_digest_of_a_release_is_short() -> None:
+def test_the_digest_of_a_release_is_short():
     sections = re.split(r"^## .+$", CHANGELOG, flags=re.MULTILINE)[1:]
     digests = [section.split("\n### ")[0].split("\n") for section in sections]
     assert all(1 <= len(list(filter(None, digest))) <= 12 for digest in digests)
 
 
-def test_the_citation_is_of_the_newest_release() -> None:
+def test_the_citation_is_of_the_newest_release():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     named = (citation["version"], str(citation["date-released"]))
     assert named == next(release for release in RELEASES if release[1] != "unreleased")

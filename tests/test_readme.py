@@ -1,11 +1,7 @@
 """The README names commands and experiments that exist; its code is run by tests/docs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-
-import pytest
 
 from experiments.cli.registry import COMMANDS
 from experiments.scripts.registry import EXPERIMENTS
@@ -13,15 +9,10 @@ from experiments.scripts.registry import EXPERIMENTS
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-def test_commands_and_experiments_of_the_readme_exist() -> None:
+def test_commands_and_experiments_of_the_readme_exist():
     commands = {command.name for command in COMMANDS}
     named = set(re.findall(r"^cluster-sim ([a-z-]+)", README, re.MULTILINE))
     assert named
     assert named <= commands
     experiments = set(re.findall(r"python -m experiments ([a-z_]+)", README))
     assert experiments <= {experiment.name for experiment in EXPERIMENTS}
-
-
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)", README))))
-def test_links_of_the_readme_lead_somewhere(path: str) -> None:
-    assert (Path(__file__).parents[1] / path).exists()

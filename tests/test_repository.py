@@ -17,26 +17,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
 TOP_FILES = {
-    *(
-        ".gitignore",
-        "CHANGELOG.md",
-        "CITATION.cff",
-        "CONTRIBUTING.md",
-        "DATA_LICENCES.md",
-        "LICENSE",
-        "MANIFEST.in",
-        "SECURITY.md",
-    ),
-    *(
-        "Makefile",
-        "README.md",
-        "constraints.txt",
-        "requirements.txt",
-        "mkdocs.yml",
-        "pyproject.toml",
-        "setup.cfg",
-    ),
-}
+    ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "DATA_LICENCES.md", "LICENSE",
+    "MANIFEST.in", "Makefile", "README.md", "SECURITY.md", "constraints.txt", "mkdocs.yml",
+    "pyproject.toml", "requirements.txt", "setup.cfg",
+}  # fmt: skip
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -171,24 +155,24 @@ NAMED_ONCE = {
 
 
 @pytest.mark.parametrize("home", NAMED_ONCE)
-def test_names_that_every_room_needs_are_defined_in_one_place(home: str) -> None:
+def test_names_that_every_room_needs_are_defined_in_one_place(home):
     defining = [path for path in SOURCES if NAMED_ONCE[home].search(path.read_text())]
     assert defining == [ROOT / home]
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_no_module_breaks_a_rule(rule: str) -> None:
+def test_no_module_breaks_a_rule(rule):
     counts = {path: RULES[rule](path, _tree(path)) for path in SOURCES}
     broken = {str(path.relative_to(ROOT)): count for path, count in counts.items() if count}
     assert broken == {}, rule
 
 
-def test_locals_of_tests_are_named_after_what_they_hold() -> None:
+def test_locals_of_tests_are_named_after_what_they_hold():
     counts = {str(path.relative_to(ROOT)): _vague_locals(path, _tree(path)) for path in TESTS}
     assert {path: count for path, count in counts.items() if count} == {}
 
 
-def test_helpers_of_several_tests_stand_in_support() -> None:
+def test_helpers_of_several_tests_stand_in_support():
     """A test module that another imports cannot be changed by itself."""
     imported = {
         str(path.relative_to(ROOT)): node.module
@@ -207,39 +191,23 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/results.py": {"pandas"},
     "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
-    "cluster_sim/engine/compiler/jit.py": {
-        "cluster_sim.engine.compiler.numba_side",
-        "llvmlite",
-        "logging",
-        "numba",
-    },
+    "cluster_sim/engine/compiler/jit.py": {"cluster_sim.engine.compiler.numba_side", "llvmlite",
+        "logging", "numba"},
     "cluster_sim/hardware/faults.py": {"networkx"},
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/schedule/table.py": {"html"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
-    "experiments/reports/remarks.py": {
-        "workloads.search.choice",
-        "workloads.training.frameworks.framework",
-        "workloads.training.detail",
-        "workloads.training.iteration",
-        "workloads.training.plan.placement",
-        "workloads.training.program.groups",
-    },
+    "experiments/reports/remarks.py": {"workloads.search.choice", "workloads.training.detail",
+        "workloads.training.frameworks.framework", "workloads.training.iteration",
+        "workloads.training.plan.placement", "workloads.training.program.groups"},
     "experiments/reports/certainty.py": {"workloads.confidence.split_conformal"},
     "experiments/reports/drawing.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
     "experiments/reports/plan_rows.py": {"pandas"},
     "experiments/reports/html.py": {"pandas"},
-    "experiments/reports/run_directory.py": {
-        "cluster_sim.plot",
-        "pandas",
-    },
-    "experiments/reports/training.py": {
-        "cluster_sim.plot",
-        "experiments.reports.drawing",
-        "pandas",
-        "workloads.training.explain",
-    },
+    "experiments/reports/run_directory.py": {"cluster_sim.plot", "pandas"},
+    "experiments/reports/training.py": {"cluster_sim.plot", "experiments.reports.drawing", "pandas",
+        "workloads.training.explain"},
     "experiments/sweeps/runner.py": {"distributed"},
     "experiments/validation/comparison.py": {"pandas"},
     "experiments/validation/validate.py": {"pandas"},
@@ -266,17 +234,14 @@ LATE: dict[str, set[str]] = {
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
     "workloads/training/execution/rank_vector/evaluation.py": {"concurrent"},
-    "workloads/training/frameworks/conditions.py": {
-        "topologies.catalogue.catalogue",
-        "workloads.kernels.chip_share",
-        "workloads.training.frameworks.framework",
-    },
+    "workloads/training/frameworks/conditions.py": {"topologies.catalogue.catalogue",
+        "workloads.kernels.chip_share", "workloads.training.frameworks.framework"},
     "workloads/training/program/breakdown.py": {"pandas"},
     "workloads/training/plan/other_tools.py": {"topologies.files.yaml_documents", "yaml"},
     "workloads/training/write_other_tools.py": {"yaml"},
     "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
     "workloads/training/plan/schedules/schedule.py": {"numpy"},
-}
+}  # fmt: skip
 """Imports inside functions that start-up needs: libraries that are slow to load, and rooms that
 bring one with them. Figures may import matplotlib."""
 
@@ -291,7 +256,7 @@ def _imported_late(tree: ast.Module) -> Iterator[str]:
                 yield from (alias.name for alias in node.names)
 
 
-def test_functions_import_only_what_start_up_needs() -> None:
+def test_functions_import_only_what_start_up_needs():
     """Other imports move to the top of their module, or are listed above."""
     unlisted = [
         f"{path.relative_to(ROOT)}: {module}"
@@ -309,7 +274,7 @@ def _may_import(path: Path) -> set[str]:
     return LATE.get(str(path.relative_to(ROOT)), set()) | ({"matplotlib"} if figures else set())
 
 
-def test_top_level_is_the_documented_one() -> None:
+def test_top_level_is_the_documented_one():
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split()
@@ -318,7 +283,7 @@ def test_top_level_is_the_documented_one() -> None:
     assert {name for name in tracked if "/" not in name} <= TOP_FILES
 
 
-def test_importing_the_packages_writes_and_prints_nothing(tmp_path: Path) -> None:
+def test_importing_the_packages_writes_and_prints_nothing(tmp_path):
     code = "import topologies, cluster_sim, workloads, experiments"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -331,7 +296,7 @@ def test_importing_the_packages_writes_and_prints_nothing(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_layers_hold() -> None:
+def test_the_layers_hold():
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=ROOT,
@@ -342,7 +307,7 @@ def test_the_layers_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_an_installed_package_carries_all_its_data() -> None:
+def test_an_installed_package_carries_all_its_data():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     patterns = [one.strip() for one in settings["options.package_data"]["*"].split(",")]

@@ -208,13 +208,13 @@ def _neighbour(step: Iteration) -> Iterator[str]:
     chosen = any(name not in step.plan.assumed for name in CHOSEN)
     if not chosen and step.iteration_s - step.breakdown_s["compute"] < LARGE * step.iteration_s:
         return
-    from workloads.search.choice import faster_neighbours  # the help of train needs none
+    from workloads.search.choice import faster_neighbour  # the help of train needs none
 
-    for best in faster_neighbours(step.model, step.plan, step.stated.clusters[0])[:1]:
-        changed = differing(replace(step.plan, **best.changes), step.plan)
+    if faster := faster_neighbour(step.model, step.plan, step.stated.clusters[0]):
+        other, ratio = faster
         yield (
-            f"By an estimate, a step takes {1 - best.ratio:.0%} less with {named(changed)}, which "
-            "fits in memory."
+            f"By an estimate, a step takes {1 - ratio:.0%} less with "
+            f"{named(differing(other, step.plan))}, which fits in memory."
         )
 
 

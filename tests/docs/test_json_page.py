@@ -1,7 +1,5 @@
 """The page on JSON names every key that the recorded answers have."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -14,7 +12,7 @@ PAGE = (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", commands())
-def test_every_key_of_an_answer_has_a_meaning(name: str) -> None:
+def test_every_key_of_an_answer_has_a_meaning(name):
     command = commands()[name][0]
     (section,) = re.findall(rf"^## [^\n]*\b{command}\b[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
     named = set(re.findall(r"`(\w+)`", section))

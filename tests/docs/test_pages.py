@@ -15,29 +15,30 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 # Of the tutorial, the pages that take seconds; all pages are run and compared by the test below.
-TUTORIAL = [page for page in PAGES if page.parent.name == "tutorial" and page.stem != "fleet-day"]
+LONG = ("fleet-day", "plan-search")
+TUTORIAL = [page for page in PAGES if page.parent.name == "tutorial" and page.stem not in LONG]
 
 
 @pytest.mark.parametrize("page", TUTORIAL, ids=lambda page: page.name)
-def test_the_tutorial_runs(page: Path) -> None:
+def test_the_tutorial_runs(page):
     rerun(page.read_text(encoding="utf-8"), page.name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_prints_what_stands_below_it(page: Path) -> None:
+def test_code_prints_what_stands_below_it(page):
     text = page.read_text(encoding="utf-8")
     assert list(moved(text, rerun(text, page.name))) == []
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     for target in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
         if "://" not in target:
             assert (page.parent / target).exists(), target
 
 
-def test_the_site_shows_every_page_once() -> None:
+def test_the_site_shows_every_page_once():
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     shown = re.findall(r"^ +- (?:[\w ]+: )?([\w/-]+\.md)$", site, re.MULTILINE)
     docs = ROOT / "docs"
@@ -45,7 +46,7 @@ def test_the_site_shows_every_page_once() -> None:
     assert sorted(shown) == sorted(there)
 
 
-def test_a_moved_number_is_told() -> None:
+def test_a_moved_number_is_told():
     text = "```python\nprint(1 + 1)\n```\n\n```\n3\n```\n"
     assert list(moved(text, rerun(text, "page"))) == ["-3", "+2"]
     assert rerun(text, "page").endswith("```\n2\n```\n")
@@ -57,7 +58,7 @@ SOURCE = re.compile(r"`([\w./-]+?(?:\.py|/))`")
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_a_page_names_exist(page: Path) -> None:
+def test_files_that_a_page_names_exist(page):
     packages = (
         "topologies",
         "cluster_sim",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -13,7 +11,7 @@ from experiments.scripts.registry import EXPERIMENTS
 from tests.docs import pictures
 from tests.docs.rerun import ROOT
 from tools import gallery
-from tools.gallery import DOCS, MOST_BYTES, PICTURES, page, small_png
+from tools.gallery import DOCS, MOST_BYTES, PICTURES, page
 from topologies.errors import InputError
 
 
@@ -24,23 +22,7 @@ def _figure(height: float) -> Figure:
     return figure
 
 
-def test_a_visible_change_is_told_and_none_is_not(tmp_path: Path) -> None:
-    for name, height in (("a", 1.0), ("b", 1.0), ("c", 0.2)):
-        (tmp_path / name).write_bytes(small_png(_figure(height), {"Title": "Rings win"}))
-    assert pictures.difference(tmp_path / "a", tmp_path / "b") == 0
-    assert pictures.difference(tmp_path / "a", tmp_path / "c") > pictures.VISIBLE
-
-
-def test_paper_stays_white(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(small_png(_figure(1.0), {"Title": "Rings win"}))
-    with Image.open(tmp_path / "a") as image:
-        pixels = image.convert("RGB")
-    assert pixels.getpixel((0, 0)) == (255, 255, 255)
-
-
-def test_an_experiment_is_drawn_with_its_finding_and_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_experiment_is_drawn_with_its_finding_and_command(tmp_path, monkeypatch):
     class Module:
         run = staticmethod(lambda height=0.5: pd.DataFrame({"height": [height]}))
         plot = staticmethod(lambda frame: _figure(frame.height[0]))
@@ -57,7 +39,7 @@ def test_an_experiment_is_drawn_with_its_finding_and_command(
         gallery.main(["zebra"], tmp_path)
 
 
-def test_the_gallery_of_the_documents_is_whole_and_small() -> None:
+def test_the_gallery_of_the_documents_is_whole_and_small():
     docs = ROOT / DOCS
     drawn = {path.stem: path for path in (docs / PICTURES).glob("*.png")}
     assert set(drawn) <= {one.name for one in gallery.SHOWN}

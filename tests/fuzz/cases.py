@@ -115,10 +115,7 @@ def draw(seed: int, options: Mapping[str, Mapping[str, Any]]) -> Case:
     if rng.random() < 0.7 and base[0] not in ("report",):
         words.append("--json")
     if rng.random() < 0.15 and base[0] not in ("report", "list"):
-        words += [
-            "--out",
-            rng.choice(PLACES),
-        ]
+        words += ["--out", rng.choice(PLACES)]
     return Case(seed, (*words, "--quiet"), seeds)
 
 

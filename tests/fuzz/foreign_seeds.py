@@ -63,7 +63,7 @@ def _written() -> dict[str, bytes]:
     """Files of folders: execution traces, a kit with results, a run, each under its folder."""
     from experiments.calibration.kit import write_kit
     from experiments.cli.main import run
-    from tests.fuzz.seeds import LOG
+    from tests.fuzz.seeds import OWN_FILES
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -76,7 +76,7 @@ def _written() -> dict[str, bytes]:
                 path.unlink()
         (folder / "kit" / "results.csv").write_bytes(KERNELS)
         (folder / "kit" / "collectives").mkdir(exist_ok=True)
-        (folder / "kit" / "collectives" / "allr_4.log").write_bytes(LOG)
+        (folder / "kit" / "collectives" / "allr_4.log").write_bytes(OWN_FILES["log.txt"])
         words = ("list", "schedules", "--json", "--quiet", "--out", str(folder / "run"))
         with redirect_stdout(io.StringIO()):
             status = run([*words])

@@ -9,53 +9,37 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
-from experiments.cli.main import run
-from experiments.sweeps.runner import run_row
 from tests.fuzz.__main__ import ROOT, failures
 from tests.fuzz.cases import Case, draw, from_json
 from tests.fuzz.seeds import COMMANDS, files
 from tests.fuzz.worker import answer as answer_of
-from tests.fuzz.worker import every_option, in_threads
-from tests.support.examples import examples
+from tests.fuzz.worker import every_option
+from tests.support.probe_command import threads
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "600"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 """The same cases every time; ``make fuzz`` draws new ones."""
 NOT_MUTATED = {"explore", "serve-api"}
 """Commands that serve until interrupted; their hostile lines stand in ``test_hostile_lines.py``."""
-LINKS = ("--bandwidth=50GB/s", "--latency=1us")
-
-
-def answer(*arguments: str) -> tuple[str, Any]:
-    """Return status and document of a command, or its message where it was refused."""
-    outcome = run_row(run, [*arguments, "--json", "--quiet"])
-    assert outcome["status"] in ("ok", "refused"), (arguments, outcome["message"])
-    return outcome["status"], outcome["document"] or outcome["message"]
 
 
 @pytest.mark.slow
-def test_no_mutated_input_leads_to_a_wrong_outcome() -> None:
+def test_no_mutated_input_leads_to_a_wrong_outcome():
     wrong = [f"{seed}: {fault}" for seed, fault in failures(SECONDS, SEED) if fault]
     assert not wrong, "\n".join(wrong[:20])
 
 
-def test_a_case_is_made_again_from_its_seed_and_from_its_file() -> None:
+def test_a_case_is_made_again_from_its_seed_and_from_its_file():
     options = every_option()
     assert draw(7, options) == draw(7, options)
     assert from_json(draw(7, options).as_json()) == draw(7, options)
 
 
-def test_every_command_is_drawn_also_the_one_without_arguments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_command_is_drawn_also_the_one_without_arguments(monkeypatch):
     options = every_option()
     drawn = {draw(seed, options).arguments[0] for seed in range(1000)}
     assert drawn == set(options) - NOT_MUTATED
@@ -117,11 +101,7 @@ DOORS = re.compile(
 )
 
 
-def test_every_command_is_mutated() -> None:
-    assert {words[0] for words in COMMANDS} == set(every_option()) - NOT_MUTATED
-
-
-def test_every_format_is_mutated() -> None:
+def test_every_format_is_mutated():
     doors = {
         f"topologies/files/{name}.py" for name in ("reading", "yaml_documents", "frame", "table")
     }
@@ -138,100 +118,11 @@ def test_every_format_is_mutated() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_the_seeds_are_valid_as_they_stand(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_seeds_are_valid_as_they_stand(words, tmp_path, monkeypatch):
     """A mutation of what is refused anyway finds little."""
-    monkeypatch.setattr("experiments.sweeps.runner.process_pool", in_threads)
+    monkeypatch.setattr("experiments.sweeps.runner.process_pool", threads)
     answer = answer_of(Case(0, (*words, "--quiet"), files()), tmp_path)
     assert (answer.status, answer.escaped) == (0, ""), answer.errors
-
-
-OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
-SHAPES = ("ring:6", "torus:2x3", "torus:4x4", "mesh:5", "switch:8", "clos:16:8", "clos:12:8:2")
-
-
-@pytest.mark.slow
-@examples(150, suppress_health_check=list(HealthCheck))
-@given(
-    operation=st.sampled_from(OPERATIONS),
-    shape=st.sampled_from(SHAPES),
-    size=st.integers(1, 2**28),
-    data=st.data(),
-)
-def test_a_random_collective_keeps_its_bounds_on_both_engines(
-    operation: str, shape: str, size: int, data: st.DataObject
-) -> None:
-    call = ("collective", operation, shape, f"--size={size}B", *LINKS)
-    status, document = answer(*call, "--algorithm=best")
-    if status == "refused":
-        return
-    (row,) = document["rows"]
-    assert row["time_s"] >= row["lower_bound_s"] * (1 - 1e-9)
-    algorithm = data.draw(st.sampled_from(("auto", str(row["algorithm"]))))
-    rows = [
-        answer(*call, f"--algorithm={algorithm}", f"--engine={engine}")[1]["rows"][0]
-        for engine in ("fast", "reference")
-    ]
-    assert rows[0]["time_s"] == rows[1]["time_s"]
-    faster = (*call[:4], "--bandwidth=100GB/s", "--latency=1us", f"--algorithm={row['algorithm']}")
-    assert answer(*faster)[1]["rows"][0]["time_s"] <= row["time_s"]
-
-
-DEGREES = st.sampled_from((1, 2, 4))
-
-
-@pytest.mark.slow
-@examples(60, suppress_health_check=list(HealthCheck))
-@given(
-    tp=DEGREES,
-    pp=DEGREES,
-    zero=st.integers(0, 3),
-    schedule=st.sampled_from(("gpipe", "1f1b", "interleaved", "zero-bubble")),
-    recompute=st.sampled_from(("none", "selective", "full")),
-    overlap=st.sampled_from(("none", "dp", "all")),
-    microbatches=st.integers(1, 6),
-    cluster=st.sampled_from(("trn2.48xlarge", "dgx-h100", "trn2-ultraserver")),
-)
-def test_a_random_plan_keeps_its_sums_and_is_the_same_however_it_is_run(
-    tmp_path_factory: pytest.TempPathFactory,
-    tp: int,
-    pp: int,
-    zero: int,
-    schedule: str,
-    recompute: str,
-    overlap: str,
-    microbatches: int,
-    cluster: str,
-) -> None:
-    from tests.fuzz.seeds import CONFIG
-
-    config = tmp_path_factory.mktemp("model") / "config.json"
-    config.write_bytes(CONFIG)
-    chips = {"trn2.48xlarge": 16, "dgx-h100": 8, "trn2-ultraserver": 64}[cluster]
-    batch = chips // (tp * pp) * microbatches
-    call = (
-        *("train", f"--model={config}", f"--cluster={cluster}", f"--tp={tp}", f"--pp={pp}"),
-        *(f"--zero={zero}", f"--schedule={schedule}", f"--recompute={recompute}"),
-        *(f"--overlap={overlap}", f"--global-batch={batch}", "--seq=512"),
-        *(("--vpp=2",) if schedule == "interleaved" else ()),
-    )
-    status, document = answer(*call)
-    if status == "refused":
-        return
-    parts = document["breakdown_s"]
-    assert sum(parts.values()) == pytest.approx(document["iteration_s"], rel=1e-9)
-    assert min(parts.values()) >= 0
-    assert 0 < document["mfu"] <= document["hfu"] * (1 + 1e-9) <= 1 + 1e-9
-    memory = document["memory_bytes"]
-    assert memory["total"] <= memory["capacity"]
-    if chips <= 16:
-        status, unfolded = answer(*call, "--unfolded")
-        if status == "ok":
-            assert unfolded["iteration_s"] == document["iteration_s"]
-    if chips == 8:
-        _, slow = answer(*call, "--engine=reference")
-        assert slow["iteration_s"] == document["iteration_s"]
 
 
 STUDY = """
@@ -244,9 +135,7 @@ grid:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_again_and_again_gives_the_table_of_an_undisturbed_one(
-    tmp_path: Path,
-) -> None:
+def test_a_sweep_that_is_killed_again_and_again_gives_the_table_of_an_undisturbed_one(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 

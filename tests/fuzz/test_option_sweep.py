@@ -84,20 +84,20 @@ def _in_a_folder_of_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("base", QUICK, ids=" ".join)
-def test_no_option_is_read_by_nothing(base: tuple[str, ...]) -> None:
+def test_no_option_is_read_by_nothing(base):
     assert not defects(base)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", SLOW, ids=" ".join)
-def test_no_option_is_read_by_nothing_in_longer_runs(base: tuple[str, ...]) -> None:
+def test_no_option_is_read_by_nothing_in_longer_runs(base):
     assert not defects(base)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", {base[0]: base for base in (*SLOW, *QUICK)}.values(), ids=" ".join)
 @pytest.mark.parametrize("value", ["FP8", "nan", ":"])
-def test_a_value_of_another_kind_crashes_no_command(base: tuple[str, ...], value: str) -> None:
+def test_a_value_of_another_kind_crashes_no_command(base, value):
     for name, option in options_of(base[0]).items():
         if option.is_flag:
             continue
@@ -107,24 +107,24 @@ def test_a_value_of_another_kind_crashes_no_command(base: tuple[str, ...], value
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOT_BINDING)
-def test_an_option_that_may_bind_nothing_does_so_somewhere(name: str) -> None:
+def test_an_option_that_may_bind_nothing_does_so_somewhere(name):
     bases = [base for base in (*BINDING, *QUICK, *SLOW) if name in options_of(base[0])]
     outcomes = (verdict for base in bases for _, verdict in verdicts(base, {name}))
     assert any(verdict.kind == "changes" for verdict in outcomes)
 
 
-def test_every_command_is_swept() -> None:
+def test_every_command_is_swept():
     assert {base[0] for base in (*QUICK, *SLOW)} == set(app.list_commands(None)) - set(NOT_SWEPT)
 
 
-def test_every_option_has_values() -> None:
+def test_every_option_has_values():
     """A new option fails here until it has choices, a number's limits, or values in the table."""
     for command in set(app.list_commands(None)) - set(NOT_SWEPT):
         for name, described in options_of(command).items():
             assert values_of(described), f"{command} --{name}"
 
 
-def test_exceptions_are_options_and_none_is_excused_twice() -> None:
+def test_exceptions_are_options_and_none_is_excused_twice():
     every = {
         flag.removeprefix("--")
         for command in app.list_commands(None)
@@ -135,7 +135,7 @@ def test_exceptions_are_options_and_none_is_excused_twice() -> None:
     assert not set(NOT_BINDING) & set(CANNOT_CHANGE_THE_ANSWER)
 
 
-def test_an_option_that_nothing_reads_is_found() -> None:
+def test_an_option_that_nothing_reads_is_found():
     usual = {"status": "ok", "document": {"time_s": 1.0, "build_s": 0.1, "skew": None}}
     echoed = {"status": "ok", "document": {"time_s": 1.0, "build_s": 0.2, "skew": 3.0}}
     noted = {"status": "ok", "document": {"notes": ["--skew 3 changes nothing here."]}}
@@ -146,7 +146,7 @@ def test_an_option_that_nothing_reads_is_found() -> None:
     assert kinds == ["nothing", "named", "named", "changes", "refused"]
 
 
-def test_an_option_of_a_new_kind_needs_values() -> None:
+def test_an_option_of_a_new_kind_needs_values():
     from experiments.cli.options.from_fields import click_parameter
 
     made_up = click_parameter("pace", str, Option("Pace of the run"), None)

@@ -12,8 +12,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from experiments.cli.main import app
 from experiments.cli.options.from_fields import parameters
 from tests.fuzz.cases import Case, draw
 from tests.fuzz.judge import Answer, faults
+from tests.support.probe_command import threads
 
 MEMORY_BYTES = 4 * 2**30
 LONGEST_S = 60.0
@@ -81,13 +81,6 @@ def every_option() -> dict[str, Mapping[str, Any]]:
     return {name: parameters(app.get_command(None, name)) for name in app.list_commands(None)}
 
 
-@contextlib.contextmanager
-def in_threads(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Run the rows of a sweep in this process."""
-    with ThreadPoolExecutor(workers) as pool:
-        yield pool
-
-
 def main() -> None:
     """Run cases by the seeds that stand on standard input, one a line; answer each in one line."""
     from experiments.sweeps import runner
@@ -96,7 +89,7 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, hard))
     options = every_option()
-    runner.process_pool = in_threads  # a sweep's rows share this process's limits
+    runner.process_pool = threads  # a sweep's rows share this process's limits
     stream = os.fdopen(os.dup(1), "w", buffering=1)
     stream.write(f"ready {used}\n")
     for line in sys.stdin:

@@ -1,7 +1,5 @@
 """Commands give the documents that were recorded, to the last digit."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden.record import answer, commands, differences, recorded
@@ -9,5 +7,5 @@ from tests.golden.record import answer, commands, differences, recorded
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", commands())
-def test_command_answers_as_recorded(name: str) -> None:
+def test_command_answers_as_recorded(name):
     assert list(differences(recorded(name), answer(commands()[name]))) == []

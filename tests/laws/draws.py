@@ -9,7 +9,7 @@ from typing import Any
 from tests.laws.law import Line
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
-PLAIN = ("ring:6", "torus:4x4", "torus:2x3x2", "mesh:5", "switch:8", "clos:16:8")
+PLAIN = ("ring:6", "torus:4x4", "torus:2x3x2", "mesh:5", "switch:8", "clos:16:8", "clos:32:8:2")
 RANKS_16 = ("trn2.48xlarge", "trn1.32xlarge", "dgx-h100:2", "dgx-a100:2")
 
 
@@ -86,6 +86,17 @@ def collective(rng: Random, op: str = "", from_file: bool = False, **stated: Any
         return Line(("collective", op), options, machine(rng))
     links = {"bandwidth": f"{rng.choice((1, 50))}GB/s", "latency": f"{rng.choice((10, 3000))}ns"}
     return Line(("collective", op, rng.choice(PLAIN)), {**links, **options})
+
+
+def exchange(
+    rng: Random,
+    op: str = "all-to-all",
+    machines: tuple[str, ...] = ("p5.48xlarge", "dgx-h100:2", "dgx-a100"),
+    **stated: Any,
+) -> Line:
+    """A collective between all ranks of a machine of NVIDIA."""
+    size = rng.choice(("64KiB", "1MiB", "64MiB"))
+    return Line(("collective", op, rng.choice(machines)), {"size": size, **stated})
 
 
 def serve(rng: Random, from_file: bool = False, **stated: Any) -> Line:

@@ -19,6 +19,7 @@ import yaml
 from tests.fuzz.option_sweep import answer
 from tests.fuzz.sweep_bases import write_files
 
+ROUNDING = 1e-9
 DRAWS = 40
 """Cases that may be drawn for one that no command refuses."""
 
@@ -109,6 +110,9 @@ class Law:
         Relative difference that is rounding, or that the law's name says more about.
     factor : function of (Line, Line), optional
         Number by which the first answer is multiplied before both are compared.
+    share_of : tuple of str
+        Places of the first answer of whose sum the tolerance is a share; by default it is one of
+        each value.
     """
 
     name: str
@@ -116,8 +120,9 @@ class Law:
     change: Change
     holds: str
     keys: tuple[str, ...]
-    tolerance: float = 1e-9
+    tolerance: float = ROUNDING
     factor: Callable[[Line, Line], float] = lambda first, second: 1.0
+    share_of: tuple[str, ...] = ()
 
     def violation(self, seed: int) -> str:
         """Return how a case breaks the law, with the commands that show it; empty if it holds.
@@ -148,6 +153,7 @@ class Law:
 
     def _broken(self, first: Any, second: Any, factor: float) -> Iterator[str]:
         """Yield the values that break the law."""
+        parts = [sum(_values(first, place).values()) for place in self.share_of]
         for key in self.keys:
             before, after = _values(first, key), _values(second, key)
             if before.keys() != after.keys():
@@ -155,7 +161,9 @@ class Law:
                 continue
             for place, value in before.items():
                 expected, got = value * factor, after[place]
-                slack = self.tolerance * max(abs(expected), abs(got))
+                largest = max(abs(expected), abs(got))
+                slack = self.tolerance * sum(parts) + ROUNDING * largest
+                slack = slack if parts else self.tolerance * largest
                 below, above = got < expected - slack, got > expected + slack
                 if {"==": below or above, "<=": above, ">=": below}[self.holds]:
                     yield f"{place}: {got!r} is not {self.holds} {expected!r}"

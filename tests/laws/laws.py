@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cluster_sim.collectives.algorithms import registry
 from tests.laws import draws
 from tests.laws.changes import (
     TRAINIUM,
@@ -35,8 +36,9 @@ from tests.laws.changes import (
     without_unit,
     zero_two_of_the_usual,
 )
-from tests.laws.law import Law, Line
+from tests.laws.law import Law
 
+ALGORITHMS = sorted(registry.ALGORITHMS)
 STEP = ("iteration_s",)
 PARTS = ("iteration_s", "breakdown_s", "memory_bytes")
 TIME = ("rows.0.time_s",)
@@ -59,16 +61,28 @@ CHOICE = 0.1
 chooses between rings and trees by figures of its own, and may change to the slower."""
 
 
+idle = plain(draws.serve, requests="poisson:0.01")
+own_idle = own(draws.serve, requests="poisson:0.01")
 one_replica = plain(draws.train, chips=8, tp=4, pp=2, dp=1, zero=1)
 dense_one = drawn_on(("dgx-h100", "dgx-a100"), draws.train, from_file=False, tp=4, pp=2, dp=1)
 
 COLLECTIVES = (
-    Law("faster links do not slow a collective", plain(draws.collective, algorithm="ring"),
-        rewritten("bandwidth", without_unit("GB/s", "GB/s", 2)), "<=", TIME),
-    Law("lower latency does not slow a collective", plain(draws.collective, algorithm="auto"),
-        rewritten("latency", without_unit("ns", "ns", 0.5)), "<=", TIME),
-    Law("more bytes do not speed a collective", plain(draws.collective, algorithm="ring"),
-        rewritten("size", without_unit("B", "B", 3)), ">=", TIME),
+    *(
+        Law(f"{what} a collective by {algorithm}", draw, change, holds, TIME)
+        for algorithm, draw in (
+            ("ring", plain(draws.collective, algorithm="ring")),
+            ("auto", plain(draws.collective, algorithm="auto")),
+            ("the best algorithm", plain(draws.collective, algorithm="best")),
+            ("any algorithm", lambda rng: draws.collective(rng, algorithm=rng.choice(ALGORITHMS))),
+        )
+        for what, change, holds in (
+            ("faster links do not slow",
+             rewritten("bandwidth", without_unit("GB/s", "GB/s", 2)), "<="),
+            ("lower latency does not slow",
+             rewritten("latency", without_unit("ns", "ns", 0.5)), "<="),
+            ("more bytes do not speed", rewritten("size", without_unit("B", "B", 3)), ">="),
+        )
+    ),
     Law("gigabytes are thousands of megabytes", draws.collective,
         rewritten("bandwidth", without_unit("GB/s", "MB/s", 1e3)), "==", TIME),
     Law("microseconds are thousands of nanoseconds", draws.collective,
@@ -102,71 +116,35 @@ COLLECTIVES = (
     Law("chips of a switch are alike",
         lambda rng: replace(draws.collective(rng), words=("collective", "all-to-all", "switch:8")),
         lambda line, rng: line.but(order=",".join(map(str, rng.sample(range(8), 8)))), "==", TIME),
-    Law(
-        "an all-to-all-v of equal parts is an all-to-all",
-        lambda rng: Line(
-            ("collective", "all-to-all", rng.choice(("p5.48xlarge", "dgx-h100:2", "dgx-a100"))),
-            {"size": rng.choice(("64KiB", "1MiB", "64MiB"))},
-        ),
-        lambda line, rng: Line(
-            ("collective", "all-to-all-v", line.words[2]), {**line.options, "skew": 0}
-        ),
-        "==",
-        TIME,
-    ),
-    Law(
-        "skew speeds no all-to-all-v",
-        lambda rng: Line(
-            ("collective", "all-to-all-v", rng.choice(("p5.48xlarge", "dgx-h100:2"))),
-            {"size": rng.choice(("1MiB", "64MiB")), "skew": 0},
-        ),
-        to_one_of("skew", 0.5, 1, 2),
-        ">=",
-        TIME,
-        1e-6,
-    ),
+    Law("an all-to-all-v of equal parts is an all-to-all", draws.exchange,
+        lambda line, rng: replace(line.but(skew=0), words=("collective", "all-to-all-v",
+                                                           line.words[2])), "==", TIME),
+    Law("skew speeds no all-to-all-v",
+        lambda rng: draws.exchange(rng, "all-to-all-v", ("p5.48xlarge", "dgx-h100:2"), skew=0),
+        to_one_of("skew", 0.5, 1, 2), ">=", TIME, 1e-6),
 )  # fmt: skip
+EXPOSED = tuple(f"breakdown_s.exposed_{axis}" for axis in ("tp", "dp", "pp"))
 NETWORK = tuple(
-    Law(
-        f"{what} do not slow a step",
-        own(draws.train),
-        quantity(part, key, factor),
-        "<=",
-        STEP,
-        CHOICE,
+    Law(f"{what} do not slow a step{words}", own(draws.train, **stated), change, "<=", STEP,
+        CHOICE, share_of=EXPOSED)
+    for words, stated in (("", {}), (" with ZeRO 3", {"zero": 3}))
+    for what, change in (
+        ("twice the scale-up links", quantity("scale_up", "bandwidth", 2)),
+        ("twice the adapters", quantity("scale_out", "bandwidth_per_chip", 2)),
+        ("half the scale-up latencies", quantity("scale_up", "latency", 0.5)),
+        ("half the scale-out latencies", quantity("scale_out", "latency", 0.5)),
     )
-    for what, part, key, factor in (
-        ("twice the scale-up links", "scale_up", "bandwidth", 2),
-        ("twice the adapters", "scale_out", "bandwidth_per_chip", 2),
-        ("half the scale-up latencies", "scale_up", "latency", 0.5),
-        ("half the scale-out latencies", "scale_out", "latency", 0.5),
-    )
-)
+)  # fmt: skip
 LEVELS = tuple(
-    Law(
-        f"level {level} is within {apart:.0%} of collective on Trainium with overlap, ZeRO {zero}",
-        drawn_on(
-            ("trn2.48xlarge", "trn2.48xlarge:2", "trn1.32xlarge"),
-            draws.train,
-            from_file=False,
-            overlap="all",
-            level="collective",
-            zero=zero,
-        ),
-        to(level=level),
-        "==",
-        STEP,
-        apart,
-    )
+    Law(f"level {level} is within {apart:.0%} of collective on Trainium with overlap, ZeRO {zero}",
+        drawn_on(("trn2.48xlarge", "trn2.48xlarge:2", "trn1.32xlarge"), draws.train,
+                 from_file=False, overlap="all", level="collective", zero=zero),
+        to(level=level), "==", STEP, apart)
     for zero, level, apart in (
-        (1, "rank-vector", 0.02),
-        (1, "flow", 0.1),
-        (1, "chunk", 0.25),
-        (2, "rank-vector", 0.02),
-        (2, "flow", 0.3),
-        (2, "chunk", 0.5),
+        (1, "rank-vector", 0.02), (1, "flow", 0.1), (1, "chunk", 0.25),
+        (2, "rank-vector", 0.02), (2, "flow", 0.3), (2, "chunk", 0.5),
     )
-)
+)  # fmt: skip
 """What the levels share differs (memory, links), and so do their times, within bounds; most where
 ZeRO 2 reduces gradients beside the collectives of tensor parallelism."""
 TRAINING = (
@@ -185,6 +163,17 @@ TRAINING = (
     Law("unfolded ranks take the times of folded ones", draws.train, to(unfolded=True), "==", PARTS,
         1e-6),
     Law("both engines time a step alike", draws.train, to(engine="reference"), "==", PARTS),
+    *(
+        Law(f"{what} under {schedule}", plain(draws.train, pp=2, schedule=schedule, **more), change,
+            "==", PARTS, 1e-6)
+        for schedule, more in (
+            ("gpipe", {}), ("interleaved", {"vpp": 2}), ("zero-bubble", {}), ("1f1b", {"zero": 3}),
+        )
+        for what, change in (
+            ("unfolded ranks take the times of folded ones", to(unfolded=True)),
+            ("both engines time a step alike", to(engine="reference")),
+        )
+    ),
     Law("a seed changes no step without chance", draws.train, to(seed=5), "==", PARTS),
     Law("no jitter is jitter of zero", draws.train, to(jitter=0), "==", PARTS),
     Law("jitter speeds no step much", draws.train, to(jitter=0.05), ">=", STEP, ORDER),
@@ -253,25 +242,17 @@ TRAINING = (
     # Without a name, adapters would be trained by another framework.
     Law("adapters need less memory", in_its_framework, to(lora_rank=8), "<=",
         ("memory_bytes.total",)),
-    Law("wider adapters need no less memory",
-        lambda rng: in_its_framework(rng).but(lora_rank=4), to(lora_rank=64), ">=",
-        ("memory_bytes.total",)),
+    Law("wider adapters need no less memory", lambda rng: in_its_framework(rng).but(lora_rank=4),
+        to(lora_rank=64), ">=", ("memory_bytes.total",)),
     Law("wider adapters are no faster",
         drawn_on(("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none",
                  zero=0, lora_rank=4),
         to(lora_rank=64), ">=", STEP, ORDER),
-    Law(
-        "adapters take no longer",
-        drawn_on(
-            *(("dgx-h100:2", "dgx-a100:2"), draws.train),
-            # Alone, adapters would run in another framework than the whole model does.
-            from_file=False, overlap="none", zero=0, pp=1, framework="megatron-core",
-        ),
-        to(lora_rank=2),
-        "<=",
-        STEP,
-        0.2,
-    ),
+    # Alone, adapters would run in another framework than the whole model does.
+    Law("adapters take no longer",
+        drawn_on(("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none",
+                 zero=0, pp=1, framework="megatron-core"),
+        to(lora_rank=2), "<=", STEP, 0.2),
     Law("training a part takes no longer than the whole", draws.train,
         to_one_of("train_only", "attention", "mlp", "output"), "<=", STEP, ORDER),
     Law("single operations are no faster than microbatches",
@@ -336,33 +317,23 @@ EXPERTS = (
         to(unfolded=True), "==", PARTS, 1e-6),
 )  # fmt: skip
 SERVING = (
-    Law("longer prompts have no earlier first token", plain(draws.serve, requests="poisson:0.01"),
-        times("prompt", 2), ">=", FIRST_TOKEN),
+    Law("longer prompts have no earlier first token", idle, times("prompt", 2), ">=", FIRST_TOKEN),
     Law("longer answers take longer", draws.serve, times("output", 3), ">=", ("iterations",)),
     Law("both engines serve alike", plain(draws.serve, engine="fast"), to(engine="reference"), "==",
         SERVED),
     Law("a cache of nothing is no cache", draws.serve, to(prefix_cache="0%"), "==", SERVED),
-    Law("a cache delays no first token", plain(draws.serve, requests="poisson:0.01"),
-        to(prefix_cache="50%"), "<=", FIRST_TOKEN, 0.001),
+    Law("a cache delays no first token", idle, to(prefix_cache="50%"), "<=", FIRST_TOKEN, 0.001),
     Law("one expert rank is none", draws.serve, to(ep=1), "==", SERVED),
     Law("a looser limit is kept as often", plain(draws.serve, slo="ttft=1ms,tpot=1ms"),
         to(slo="ttft=2s,tpot=1s"), ">=", ("slo_attainment",)),
     Law("milliseconds are thousandths", plain(draws.serve, slo="ttft=5ms,tpot=2ms"),
         to(slo="ttft=0.005s,tpot=0.002s"), "==", ("slo_attainment",)),
-    Law("an idle replica answers as early with more slots",
-        plain(draws.serve, requests="poisson:0.01"), to(slots=128), "==", FIRST_TOKEN),
-    Law("more layers serve slower", plain(draws.serve, requests="poisson:0.01"), layers(2), ">=",
-        LATER_TOKENS),
+    Law("an idle replica answers as early with more slots", idle, to(slots=128), "==", FIRST_TOKEN),
+    Law("more layers serve slower", idle, layers(2), ">=", LATER_TOKENS),
     Law("weights count no slots", draws.serve, to(slots=8), "==", ("weights_bytes",)),
     *(
-        Law(
-            f"{what} delay no token",
-            own(draws.serve, requests="poisson:0.01"),
-            quantity(part, key, factor),
-            "<=",
-            (*FIRST_TOKEN, *LATER_TOKENS),
-            apart,
-        )
+        Law(f"{what} delay no token", own_idle,
+            quantity(part, key, factor), "<=", (*FIRST_TOKEN, *LATER_TOKENS), apart)
         for what, part, key, factor, apart in (
             ("twice the memory bandwidth", "chip", "hbm_bandwidth", 2, 1e-9),
             ("twice the memory", "chip", "hbm_bytes", 2, 1e-9),
@@ -386,8 +357,7 @@ SERVING = (
             ("twice the scale-up links", "scale_up", "bandwidth", CHOICE),
         )
     ),
-    Law("twice the rate of products delays no token",
-        with_peaks(own(draws.serve, requests="poisson:0.01")), with_peak(2), "<=",
+    Law("twice the rate of products delays no token", with_peaks(own_idle), with_peak(2), "<=",
         (*FIRST_TOKEN, *LATER_TOKENS)),
     Law("more users get no fewer tokens", plain(draws.serve, concurrency=2), to(concurrency=8),
         ">=", SERVED[2:], 1e-6),
@@ -401,15 +371,10 @@ SERVING = (
     Law("a larger cache delays no first token",
         plain(draws.serve, requests="poisson:0.01", prefix_cache="20%"), to(prefix_cache="60%"),
         "<=", FIRST_TOKEN, 0.001),
-    Law(
-        "weights of half the bytes delay no token",
+    Law("weights of half the bytes delay no token",
         lambda rng: bigger("intermediate_size", 16)(
-            draws.serve(rng, requests="poisson:0.01", precision="bf16"), rng
-        ),
-        to(precision="fp8"),
-        "<=",
-        LATER_TOKENS,
-    ),
+            draws.serve(rng, requests="poisson:0.01", precision="bf16"), rng),
+        to(precision="fp8"), "<=", LATER_TOKENS),
     Law("the stored precision of a cache is the one that is named",
         plain(draws.serve, precision="bf16"), to(cache_precision="bf16"), "==",
         (*SERVED, "kv_peak_bytes")),
@@ -436,15 +401,8 @@ FLEETS = (
         ("lent_unit_hours",)),
     Law("more confidence lends no more", plain(draws.lend, confidence=0.7), to(confidence=0.85),
         "<=", ("lent_unit_hours",)),
-    Law(
-        "units more serve as much",
-        plain(draws.fleet, policy="static"),
-        lambda line, rng: line.but(
-            cluster=f"trn2-ultraserver:{int(line.options['cluster'][-1]) + 4}"
-        ),
-        ">=",
-        ("served_tokens",),
-    ),
+    Law("units more serve as much", plain(draws.fleet, policy="static"),
+        lambda line, rng: one_unit_more(one_unit_more(line, rng), rng), ">=", ("served_tokens",)),
     Law("one unit more serves as much, as well", draws.fleet, one_unit_more, ">=",
         ("served_tokens", "slo_attainment")),
     Law("one unit more trains as much", plain(draws.fleet, policy="oracle"), one_unit_more, ">=",
@@ -503,9 +461,8 @@ JOBS = (
     Law("spares cost no goodput", plain(draws.job, spares=0), to(spares=1), ">=", ("goodput",),
         0.01),
     *(
-        Law(f"{what} gain nothing",
-            plain(draws.job, checkpoint_interval="1h", days=30, **before), to(**after), "<=",
-            ("goodput",), 0.01)
+        Law(f"{what} gain nothing", plain(draws.job, checkpoint_interval="1h", days=30, **before),
+            to(**after), "<=", ("goodput",), 0.01)
         for what, before, after in (
             ("eight times the failures", {"failures": "0.5"}, {"failures": "4"}),
             ("longer repairs", {"failures": "4", "repair": "1h", "spares": 1}, {"repair": "48h"}),
@@ -531,39 +488,17 @@ PLANS = (
         )
     ),
     *(
-        Law(
-            f"a search with {name} {value} alone finds none faster",
-            draws.plan,
-            to(**{name: value}),
-            ">=",
-            BEST[:1],
-            ORDER,
-        )
+        Law(f"a search with {name} {value} alone finds none faster", draws.plan,
+            to(**{name: value}), ">=", BEST[:1], ORDER)
         for name, value in (
-            ("tp", 4),
-            ("pp", 2),
-            ("dp", 4),
-            ("zero", 1),
-            ("microbatch", 1),
-            ("recompute", "full"),
+            ("tp", 4), ("pp", 2), ("dp", 4), ("zero", 1), ("microbatch", 1), ("recompute", "full"),
         )
     ),
-    Law(
-        "simulating more plans finds none slower",
-        plain(draws.plan, finalists=4),
-        to(finalists=16),
-        "<=",
-        BEST[:1],
-    ),
+    Law("simulating more plans finds none slower", plain(draws.plan, finalists=4),
+        to(finalists=16), "<=", BEST[:1]),
     *(
-        Law(
-            f"{what} does not slow the best plan",
-            with_peaks(draws.plan),
-            change,
-            "<=",
-            BEST[:1],
-            apart,
-        )
+        Law(f"{what} does not slow the best plan", with_peaks(draws.plan), change, "<=", BEST[:1],
+            apart)
         for what, change, apart in (
             ("twice the rate of products", with_peak(2), ORDER),
             ("twice the memory bandwidth", quantity("chip", "hbm_bandwidth", 2), ORDER),
@@ -571,7 +506,7 @@ PLANS = (
             ("twice the scale-up links", quantity("scale_up", "bandwidth", 2), CHOICE),
         )
     ),
-)
+)  # fmt: skip
 REPLAYS = (
     *(
         Law(f"{what} replay alike", draws.replay, change, "==", PARTS[:2])

@@ -18,7 +18,7 @@ from workloads.economics import Economics
 
 Document = Mapping[str, Any]
 Sums = Iterator[tuple[str, float, float]]  # what is claimed, and two numbers that must be equal
-QUICK, WIDE, HOUR_S = range(2), range(2, 27), 3600.0
+WIDE, HOUR_S = range(27), 3600.0
 
 
 def within(document: Document, value: float) -> float:
@@ -32,6 +32,8 @@ def of_step(step: Document) -> Sums:
     parts = [memory[part] for part in memory if part not in ("total", "capacity")]
     yield "parts are the step", sum(step["breakdown_s"].values()), step_s
     yield "parts are the memory", sum(parts), memory["total"]
+    yield "the memory has room", min(memory["total"], memory["capacity"]), memory["total"]
+    yield "no part is negative", min(0.0, *step["breakdown_s"].values()), 0.0
     yield "the batch is the tokens", plan["global_batch"] * plan["seq"], step["tokens"]
     yield "tokens in a step", step["tokens_per_s"] * step_s, step["tokens"]
     yield "tokens of chips", step["tokens_per_s_per_chip"] * step["chips"], step["tokens_per_s"]
@@ -134,8 +136,17 @@ def of_collective(collective: Document) -> Sums:
         yield "the bound is below", min(row["time_s"], bound_s), bound_s
 
 
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+def any_schedule(rng):
+    schedule = rng.choice(SCHEDULES)
+    vpp = 2 if schedule == "interleaved" else 1
+    return draws.train(rng, pp=2, zero=rng.randrange(4), schedule=schedule, vpp=vpp)
+
+
 EACH = [
-    (draws.train, of_step), (draws.job, of_job), (draws.queue, of_queue),
+    (draws.train, of_step), (any_schedule, of_step), (draws.job, of_job), (draws.queue, of_queue),
     (draws.fleet, of_fleet), (draws.serve, of_service), (draws.plan, of_search),
     (draws.lend, of_loans), (draws.replay, of_replay), (draws.collective, of_collective),
 ]  # fmt: skip
@@ -161,11 +172,11 @@ def _in_a_folder_of_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("draw", "sums"), EACH)
-def test_an_answer_adds_up(draw: Any, sums: Any) -> None:
-    assert sum(check(draw, sums, seed) for seed in QUICK)
+def test_an_answer_adds_up(draw, sums):
+    assert any(check(draw, sums, seed) for seed in range(9))  # until a case is not refused
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("draw", "sums"), EACH)
-def test_answers_add_up_widely(draw: Any, sums: Any) -> None:
+def test_answers_add_up_widely(draw, sums):
     assert sum(check(draw, sums, seed) for seed in WIDE)

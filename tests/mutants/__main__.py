@@ -103,11 +103,8 @@ def switch(copy: Path, mutants: Sequence[Mutant]) -> None:
         (copy / module).write_text(switched((ROOT / module).read_text(), keys))
 
 
-def outcomes(mutants: Sequence[Mutant], slow_s: float | None) -> Iterator[tuple[int, str]]:
-    """Yield the key of each mutant, and the test that kills it or else that it is alive.
-
-    The key -1 stands for a test of at least ``slow_s`` that kills none.
-    """
+def outcomes(mutants: Sequence[Mutant]) -> Iterator[tuple[int, str]]:
+    """Yield the key of each mutant, and the test that kills it or else that it is alive."""
     with tempfile.TemporaryDirectory() as folder:
         copy, report, notes = (Path(folder) / name for name in ("copy", "report", "notes"))
         ignored = shutil.ignore_patterns(".venv", "out", ".git", "build")
@@ -115,7 +112,7 @@ def outcomes(mutants: Sequence[Mutant], slow_s: float | None) -> Iterator[tuple[
         switch(copy, mutants)
         plan = {key: neighbours(module) for key, (module, _) in enumerate(mutants)}
         document = Path(folder) / "plan"
-        document.write_text(json.dumps({"plan": plan, "report": str(report), "slow_s": slow_s}))
+        document.write_text(json.dumps({"plan": plan, "report": str(report)}))
         environment = {
             **os.environ, "PYTHONPATH": str(copy), "XDG_CACHE_HOME": str(Path(folder) / "cache"),
             "MUTANTS_REACHED": str(notes), "CLUSTER_SIM_QUIET": "1",
@@ -129,9 +126,7 @@ def outcomes(mutants: Sequence[Mutant], slow_s: float | None) -> Iterator[tuple[
         )  # fmt: skip
         for line in report.read_text().splitlines():
             key, outcome = json.loads(line)
-            if (
-                outcome == EARLY
-            ):  # a mutant that no test kills, unless its module is imported with it
+            if outcome == EARLY:  # a mutant that no test kills, unless its module falls with it
                 done = subprocess.run(
                     [*call, *plan[key]], cwd=copy, env={**environment, "MUTANT": str(key)},
                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
@@ -146,17 +141,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--alive", type=Path, help="mutants that this output calls alive")
-    parser.add_argument("--slow", type=float, help="name tests of so many seconds that kill none")
     parser.add_argument("--rooms", nargs="+", default=ROOMS, help="rooms to draw from, in turn")
     stated = parser.parse_args()
     draw = drawn(stated.count, stated.seed, stated.rooms)
     chosen = of_report(stated.alive) if stated.alive else draw
     alive = Counter[str]()
     texts = [described(mutant) for mutant in chosen]  # before anybody changes a module
-    for key, outcome in outcomes(chosen, stated.slow):
-        if outcome.startswith("alive"):
-            alive[room_of(chosen[key])] += 1
-        print(outcome if key < 0 else f"{texts[key]} | {outcome}", flush=True)
+    for key, outcome in outcomes(chosen):
+        alive[room_of(chosen[key])] += outcome.startswith("alive")
+        print(f"{texts[key]} | {outcome}", flush=True)
     for room, tried in sorted(Counter(map(room_of, chosen)).items()):
         print(f"{room}: {tried - alive[room]} of {tried} killed")
     score = 1 - alive.total() / max(1, len(chosen))

@@ -29,7 +29,6 @@ SPARE_S = 60
 """Time that a mutant may take besides ten times that of its tests; then it hangs, and is killed."""
 MOST_BYTES = 8 * 10**9
 LEFT_S = 10.0  # time for tests that may only use what others have left in memory
-MOST_TRIED = 25  # mutants that a slow test is tried on
 EARLY = "reached on import"
 NEVER = "alive: no test beside runs the line"
 
@@ -49,13 +48,10 @@ class Trial:
     kill the mutant.
     """
 
-    def __init__(
-        self, plan: Mapping[str, Sequence[str]], notes: Path, report: Path, slow_s: float | None
-    ) -> None:
+    def __init__(self, plan: Mapping[str, Sequence[str]], notes: Path, report: Path) -> None:
         self.allowed = {int(key): set(files) for key, files in plan.items()}
         self.notes = notes
         self.report = report
-        self.slow_s = slow_s
         self.failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -74,23 +70,10 @@ class Trial:
             ordered = list(_ordered(key, near))
             killer = self._against(key, ordered) if ordered else ""
             alive = f"alive: {len(ordered)} tests beside" if ordered else NEVER
-            self._tell(key, killer or (EARLY if key in early else alive))
-        if self.slow_s is not None:
-            self._try_slow([test for each in tests.values() for test in each])
+            outcome = killer or (EARLY if key in early else alive)
+            with self.report.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([key, outcome]) + "\n")
         return True
-
-    def _try_slow(self, tests: Sequence[Test]) -> None:
-        """Tell which slow tests kill none of the mutants that they reach."""
-        for test in tests:
-            keys = sorted(test.reached)[:MOST_TRIED]
-            slow = self.slow_s is not None and test.seconds >= self.slow_s
-            if slow and keys and not any(self._against(key, [test]) for key in keys):
-                words = f"{test.seconds:.1f} s, kills none of {len(keys)} mutants"
-                self._tell(-1, f"{test.item.nodeid}: {words}")
-
-    def _tell(self, key: int, outcome: str) -> None:
-        with self.report.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([key, outcome]) + "\n")
 
     def _without_mutant(self, items: Sequence[pytest.Item]) -> Iterator[Test]:
         """Run the tests of a file in a fork; yield those that pass."""
@@ -185,10 +168,6 @@ def _fresh_cache() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the trial that the document named by the environment describes."""
     stated = json.loads(Path(os.environ["MUTANTS_PLAN"]).read_text())
-    trial = Trial(
-        stated["plan"],
-        Path(os.environ["MUTANTS_REACHED"]),
-        Path(stated["report"]),
-        stated["slow_s"],
-    )
+    notes = Path(os.environ["MUTANTS_REACHED"])
+    trial = Trial(stated["plan"], notes, Path(stated["report"]))
     config.pluginmanager.register(trial, "mutants")

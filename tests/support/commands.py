@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from click.testing import CliRunner
 
-from experiments.cli.main import app
+from experiments.cli.main import run
 from experiments.cli.options.from_fields import as_options
 from experiments.cli.registry import COMMANDS
 
@@ -29,9 +31,30 @@ def command(name: str) -> Callable[..., int | None]:
     return call
 
 
-def document_of(words: Sequence[str]) -> dict[str, Any]:
-    """JSON document that a command line prints, which must succeed and name ``--json``."""
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = json.loads(result.stdout)
+def ended(words: str | Sequence[str], *more: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command line in this process."""
+    output, errors = io.StringIO(), io.StringIO()
+    line = shlex.split(words) if isinstance(words, str) else list(words)
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        status = run([*line, *more])
+    return status, output.getvalue(), errors.getvalue()
+
+
+def printed_by(words: str | Sequence[str], *more: str) -> str:
+    """Output of a command line, which must succeed."""
+    status, output, errors = ended(words, *more)
+    assert status == 0, errors
+    return output
+
+
+def document_of(words: str | Sequence[str], *more: str) -> dict[str, Any]:
+    """JSON document that a command line prints, which must succeed."""
+    document: dict[str, Any] = json.loads(printed_by(words, *more, "--json", "--quiet"))
     return document
+
+
+def refusal_of(words: str | Sequence[str], *more: str) -> str:
+    """Sentence with which a command line is refused, which must be all that it prints."""
+    status, output, errors = ended(words, *more)
+    assert (status, output, errors.count("\n")) == (2, "", 1), errors
+    return errors

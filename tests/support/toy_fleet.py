@@ -65,12 +65,6 @@ def slower(costs: ChangeCosts, factor: float) -> ChangeCosts:
     return replace(costs, load_bytes_per_s=costs.load_bytes_per_s / factor, **durations)
 
 
-def share_of_time(run: FleetRun, *roles: Role) -> float:
-    """Share of all server time that some roles took."""
-    total = role_server_ms(run.kinds[0])[-1]
-    return float(total[list(roles)].sum() / total.sum())
-
-
 def check_conserved(run: FleetRun) -> None:
     """Assert that server time, chip-hours, tokens and the time of jobs add up."""
     total = role_server_ms(run.kinds[0])

@@ -8,7 +8,6 @@ import pytest
 from experiments.validation.reading.rows import table
 from tools import carry_over as module
 from tools.carry_over import (
-    CONSTANTS,
     FACTORS,
     HEADER,
     MOST_ROWS,
@@ -16,11 +15,9 @@ from tools.carry_over import (
     best_factor,
     dependent_logs,
     main,
-    scaled,
     spread_rows,
     without_each,
 )
-from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.training.frameworks.framework import names
 
 
@@ -29,19 +26,12 @@ def _falling(rows: int, right_at: float) -> np.ndarray:
     return np.tile(np.log(right_at) - np.log(FACTORS), (rows, 1))
 
 
-def test_the_best_multiple_is_where_the_rows_are_right() -> None:
+def test_the_best_multiple_is_where_the_rows_are_right():
     for right in (0.8, 1.0, 1.25):
         assert best_factor([_falling(4, right)]) == pytest.approx(right, rel=0.005)
 
 
-def test_frameworks_weigh_alike_whatever_rows_they_have() -> None:
-    many, few = _falling(50, 0.9), _falling(3, 1.1)
-    both = best_factor([many, few])
-    assert 0.9 <= both <= 1.1
-    assert best_factor([many, many, few]) == pytest.approx(0.9, rel=0.005)
-
-
-def test_a_framework_is_predicted_by_what_suits_the_others() -> None:
+def test_a_framework_is_predicted_by_what_suits_the_others():
     logs = {"first": _falling(3, 1.0), "second": _falling(3, 1.0), "third": _falling(3, 1.2)}
     of = {result.framework: result for result in without_each(logs)}
     assert of["third"].factor == pytest.approx(1.0, rel=0.005)
@@ -51,32 +41,22 @@ def test_a_framework_is_predicted_by_what_suits_the_others() -> None:
     assert without_each({"first": logs["first"]}) == []
 
 
-def test_every_row_of_the_tables_has_a_framework() -> None:
+def test_every_row_of_the_tables_has_a_framework():
     rows = [row for name in TABLES for row in table(name).rows().rows]
     assert {str(row.values["framework"]).partition(":")[0] for row in rows} <= set(names())
     assert len({framework for framework, _ in spread_rows()}) >= 6
     assert len(list(spread_rows(["vtrain_single"]))) <= 2 * MOST_ROWS
 
 
-def test_a_constant_is_scaled_with_its_alternatives() -> None:
-    shipped, more = shipped_catalogue(), scaled("training", "sharded_start", 1.4)
-    for catalogue, factor in ((shipped, 1.0), (more, 1.4)):
-        eager = catalogue.with_variants({"training.sharded_start": "eager"})
-        assert eager.value("training", "sharded_start") == pytest.approx(0.75e-3 * factor)
-    assert scaled("training", "sharded_start", 1.0) is shipped
-    for part, quantity in CONSTANTS:
-        assert shipped.value(part, quantity) >= 0
-
-
-def test_products_of_an_h100_say_nothing_of_a_b200() -> None:
-    rows = list(spread_rows(["torchtitan"]))
+def test_products_of_an_h100_say_nothing_of_a_b200():
+    rows = list(spread_rows(["torchtitan"]))[::4]
     assert dependent_logs("kernels.b200", "gemm_sustained", rows) == {}
     logs = dependent_logs("kernels.h100", "gemm_sustained", rows)
     assert set(logs) == {"torchtitan"}
     assert (np.diff(logs["torchtitan"], axis=1) < 0).all()
 
 
-def test_the_command_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_a_table(monkeypatch):
     monkeypatch.setattr(module, "CONSTANTS", (("kernels.h100", "gemm_sustained"),))
     monkeypatch.setattr(module, "spread_rows", lambda: [])
     logs = {"one": _falling(3, 1.0), "other": _falling(3, 1.1)}

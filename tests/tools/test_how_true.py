@@ -1,12 +1,11 @@
 """The page of errors lists every kind of answer that was measured."""
 
 from importlib.resources import files
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tools.how_true import CHIPS, KINDS, LEFT_OUT, draw, lines, page
+from tools.how_true import CHIPS, KINDS, LEFT_OUT, lines, page
 
 
 @pytest.fixture(scope="module")
@@ -14,14 +13,14 @@ def residuals() -> pd.DataFrame:
     return pd.read_csv(str(files("workloads.confidence") / "residuals.csv"))
 
 
-def test_every_measured_kind_is_on_the_page(residuals: pd.DataFrame) -> None:
+def test_every_measured_kind_is_on_the_page(residuals):
     of_chips = residuals[residuals.chip.isin(CHIPS) & (residuals.kind != LEFT_OUT)]
     assert sum(line.rows for line in lines(residuals)) == len(of_chips)
     kinds = {line.kind for line in lines(residuals) if line.rows}
     assert kinds == set(KINDS)
 
 
-def test_errors_are_those_of_the_residuals() -> None:
+def test_errors_are_those_of_the_residuals():
     logs = {"log_residual": [0.0, -0.1, 0.2], "table": ["a", "a", "b"]}
     rows = pd.DataFrame({"kind": "kernel.product", "chip": "h100", **logs})
     (line,) = (line for line in lines(rows) if line.rows)
@@ -31,8 +30,3 @@ def test_errors_are_those_of_the_residuals() -> None:
     assert "\n| h100 | 10.5 / 16.6 (-2.5) | – | – | – | – |\n" in text
     assert "\n| h100 | 3 in 2 | – | – | – | – |\n" in text
     assert "\n| h100 | 4 | 0 | 0 | 0 |\n" in text
-
-
-def test_the_picture_has_a_panel_for_each_kind(residuals: pd.DataFrame, tmp_path: Path) -> None:
-    draw(lines(residuals), tmp_path / "errors.png")
-    assert (tmp_path / "errors.png").stat().st_size > 10_000

@@ -8,7 +8,7 @@ import pytest
 
 from tools import left_out
 from tools.left_out import Fold, cover, folds, lines
-from workloads.confidence.kinds import COLLECTIVES, TENSOR, Prediction
+from workloads.confidence.kinds import TENSOR, Prediction
 from workloads.confidence.residuals import Residual, Residuals
 
 
@@ -22,7 +22,7 @@ def _fold(rows: list[Residual], family: str, name: str) -> Fold:
     return fold
 
 
-def test_what_is_left_out_does_not_judge_itself() -> None:
+def test_what_is_left_out_does_not_judge_itself():
     """Rows that err by 0.3 are outside where only rows that err by 0.1 are left."""
     rows = [_row("sure", 0.1)] * 9 + [_row("unsure", -0.3)] * 5 + [_row("unsure", 0.1)] * 5
     result = cover(_fold(rows, "training", "table unsure"), rows)
@@ -34,28 +34,7 @@ def test_what_is_left_out_does_not_judge_itself() -> None:
     assert backwards.mean == 1
 
 
-def test_degrees_are_predicted_from_smaller_ones() -> None:
-    rows = [_row("a", 0.1, tp=tp) for tp in (1, 2, 4) for _ in range(5)]
-    rows += [_row("a", 0.5, tp=8)] * 5
-    names = {fold.name for fold in folds(rows) if fold.name.startswith("tp")}
-    assert names == {"tp 2 from smaller", "tp 4 from smaller", "tp 8 from smaller"}
-    kept = [row.tp for row in rows if _fold(rows, "training", "tp 4 from smaller").kept(row)]
-    assert set(kept) == {1, 2}
-    widest = cover(_fold(rows, "training", "tp 8 from smaller"), rows)
-    assert widest is not None
-    assert widest.mean == 0
-
-
-def test_operations_are_told_by_their_group() -> None:
-    large = [_row("a", 0.1, kind=COLLECTIVES[2], group="m|all-reduce")] * 5
-    other = [_row("a", 0.1, kind=COLLECTIVES[2], group="m|all-gather")] * 5
-    rows = [*large, *other]
-    result = cover(_fold(rows, "collective", "operation all-reduce"), rows)
-    assert result is not None
-    assert (result.rows, result.mean) == (5, 1)
-
-
-def test_few_rows_say_nothing() -> None:
+def test_few_rows_say_nothing():
     rows = [_row("a", 0.1)] * 9 + [_row("b", 0.3)] * 4
     assert cover(_fold(rows, "training", "table b"), rows) is None
     assert not any("table b" in line for line in lines(rows))

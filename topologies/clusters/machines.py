@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from topologies.catalogue.catalogue import PREFIX, Catalogue
-from topologies.catalogue.reader import NAME
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import check_choice
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
@@ -119,24 +118,6 @@ SHAPES: Mapping[str, Callable[[Catalogue, str, str], Shape]] = {
 def machines(catalogue: Catalogue) -> tuple[str, ...]:
     """Return the names of all machines, the parts that have a row ``chip``."""
     return tuple(dict.fromkeys(row.part for row in catalogue.rows if row.quantity == "chip"))
-
-
-def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
-    """Return the parts that answers about a machine may read, by the words in its rows."""
-    # From the machine to its chip and fabric, to the chip's family, and to the kernels and serving
-    # engine of it; parts such as ``serving.<chip>`` come along, those of no machine do not.
-    every = catalogue.parts()
-    reached: set[str] = set()
-    names = [machine]
-    while names:
-        name = names.pop()
-        # Words that are no part, such as the shape ``switch``, name nothing in ``failure.switch``.
-        named = [part for part in every if name in every and name in part.split(".")[1:]]
-        for part in {name, PREFIX + name, *named} & set(every) - reached:
-            reached.add(part)
-            rows = catalogue.entries(part).values()
-            names += [row.written for row in rows if row.unit == NAME]
-    return frozenset(reached)
 
 
 def machine_shape(catalogue: Catalogue, machine: str) -> Shape:

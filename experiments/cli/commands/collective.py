@@ -169,13 +169,12 @@ def collective(
     The table has the columns of nccl-tests (time, algorithm bandwidth, bus bandwidth) and the lower
     bound that links and memory set. Several clusters, written A,B,C, are compared side by side.
     """
-    catalogue = catalogue_inputs.watched(*machine.names)
+    catalogue = catalogue_inputs.watched()
     if len(machine.names) > 1:
         beside.check_single({"--sensitivity": sure.sensitivity, "--compare": compared.compare})
         _side_by_side(inputs, machine, ranks, catalogue, call)
         return
     cluster, groups = _groups(inputs, machine, ranks, catalogue)
-    catalogue_inputs.check_used(cluster)
     measured = _read(compared.compare, inputs.op, groups[0].ranks)
     watched = call.out is not None
     sizes, measure = how_to_measure(inputs, groups, call.engine, watched=watched)

@@ -277,7 +277,6 @@ def fleet(
     Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
     """
     question = FleetOptions(fleet, demand, policy, limits, money)
-    catalogue, prices = catalogue_inputs.read(fleet.cluster), ""
     if policy.kind:
         source = click.get_current_context().get_parameter_source("cluster")
         if source is not ParameterSource.DEFAULT:
@@ -286,6 +285,8 @@ def fleet(
                 "of them out."
             )
         catalogue, prices = catalogue_inputs.read_side_by_side(question.clusters)
+    else:
+        catalogue, prices = catalogue_inputs.watched(), ""
     answer = _run_all(question, catalogue, call)
     document = _document(answer)
     document["notes"] += [prices] if prices else []

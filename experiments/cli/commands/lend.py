@@ -123,7 +123,7 @@ def lend(
     if growing.follow is not None:
         _follow(growing, options, question, catalogue_inputs, call)
         return
-    scenario = scenario_from(options, catalogue_inputs.read(fleet.cluster), call.seed)
+    scenario = scenario_from(options, catalogue_inputs.watched(), call.seed)
     loan = lend_on(scenario, question)
     remarks = (loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options))
     document = {
@@ -170,7 +170,7 @@ def _follow(
             )
     if call.out is not None:
         raise InputError("--out is for one answer; with --follow, --state keeps them all.")
-    cluster = machine(options.fleet.cluster, catalogue=catalogue_inputs.read(options.fleet.cluster))
+    cluster = machine(options.fleet.cluster, catalogue=catalogue_inputs.read())
     check_question(options)
     models, days = models_of(options.fleet.model), options.demand.days
     every_day = replace(options, demand=replace(options.demand, days=math.inf))

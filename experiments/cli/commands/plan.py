@@ -137,7 +137,7 @@ def plan(
             *(catalogue_inputs.read_side_by_side, call.answer),
         )
         return
-    catalogue = catalogue_inputs.watched(inputs.cluster)
+    catalogue = catalogue_inputs.watched()
     result = _search(inputs, stated, how, catalogue, call)
     rankings = sure.rank(
         lambda moved: _first_s(result, inputs, moved, call.engine),

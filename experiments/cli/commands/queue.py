@@ -60,7 +60,7 @@ def queue(
     from workloads.sharing.queueing import queue_jobs
 
     worked_off = queue_jobs(
-        machine(inputs.cluster, catalogue=catalogue_inputs.watched(inputs.cluster)),
+        machine(inputs.cluster, catalogue=catalogue_inputs.watched()),
         inputs.jobs,
         discipline=inputs.discipline,
         place=inputs.place,

@@ -111,7 +111,7 @@ def run_job(
     from experiments.reports.training import stated as plan_document
     from workloads.job import run_job as run
 
-    catalogue = catalogue_inputs.read(inputs.cluster)
+    catalogue = catalogue_inputs.watched()
     cluster = inputs.read_cluster(catalogue)
     _job_plan(how, cluster, cluster.chips, call.seed)  # a mistake in it before a plan is searched
     step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")

@@ -272,7 +272,7 @@ def serve(
             *(lambda every: catalogue_inputs.read_side_by_side([*every, *beside]), call.answer),
         )
         return
-    catalogue = catalogue_inputs.watched(inputs.cluster, *beside)
+    catalogue = catalogue_inputs.watched()
     deployed = simulate(inputs.cluster, catalogue)
     rankings = sure.rank(
         lambda moved: _ranked(simulate(inputs.cluster, moved)),

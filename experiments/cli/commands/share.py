@@ -50,7 +50,7 @@ def share(inputs: SharingInputs, catalogue_inputs: CatalogueInputs, call: Invoca
     from workloads.sharing.sharing import share as run
 
     shared = run(
-        machine(inputs.cluster, catalogue=catalogue_inputs.watched(inputs.cluster)),
+        machine(inputs.cluster, catalogue=catalogue_inputs.watched()),
         inputs.jobs,
         placement=inputs.placement or "",
         study=inputs.study,

@@ -80,8 +80,7 @@ def topology(
     from topologies.views.measures import measure
 
     assumed = _assumed(machine)
-    cluster = replace(machine, **assumed).read(catalogue_inputs.watched(machine.cluster))
-    catalogue_inputs.check_used(cluster)
+    cluster = replace(machine, **assumed).read(catalogue_inputs.watched())
     sizes = measure(cluster)
     if graph.graph:
         edges = sizes.links + sizes.scale_out_links

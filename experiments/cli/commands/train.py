@@ -208,7 +208,7 @@ def train(
             *(catalogue_inputs.read_side_by_side, call.answer),
         )
         return
-    catalogue = catalogue_inputs.watched(inputs.cluster, *how.later)
+    catalogue = catalogue_inputs.watched()
     measured = beside.measured()
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own

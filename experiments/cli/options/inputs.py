@@ -42,18 +42,15 @@ class CatalogueInputs:
         None, "Catalogue rows that replace the shipped ones", metavar="FILE.csv"
     )
 
-    def read(self, *clusters: str) -> Catalogue:
-        """Read the catalogue with these changes, for some clusters or all machines."""
+    def read(self) -> Catalogue:
+        """Read the catalogue with these changes."""
         from topologies.catalogue.catalogue import choose
 
-        catalogue = choose(self.variant, self.catalogue)
-        if clusters and (self.variant or self.catalogue):
-            self._check_parts(clusters, catalogue)
-        return catalogue
+        return choose(self.variant, self.catalogue)
 
-    def watched(self, *clusters: str) -> Catalogue:
+    def watched(self) -> Catalogue:
         """Read the catalogue, and say after the answer which changes nothing read."""
-        catalogue, context = self.read(*clusters), click.get_current_context(silent=True)
+        catalogue, context = self.read(), click.get_current_context(silent=True)
         if context is None or not (self.variant or self.catalogue):
             return catalogue
         from workloads.confidence.sensitivity import noting
@@ -94,43 +91,11 @@ class CatalogueInputs:
         from topologies.clusters.names import cluster
         from workloads.economics import one_kind_of_price
 
-        catalogue = self.watched(*names)
+        catalogue = self.watched()
         machines = [machine_of(cluster(name, catalogue=catalogue)) for name in names]
         if self.catalogue or any(".price=" in text for text in self.variant):
             return catalogue, ""
         return one_kind_of_price(catalogue, dict.fromkeys(machines))
-
-    def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
-        """Refuse a variant of a part of other machines."""
-        from topologies.clusters.machines import UNIT_OF, machines, parts_of
-
-        stems = [name.partition(":")[0] for name in clusters]
-        here = {UNIT_OF.get(stem, stem) for stem in stems}
-        every = machines(catalogue)
-        if not here <= set(every):
-            return  # a cluster file may name any part; an unknown name is refused elsewhere
-        parts = {machine: parts_of(machine, catalogue) for machine in every}
-
-        for text in self.variant:
-            part = text.partition("=")[0].strip().rpartition(".")[0]
-            owners = [machine for machine in every if part in parts[machine]]
-            if owners and here.isdisjoint(owners):
-                named = ", ".join(owners[:3]) + (" and others" if len(owners) > 3 else "")
-                raise InputError(
-                    f"--variant {text} changes nothing on {', '.join(clusters)}: {part} belongs "
-                    f"to {named}. Leave it out."
-                )
-
-    def check_used(self, cluster: Cluster) -> None:
-        """Check that a cluster has numbers of the catalogue, which a plain shape has not."""
-        if not cluster.plain or cluster.scale_out is not None:
-            return
-        for name, value in {"--variant": self.variant, "--catalogue": self.catalogue}.items():
-            if value:
-                raise InputError(
-                    f"{name} changes the catalogue, and all numbers of {cluster.name} stand in its "
-                    "own description. Leave it out."
-                )
 
 
 @dataclass(frozen=True)

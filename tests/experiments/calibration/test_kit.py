@@ -16,13 +16,13 @@ import pytest
 from experiments.calibration.fit import Constant, Group, fit_all, overlay_text, with_values
 from experiments.calibration.kit import read_manifest, write_kit
 from experiments.calibration.measurements import read_measurements
-from experiments.cli.main import run
 from experiments.validation.predictions.collectives import time_s
 from experiments.validation.predictions.kernels import predict
 from experiments.validation.predictions.training import Steps
 from experiments.validation.reading.rows import machines_for
 from experiments.validation.reading.rows import read_text as read_rows
 from tests.fuzz.foreign_seeds import KERNELS as KERNEL_ROWS
+from tests.support.commands import document_of, ended, printed_by, refusal_of
 from topologies.catalogue.catalogue import Catalogue, choose, shipped_catalogue
 from topologies.errors import InputError
 
@@ -43,7 +43,7 @@ TRUE = {
     Constant("kernels.trainium", "elementwise_efficiency"): 0.664,
     Constant("kernels.trainium", "launch"): 5.25e-6,
 }
-SIZES = [2**power for power in range(14, 30, 3)]
+SIZES = [2**power for power in (14, 21, 28)]
 INSIDE = {
     Constant("trn2", "copy_all_reduce_4"): 1.3,
     Constant("trn2", "chip_collective_launch"): 1.5,
@@ -72,8 +72,8 @@ def fitted(group: Group) -> dict[str, float]:
     return {entry.quantity: entry.value for entry in group.fit.entries}
 
 
-@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3", "a100-80gb", "h100", "h200", "b200"])
-def test_scripts_of_a_kit_are_whole(tmp_path: Path, chip: str) -> None:
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "h100", "b200"])
+def test_scripts_of_a_kit_are_whole(tmp_path, chip):
     folder = tmp_path / "kit"
     manifest = write_kit(folder, chip)
     assert replace(manifest, files=()) == read_manifest(folder)
@@ -82,12 +82,11 @@ def test_scripts_of_a_kit_are_whole(tmp_path: Path, chip: str) -> None:
         assert not any(f"@{word}@" in text for word in ("CHIP", "RANKS", "CLUSTER", "TOOL")), name
         if name.endswith(".py"):
             ast.parse(text)
-    assert set(json.loads(texts["manifest.json"])["files"]) == set(texts) - {"manifest.json"}
     assert set(manifest.files) == set(texts)
     assert ("nccom-test" in texts["collectives.sh"]) == chip.startswith("trn")
 
 
-def test_a_kit_needs_an_empty_folder_and_a_known_chip(tmp_path: Path) -> None:
+def test_a_kit_needs_an_empty_folder_and_a_known_chip(tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(InputError, match="not an empty folder"):
         write_kit(tmp_path, "trn2")
@@ -103,27 +102,28 @@ def test_a_kit_needs_an_empty_folder_and_a_known_chip(tmp_path: Path) -> None:
         (b"\xff", "not UTF-8 text"),
     ],
 )
-def test_a_damaged_manifest_is_named_with_its_mistake(
-    tmp_path: Path, content: bytes, why: str
-) -> None:
+def test_a_damaged_manifest_is_named_with_its_mistake(tmp_path, content, why):
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(InputError, match=why):
         read_manifest(tmp_path)
 
 
-def test_known_constants_of_kernels_come_back(tmp_path: Path) -> None:
+def test_known_constants_of_kernels_come_back_and_are_read_as_measured(tmp_path):
     write_kit(tmp_path / "kit", "trn2")
     catalogue = shipped_catalogue()
     write_rows(tmp_path / "kit" / "results.csv", measured(with_values(catalogue, TRUE)))
     (group,) = fit_all(read_measurements([tmp_path / "kit"]), catalogue, None)
-    fits = fitted(group)
     for constant, value in TRUE.items():
-        assert fits[constant.quantity] == pytest.approx(value, rel=0.02)
+        assert fitted(group)[constant.quantity] == pytest.approx(value, rel=0.02)
     assert np.abs(group.fit.after).max() < 0.001 < np.abs(group.fit.before).max()
     assert "no row depends on it" in group.fit.kept.values()
+    overlay = tmp_path / "mine.csv"
+    overlay.write_text(overlay_text(group.fit.entries))
+    entry = choose((), overlay).entry("kernels.trainium", "launch")
+    assert (entry.grade, entry.value) == ("measured", pytest.approx(5.25e-6, rel=0.02))
 
 
-def test_known_constants_of_collectives_come_back(tmp_path: Path) -> None:
+def test_known_constants_of_collectives_come_back(tmp_path):
     kit, catalogue = tmp_path / "kit", shipped_catalogue()
     write_kit(kit, "trn2")
     true = {one: catalogue.value(one.part, one.quantity) * by for one, by in INSIDE.items()}
@@ -141,7 +141,7 @@ def test_known_constants_of_collectives_come_back(tmp_path: Path) -> None:
         assert fits[constant.quantity] == pytest.approx(value, rel=0.02)
 
 
-def test_noise_of_a_fifth_and_two_rows_are_fitted_within_physical_bounds(tmp_path: Path) -> None:
+def test_noise_of_a_fifth_and_two_rows_are_fitted_within_physical_bounds(tmp_path):
     catalogue, path = shipped_catalogue(), tmp_path / "rows.csv"
     noisy = measured(with_values(catalogue, TRUE), noise=0.2)
     for rows in (noisy, noisy[3:5]):
@@ -156,17 +156,7 @@ def test_noise_of_a_fifth_and_two_rows_are_fitted_within_physical_bounds(tmp_pat
     assert group.fit.kept
 
 
-def test_the_overlay_is_read_back_as_measured(tmp_path: Path) -> None:
-    catalogue, path = shipped_catalogue(), tmp_path / "rows.csv"
-    write_rows(path, measured(with_values(catalogue, TRUE)))
-    (group,) = fit_all(read_measurements([path]), catalogue, None)
-    overlay = tmp_path / "mine.csv"
-    overlay.write_text(overlay_text(group.fit.entries))
-    entry = choose((), overlay).entry("kernels.trainium", "launch")
-    assert (entry.grade, entry.value) == ("measured", pytest.approx(5.25e-6, rel=0.02))
-
-
-def test_profiles_and_reports_in_json_are_measurements(tmp_path: Path) -> None:
+def test_profiles_and_reports_in_json_are_measurements(tmp_path):
     profile = tmp_path / "gemm_m4096_n4096_k4096_bf16.json"
     profile.write_text(json.dumps({"summary": [{"total_time": 0.00145}]}))
     report = tmp_path / "report.json"
@@ -186,23 +176,17 @@ def test_profiles_and_reports_in_json_are_measurements(tmp_path: Path) -> None:
         read_measurements([tmp_path / "unnamed.json"])
 
 
-def test_the_commands_write_a_kit_and_calibrate_from_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_write_a_kit_and_calibrate_from_it(tmp_path):
     kit = tmp_path / "kit"
-    assert run(["measure-kit", str(kit), "--chip", "trn2"]) == 0
-    assert run(["calibrate", str(kit)]) == 2
-    assert "no measurement in it" in capsys.readouterr().err
+    printed_by(f"measure-kit {kit} --chip trn2")
+    assert "no measurement in it" in refusal_of(f"calibrate {kit}")
     write_rows(kit / "results.csv", measured(with_values(shipped_catalogue(), TRUE)))
-    assert run(["calibrate", str(kit), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    (group,) = document["groups"]
+    (group,) = document_of(f"calibrate {kit}")["groups"]
     assert group["name"] == "kernels"
     assert group["median_abs_error"] < 0.001 < group["median_abs_error_before"]
-    assert run(["calibrate", str(kit)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("part,quantity")
-    assert "no row depends on it" in captured.err
+    status, output, errors = ended(f"calibrate {kit}")
+    assert (status, output.startswith("part,quantity")) == (0, True)
+    assert "no row depends on it" in errors
 
 
 STEP = {
@@ -234,7 +218,7 @@ def read_row(cells: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 @pytest.mark.slow
-def test_known_constants_of_training_steps_come_back(tmp_path: Path) -> None:
+def test_known_constants_of_training_steps_come_back(tmp_path):
     catalogue, path = shipped_catalogue(), tmp_path / "steps.csv"
     write_rows(path, timed_steps(with_values(catalogue, OF_STEPS)))
     (group,) = fit_all(read_measurements([path]), catalogue, None)
@@ -245,7 +229,7 @@ def test_known_constants_of_training_steps_come_back(tmp_path: Path) -> None:
     assert len(group.apart) == 0
 
 
-def test_steps_that_are_held_out_only_test_the_fit_of_kernels(tmp_path: Path) -> None:
+def test_steps_that_are_held_out_only_test_the_fit_of_kernels(tmp_path):
     kit, catalogue = tmp_path / "kit", shipped_catalogue()
     write_kit(kit, "trn2")
     true = {Constant("kernels.trainium", "gemm_sustained"): 0.7}
@@ -258,9 +242,7 @@ def test_steps_that_are_held_out_only_test_the_fit_of_kernels(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_kernels_that_meet_held_out_steps_worse_are_doubted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kernels_that_meet_held_out_steps_worse_are_doubted(tmp_path):
     """Products of short bursts are faster than in the steps, which are as shipped."""
     kit, catalogue = tmp_path / "kit", shipped_catalogue()
     write_kit(kit, "trn2")
@@ -268,24 +250,8 @@ def test_kernels_that_meet_held_out_steps_worse_are_doubted(
     for factors, doubted in ((fast, True), ({}, False)):
         write_rows(kit / "results.csv", measured(with_values(catalogue, factors)))
         write_rows(kit / "training_rows.csv", timed_steps(catalogue, held_out=1))
-        assert run(["calibrate", str(kit)]) == 0
-        assert ("met better by the shipped rows" in capsys.readouterr().err) == doubted
-
-
-def test_a_gpu_is_not_fitted_to_what_its_host_or_neuron_s_runtime_takes(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    shared = {
-        "kernel": "launch",
-        "chip": "h200",
-        "runtime": "eager",
-        "rows": 4,
-        "size_bytes": 2**18,
-    }
-    rows = [{**shared, "work": work, "kernel_s": 3e-5} for work in ("graph", "one-by-one")]
-    write_rows(path, rows)
-    (group,) = fit_all(read_measurements([path]), shipped_catalogue(), None)
-    assert len(group.fit.after) == 1
-    assert not any("runtime.neuron" in name for name in group.fit.kept)
+        status, _, errors = ended(f"calibrate {kit}")
+        assert (status, "met better by the shipped rows" in errors) == (0, doubted)
 
 
 @pytest.mark.parametrize(
@@ -300,31 +266,17 @@ def test_a_gpu_is_not_fitted_to_what_its_host_or_neuron_s_runtime_takes(tmp_path
         ({"total_time": 1e300}, "a time of 1e.300 s"),
     ],
 )
-def test_measurements_that_no_clock_shows_are_refused(
-    result: dict[str, float], message: str, tmp_path: Path
-) -> None:
+def test_measurements_that_no_clock_shows_are_refused(result, message, tmp_path):
     path = tmp_path / "gemm_m64_n64_k64.json"
     path.write_text(json.dumps({"results": [result]}))
     with pytest.raises(InputError, match=message):
         read_measurements([path])
 
 
-def test_a_measured_number_has_a_range() -> None:
-    rows = read_rows("kernel,chip,m,n,k,kernel_s\ngemm,trn2,64,64,64,1e-320\n", "rows.csv")
-    assert rows.rows[0].mistakes == (
-        "kernel_s '1e-320' is not within 1e-12 to 1e+25. State it in SI units.",
-    )
-
-
 @pytest.mark.parametrize("ranks", ["true", "1", "0"])
-def test_a_report_of_fewer_than_two_ranks_is_refused(
-    tmp_path: Path, ranks: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_of_fewer_than_two_ranks_is_refused(tmp_path, ranks):
     report, kernels = tmp_path / "report.json", tmp_path / "kernels.csv"
     results = '[{"size": 1024, "time_us": 12.0}]'
     report.write_text(f'{{"op": "allr", "nworkers": {ranks}, "results": {results}}}')
     kernels.write_bytes(KERNEL_ROWS)
-    assert run(["calibrate", str(kernels), str(report), "--cluster=trn2.48xlarge"]) == 2
-    printed = capsys.readouterr().err
-    assert printed.count("\n") == 1
-    assert "rank" in printed
+    assert "rank" in refusal_of(f"calibrate {kernels} {report} --cluster=trn2.48xlarge")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -16,24 +17,17 @@ from cluster_sim import __version__
 from experiments.cli import main as main_function
 from experiments.cli.commands.listing import KINDS
 from experiments.cli.main import EXAMPLES, app, run
-from experiments.cli.registry import COMMANDS, Command
-
-NAMES = [command.name for command in COMMANDS]
-SINGLE = [name for name in NAMES if name != "experiment"]
+from experiments.cli.registry import COMMANDS
+from tests.support.commands import printed_by, refusal_of
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_the_summary_of_a_command_is_the_first_line_of_its_docstring(command: Command) -> None:
-    if command.name != "experiment":
-        assert (command.load().__doc__ or "").partition("\n")[0] == command.summary
-
-
-def test_the_help_page_lists_every_command_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["-h"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_help_page_lists_every_command_by_the_first_line_of_its_docstring():
+    lines = printed_by("-h").splitlines()
+    assert max(len(line) for line in lines) <= 80
     for command in COMMANDS:
         assert any(line.split(maxsplit=1) == [command.name, command.summary] for line in lines)
-    assert max(len(line) for line in lines) <= 80
+        if command.name != "experiment":
+            assert (command.load().__doc__ or "").partition("\n")[0] == command.summary
 
 
 HELP_PAGE = {
@@ -55,11 +49,8 @@ def loaded(line: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_help_page_loads_no_module_of_a_command() -> None:
+def test_a_command_loads_no_module_of_another_and_the_help_page_of_none():
     assert loaded("--help") == HELP_PAGE
-
-
-def test_a_command_loads_no_module_of_another() -> None:
     modules = loaded(f"{SMALL['collective']} --quiet")
     commands = {name for name in modules if name.startswith("experiments.cli.commands.")}
     assert not {name for name in modules if name.startswith("workloads.training")}
@@ -67,11 +58,11 @@ def test_a_command_loads_no_module_of_another() -> None:
     assert not modules & {"experiments.cli.commands.train", "experiments.cli.commands.sweep"}
 
 
-STEP = "train --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --global-batch 64"
+STEP = "train --model gpt2 --cluster trn2.48xlarge --tp 4 --global-batch 64"
 SMALL = {
     "collective": "collective all-reduce ring:4 --bandwidth 1GB/s --latency 1us --size 1KiB",
-    "train": STEP.replace("--tp 8", "--tp 1"),  # arithmetic: no other plan is searched for
-    "serve": "serve --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --requests poisson:0.5",
+    "train": STEP.replace("--tp 4", "--tp 1"),  # arithmetic: no other plan is searched for
+    "serve": "serve --model gpt2 --cluster trn2.48xlarge --tp 4 --requests poisson:9 --count 9",
 }
 """Small commands that answer in JSON with numpy and no other large library."""
 
@@ -101,13 +92,13 @@ for line in lines:
 
 
 @pytest.mark.usefixtures("kept_files")
-def test_small_commands_need_numpy_and_no_other_large_library() -> None:
+def test_small_commands_need_numpy_and_no_other_large_library():
     large = "pandas pyarrow networkx pydantic rich scipy matplotlib simpy workloads.search"
     lines = [f"{command} --json --quiet" for command in SMALL.values()]
     assert without(large, lines).count('_s": ') > len(lines)
 
 
-PRINTED = (STEP, "run-job --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --days 9")
+PRINTED = (STEP, "run-job --model gpt2 --cluster trn2.48xlarge --tp 4 --days 9 --runs 1")
 WRITTEN = (
     f"{STEP} --out {{}}/run",
     "experiment step_time_breakdown --models llama-3.1-8b --cluster trn2.48xlarge --tp 8 "
@@ -123,20 +114,18 @@ WRITTEN = (
         pytest.param("networkx pydantic rich scipy", WRITTEN, marks=pytest.mark.slow),
     ],
 )
-def test_tables_of_a_few_rows_are_made_without_large_libraries(
-    libraries: str, commands: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_tables_of_a_few_rows_are_made_without_large_libraries(libraries, commands, tmp_path):
     """Small commands print tables, or write them with pictures and traces by pandas."""
     lines = [f"{command} --quiet".format(tmp_path) for command in commands]
     assert without(libraries, lines).count("\n") > 5 * len(lines)
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"cluster-sim {__version__}\n"
 
 
-def test_shells_are_told_commands_and_choices() -> None:
+def test_shells_are_told_commands_and_choices():
     def completed(words: str, number: int) -> list[str]:
         environment = {
             **os.environ,
@@ -153,57 +142,28 @@ def test_shells_are_told_commands_and_choices() -> None:
     assert completed("cluster-sim train --schedule g", 3) == ["plain,gpipe"]
 
 
-def test_the_script_for_completion_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--show-completion", "bash"]) == 0
-    assert "_CLUSTER_SIM_COMPLETE=bash_complete" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", NAMES)
-def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help"]) == 0
-    assert f"Usage: cluster-sim {command} " in capsys.readouterr().out
-
-
-def test_a_fault_of_the_system_is_words_not_a_number(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*arguments: object, **named: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("topologies.clusters.names.cluster", full)
-    assert run(["topology", "trn2.48xlarge"]) == 2
-    assert capsys.readouterr().err == (
-        "cluster-sim: No space left on device. Free some space, or choose another place.\n"
-    )
-
-
-@pytest.mark.parametrize("command", SINGLE)
-def test_every_command_takes_the_common_options(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([command, "--help"]) == 0
-    page = capsys.readouterr().out
-    assert all(f"  --{name}" in page for name in ("json", "seed", "engine", "quiet")), page
-
-
-def test_common_options_are_taken_where_they_change_nothing() -> None:
-    assert run(["topology", "ring:8", "--json", "--seed", "7", "--engine", "reference"]) == 0
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_every_command_helps(command):
+    page = printed_by(f"{command} --help")
+    assert f"Usage: cluster-sim {command} " in page
+    if command != "experiment":
+        assert all(f"  --{name}" in page for name in ("json", "seed", "engine", "quiet"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_of_the_help_page_name_commands_and_options_that_exist(example: str) -> None:
+def test_examples_of_the_help_page_name_commands_and_options_that_exist(example):
     _, name, *words = example.split()
-    command = app.get_command(None, name)
-    assert command.make_context(name, words).params
+    assert app.get_command(None, name).make_context(name, words).params
 
 
-def test_options_stand_under_the_heading_of_their_group(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["train", "--help"]) == 0
-    page = capsys.readouterr().out
-    plan, run_of_level = page.index("Plan of a training step:"), page.index("Level of detail at")
-    assert page.index("A model and the cluster that runs it:") < page.index("--model") < plan
-    assert plan < page.index("--tp") < run_of_level < page.index("--level")
-    assert page.index("Every command:") < page.index("--json") < page.index("--help")
+def test_options_stand_under_the_heading_of_their_group():
+    page = printed_by("train --help")
+    order = [
+        "A model and the cluster that runs it:", "--model", "Plan of a training step:", "--tp",
+        "Level of detail at", "--level", "Every command:", "--json", "--help",
+    ]  # fmt: skip
+    places = [page.index(words) for words in order]
+    assert places == sorted(places)
 
 
 SLOW = "pandas scipy numba matplotlib networkx pyarrow simpy pydantic rich"
@@ -211,12 +171,12 @@ LISTS = ("models", "clusters", "schedules", "variants", "prices", "experiments")
 HELPS = ("train", "plan", "serve", "fleet", "lend", "run-job", "validate", "sweep", "topology")
 
 
-def test_looking_up_loads_no_numbers() -> None:
+def test_looking_up_loads_no_numbers():
     lists, helps = (f"list {kind}" for kind in LISTS), (f"{name} --help" for name in HELPS)
     assert without(f"numpy {SLOW}", ["--help", "--version", *lists, *helps])
 
 
-def test_no_list_loads_a_library_larger_than_numpy() -> None:
+def test_no_list_loads_a_library_larger_than_numpy():
     assert without(SLOW, [f"list {kind} --json --quiet" for kind in KINDS]).count('"rows"') == 11
 
 
@@ -238,17 +198,13 @@ def shell(words: str) -> subprocess.CompletedProcess[str]:
         ("PY -m cluster_sim --version >/dev/full", 2, "standard output: No space left"),
         (f"PY {COMMAND} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
         (f"PY {COMMAND} 2>&- >/dev/null", 0, ""),
-        (
-            "PYTHONIOENCODING=ascii PY -m cluster_sim train --model gpt2 --cluster dgx-h100",
-            0,
-            "",
-        ),
+        ("PYTHONIOENCODING=ascii PY -m cluster_sim train --model gpt2 --cluster dgx-h100", 0, ""),
         ("PY -m cluster_sim nope 2>&-", 2, ""),
         ("PY -m cluster_sim nope <&- >&- 2>&-", 2, ""),
         ("PY -m cluster_sim nope 2>/dev/full", 2, ""),
     ],
 )
-def test_streams_that_are_closed_full_or_left(words: str, status: int, message: str) -> None:
+def test_streams_that_are_closed_full_or_left(words, status, message):
     if "/dev/full" in words and not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
     done = shell(words)
@@ -257,23 +213,25 @@ def test_streams_that_are_closed_full_or_left(words: str, status: int, message: 
     assert done.stderr.count("\n") == bool(message)
 
 
-def test_running_out_of_memory_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*arguments: object, **named: object) -> None:
-        raise MemoryError
+MEMORY = r"cluster-sim: ran out of memory; this process may use .*\n"
+DISK = r"cluster-sim: No space left on device\. Free some space, or choose another place\.\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"), [(MemoryError(), MEMORY), (OSError(28, "No space left on device"), DISK)]
+)
+def test_a_fault_of_the_system_is_words_not_a_number(fault, message, monkeypatch):
+    def full(*_, **__):
+        raise fault
 
     monkeypatch.setattr("topologies.clusters.names.cluster", full)
-    assert run(["topology", "trn2.48xlarge"]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("cluster-sim: ran out of memory; this process may use ")
-    assert message.count("\n") == 1
+    assert re.fullmatch(message, refusal_of("topology trn2.48xlarge"))
 
 
 @pytest.mark.parametrize("wants_traceback", [False, True])
 def test_a_fault_of_the_program_is_a_line_and_a_traceback_for_who_asks(
-    wants_traceback: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    wants_traceback, monkeypatch, capsys
+):
     def broken(*arguments: object, **named: object) -> None:
         raise KeyError("x")
 

@@ -27,7 +27,7 @@ def model(tmp_path: Path) -> cs.Model:
     return cs.model(config_file(tmp_path / "small.json", TOY_CONFIG))
 
 
-def test_a_step_is_drawn_with_its_interval_and_mfu(model: cs.Model) -> None:
+def test_a_step_is_drawn_with_its_interval_and_mfu(model):
     step = cs.train(model, "trn2.48xlarge", cs.Plan(tp=4, pp=2, dp=2, global_batch=16, seq=512))
     axes = one_step("a step", step.breakdown_s, step.mfu, step.interval).axes[0]
     assert axes.get_xlabel().startswith("time of one iteration [s]")
@@ -37,7 +37,7 @@ def test_a_step_is_drawn_with_its_interval_and_mfu(model: cs.Model) -> None:
     assert mark.get_xdata() == pytest.approx([step.mfu * step.time_s])
 
 
-def test_bars_of_plans_are_as_long_as_their_steps(model: cs.Model) -> None:
+def test_bars_of_plans_are_as_long_as_their_steps(model):
     machine = cs.cluster("trn2.48xlarge")
     searched = search(model, machine, 16, stated={"seq": 512}, finalists=6, each=("tp", "pp"))
     rows = brief(searched, 6)
@@ -54,12 +54,12 @@ def test_bars_of_plans_are_as_long_as_their_steps(model: cs.Model) -> None:
     assert np.asarray(marks.get_xdata()).tolist() == rows["estimate_s"].tolist()
 
 
-def test_roles_and_power_of_a_fleet_are_drawn() -> None:
+def test_roles_and_power_of_a_fleet_are_drawn():
     result = cs.run_fleet(
-        cluster="trn2-ultraserver:20", unit_rate=5.0, policy="threshold", days=0.25
+        cluster="trn2-ultraserver:20", unit_rate=5.0, policy="threshold", days=0.05
     )
     frame = result.frame()
-    assert len(frame) == 360
+    assert len(frame) == 72
     units = frame[[name for name in frame if str(name).endswith("_units")]]
     assert units.drop(columns="load_units").sum(axis=1).to_numpy() == pytest.approx(20.0)
     top, bottom = roles_figure(frame, chips_per_unit={"": 64}, title="Fleet").axes
@@ -79,7 +79,7 @@ def served(ttft_s: list[float]) -> Served:
     return Served(requests, first, first + 1.0, none, none, 1.0, 1.0, 0, 1.0, 1)
 
 
-def test_each_request_is_a_step_and_limits_stand_beside() -> None:
+def test_each_request_is_a_step_and_limits_stand_beside():
     figure = latencies(served([1.0, 3.0, 2.0, np.nan]), parse_slo("ttft=6s"), "toy")
     left, right = figure.axes
     limit, steps = left.get_lines()[:2]
@@ -88,8 +88,3 @@ def test_each_request_is_a_step_and_limits_stand_beside() -> None:
     assert np.asarray(steps.get_ydata()).tolist() == pytest.approx([100 / 3, 200 / 3, 100])
     assert np.asarray(right.get_lines()[0].get_xdata()).tolist() == pytest.approx([0.1] * 3)
     assert "p50 2 s" in [text.get_text() for text in left.texts]
-
-
-def test_nothing_finished_is_drawn_as_nothing() -> None:
-    figure = latencies(served([np.nan]), parse_slo("tpot=1s"))
-    assert [len(axes.get_lines()) for axes in figure.axes] == [0, 1]

@@ -45,7 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-def test_the_page_says_nothing_on_the_console(page: Path, tmp_path: Path) -> None:
+def test_the_page_says_nothing_on_the_console(page, tmp_path):
     document, console = opened(page, tmp_path)
     assert console == []
     assert 'class="scripted"' in document
@@ -53,7 +53,7 @@ def test_the_page_says_nothing_on_the_console(page: Path, tmp_path: Path) -> Non
     assert document.count('<button type="button" title="sort">') >= 2
 
 
-def test_a_script_of_a_stranger_is_not_run(page: Path, tmp_path: Path) -> None:
+def test_a_script_of_a_stranger_is_not_run(page, tmp_path):
     forged = tmp_path / "forged.html"
     script = "<script>document.title = 'owned'</script>"
     forged.write_text(page.read_text().replace("</main>", f"</main>{script}"))
@@ -103,7 +103,7 @@ document.title = JSON.stringify(told);
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_values_sorting_filter_and_zoom_work(page: Path, tmp_path: Path, width: int) -> None:
+def test_values_sorting_filter_and_zoom_work(page, tmp_path, width):
     text = re.sub("<meta http-equiv[^>]*>", "", page.read_text())
     tried = tmp_path / "tried.html"
     tried.write_text(text.replace("</body>", f"{ACTIONS}</body>"))
@@ -134,7 +134,7 @@ document.title = JSON.stringify([cells.length, cut.length, wide]);
 """
 
 
-def test_no_column_is_cut_on_paper(page: Path, tmp_path: Path) -> None:
+def test_no_column_is_cut_on_paper(page, tmp_path):
     text = re.sub("<meta http-equiv[^>]*>", "", page.read_text())
     assert "@media print" in text
     paper = tmp_path / "paper.html"
@@ -144,11 +144,3 @@ def test_no_column_is_cut_on_paper(page: Path, tmp_path: Path) -> None:
     cells, cut, wide = json.loads(re.findall("<title>(.*?)</title>", document)[0])
     assert cells >= 24
     assert (cut, wide) == (0, False)
-
-
-def test_the_page_prints_to_pages_of_paper(page: Path, tmp_path: Path) -> None:
-    printed = tmp_path / "report.pdf"
-    opened(page, tmp_path / "profile", f"--print-to-pdf={printed}", "--no-pdf-header-footer")
-    content = printed.read_bytes()
-    assert content.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type\s*/Page\b", content)) >= 1

@@ -11,6 +11,7 @@ import pytest
 from experiments.cli.main import run
 from experiments.reports.certainty import NONE, ratio_sentences, ratios
 from experiments.reports.differences import change_sentence, compare, question_rows, result_rows
+from tests.support.commands import printed_by
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
 from workloads.confidence.split_conformal import ratio_ends
@@ -34,14 +35,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: base / name for name in commands}
 
 
-def test_a_run_differs_in_nothing_from_its_repetition(folders: dict[str, Path]) -> None:
+def test_a_run_differs_in_nothing_from_its_repetition(folders):
     answer = compare(folders["narrow"], folders["again"])
     assert (answer["question"], answer["results"]) == ([], [])
     assert change_sentence(answer) == ""
     assert all(entry["ratio"] == 1 and not entry["differs"] for entry in answer["ratios"])
 
 
-def test_options_and_results_that_differ_stand_side_by_side(folders: dict[str, Path]) -> None:
+def test_options_and_results_that_differ_stand_side_by_side(folders):
     answer = compare(folders["narrow"], folders["wide"])
     assert question_rows(answer) == [["--tp", "2", "4"], ["--recompute", "default", "full"]]
     documents = [
@@ -59,7 +60,7 @@ def test_options_and_results_that_differ_stand_side_by_side(folders: dict[str, P
 
 
 @pytest.mark.slow
-def test_a_part_of_a_machine_and_several_machines_are_compared(tmp_path: Path) -> None:
+def test_a_part_of_a_machine_and_several_machines_are_compared(tmp_path):
     config = config_file(tmp_path / "config.json", TOY_CONFIG)
     step = ["train", "--model", config, "--global-batch", "16", "--seq", "512", "--quiet"]
     where = {"part": ["trn2.48xlarge", "--chips", "4"], "both": ["trn2.48xlarge,trn1.32xlarge"]}
@@ -77,21 +78,19 @@ def test_a_part_of_a_machine_and_several_machines_are_compared(tmp_path: Path) -
     assert unlike["results"] == []
 
 
-def test_the_command_prints_both_tables(
-    folders: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    words = ["compare", str(folders["narrow"]), str(folders["wide"])]
-    assert run([*words, "--out", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out
-    assert "asked differently" in printed
-    assert "\niteration " in printed
-    assert "The step is" in printed
-    assert {"question.csv", "metrics.csv"} <= {file.name for file in (tmp_path / "out").iterdir()}
-    assert run(["compare", str(folders["narrow"]), str(folders["again"])]) == 0
-    assert capsys.readouterr().out.startswith("Nothing came out differently.\n")
+def test_the_command_prints_both_tables(folders, tmp_path):
+    out = tmp_path / "out"
+    printed = printed_by(f"compare {folders['narrow']} {folders['wide']} --out {out}")
+    for words in ("asked differently", "\niteration ", "The step is"):
+        assert words in printed
+    assert {"question.csv", "metrics.csv"} <= {file.name for file in out.iterdir()}
+    rows = pd.read_csv(out / "metrics.csv").set_index("name")
+    assert rows.loc["iteration", "first"].endswith(" ms")
+    same = printed_by(f"compare {folders['narrow']} {folders['again']}")
+    assert same.startswith("Nothing came out differently.\n")
 
 
-def test_runs_of_unlike_commands_and_changed_results_are_refused(folders: dict[str, Path]) -> None:
+def test_runs_of_unlike_commands_and_changed_results_are_refused(folders):
     with pytest.raises(InputError, match="Compare runs of one command"):
         compare(folders["narrow"], folders["served"])
     served = folders["served"]
@@ -100,26 +99,19 @@ def test_runs_of_unlike_commands_and_changed_results_are_refused(folders: dict[s
         compare(served, served)
 
 
-def test_the_page_has_numbers_as_they_are_printed(folders: dict[str, Path], tmp_path: Path) -> None:
-    words = ["compare", str(folders["narrow"]), str(folders["wide"]), "--out"]
-    assert run([*words, str(tmp_path / "out")]) == 0
-    rows = pd.read_csv(tmp_path / "out" / "metrics.csv").set_index("name")
-    assert rows.loc["iteration", "first"].endswith(" ms")
-
-
 def row(name: str, rate: float, low: float, high: float) -> dict[str, object]:
     ends = {"tokens_per_s": {"low": low, "high": high}}
     return {"cluster": name, "tokens_per_s": rate, "interval": ends}
 
 
-def test_independent_errors_add_as_squares_of_logarithms() -> None:
+def test_independent_errors_add_as_squares_of_logarithms():
     low, ratio, high = ratio_ends((2.0, 6.0, 18.0), (1.0, 2.0, 4.0))
     assert ratio == 3.0
     assert (low * high) ** 0.5 == pytest.approx(ratio)
     assert ratio_ends((1.0, 1.0, 1.0), (2.0, 2.0, 2.0)) == (0.5, 0.5, 0.5)
 
 
-def test_a_difference_within_the_error_is_not_called_one() -> None:
+def test_a_difference_within_the_error_is_not_called_one():
     near, far = row("near", 12.0, 8.0, 18.0), row("far", 90.0, 60.0, 135.0)
     entries = ratios("train", [row("first", 10.0, 6.0, 16.0), near, far])
     assert [(one["cluster"], one["differs"]) for one in entries] == [("near", False), ("far", True)]
@@ -128,7 +120,3 @@ def test_a_difference_within_the_error_is_not_called_one() -> None:
     assert one.startswith("near has 1.2 times the tokens a second (80 %: ")
     assert one.endswith(f"of first. {NONE}")
     assert other.endswith("of first. Beyond the error of two predictions: the tokens a second.")
-
-
-def test_numbers_that_a_machine_lacks_are_not_compared() -> None:
-    assert ratios("train", [row("first", 10.0, 6.0, 16.0), {"cluster": "other"}]) == []

@@ -1,10 +1,7 @@
 """Titles and first numbers of report pages."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -19,7 +16,7 @@ from experiments.reports.run_record import read_record
 from topologies.errors import InputError
 
 
-def test_numbers_stand_with_the_intervals_that_the_results_give() -> None:
+def test_numbers_stand_with_the_intervals_that_the_results_give():
     train = {
         "iteration_s": 2.0, "mfu": 0.4, "memory_bytes": {"total": 2**30},
         "interval": {"low": 1.6, "high": 2.5, "mfu": {"low": 0.32, "high": 0.5}},
@@ -44,7 +41,7 @@ def test_numbers_stand_with_the_intervals_that_the_results_give() -> None:
     assert answers("plan", plan, None) == answers("train", train, None)[:2]
 
 
-def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step() -> None:
+def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step():
     results = {
         "goodput": 0.988, "iteration_s": 10.95,
         "interval": {
@@ -65,7 +62,7 @@ def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step
         interval_band("topology", results)
 
 
-def test_a_table_of_algorithms_is_answered_by_the_fastest_at_the_largest_size() -> None:
+def test_a_table_of_algorithms_is_answered_by_the_fastest_at_the_largest_size():
     collective = pd.DataFrame({
         "collective": "all-reduce", "cluster": "ring:8", "algorithm": ["ring", "rdh", "ring"],
         "size_bytes": [1024, 2**20, 2**20], "time_s": [1e-6, 2e-6, 1e-6],
@@ -76,7 +73,7 @@ def test_a_table_of_algorithms_is_answered_by_the_fastest_at_the_largest_size() 
     assert answers("collective", {}, with_ends)[0] == ("time", "1 us", "80 %: 800 ns – 1.25 us")
 
 
-def test_a_run_names_the_command_that_repeats_it(tmp_path: Path) -> None:
+def test_a_run_names_the_command_that_repeats_it(tmp_path):
     words = ["collective", "all-reduce", "ring:8", "--size", "1KiB", "--bandwidth", "1GB/s",
              "--latency", "1us", "--algorithm", "ring", "--quiet", "--out"]  # fmt: skip
     assert run([*words, str(tmp_path / "a")]) == 0
@@ -100,7 +97,7 @@ def test_a_run_names_the_command_that_repeats_it(tmp_path: Path) -> None:
     assert command_line(record, None) == ""
 
 
-def test_values_lie_where_the_picture_shows_them() -> None:
+def test_values_lie_where_the_picture_shows_them():
     figure = Figure(figsize=(4, 3), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], label="line")
@@ -119,17 +116,3 @@ def test_values_lie_where_the_picture_shows_them() -> None:
     assert bar[0] == pytest.approx(low[0], abs=0.01)
     assert headline(figure) == ""
     assert description(figure) == "Across: cost [USD]. Shown: line, bar."
-
-
-@pytest.mark.parametrize(
-    ("title", "line"),
-    [
-        ("rings are slow\nllama, tp 8", "rings are slow. llama, tp 8"),
-        ("slower by:\njitter 2%, \nrank 1", "slower by: jitter 2%, rank 1"),
-        ("one line\n", "one line"),
-    ],
-)
-def test_lines_of_a_title_are_divided_by_a_period(title: str, line: str) -> None:
-    figure = Figure()
-    figure.suptitle(title)
-    assert headline(figure) == line

@@ -5,31 +5,24 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from experiments.cli.main import run as run_line
-from experiments.reports.plan_rows import differing
 from experiments.reports.remarks import CHECKS, Checked, remarks, remarks_entry
+from tests.support.commands import document_of, printed_by
 from topologies.clusters.names import cluster
 from workloads.front import train
 from workloads.training.plan.plan import ParallelPlan
 
 
-def test_an_ordinary_step_has_no_remarks_and_no_entries() -> None:
-    step = train("llama-3.1-8b", "p5.48xlarge", tp=4, global_batch=64)
-    assert (remarks(step), remarks_entry(step)) == ([], {})
-
-
-def test_a_step_over_chips_of_trainium_names_what_would_measure_its_unexplained_part() -> None:
+def test_a_step_over_chips_of_trainium_names_what_would_measure_its_unexplained_part():
     (sentence,) = remarks(train("llama-3.1-8b", "trn2.48xlarge", tp=4, global_batch=64))
     assert "one measured step of your own over several chips, without ZeRO-3" in sentence
 
 
-def test_stages_that_share_a_domain_are_named_with_what_is_faster() -> None:
+def test_stages_that_share_a_domain_are_named_with_what_is_faster():
     """A third UltraServer for two stages halves the adapters of what lies in it."""
     odd, even = (train("gpt2", f"trn2-ultraserver:{n}", tp=2, pp=2) for n in (3, 4))
     (sentence,) = [each for each in remarks(odd) if each.startswith("Two stages share")]
@@ -39,7 +32,7 @@ def test_stages_that_share_a_domain_are_named_with_what_is_faster() -> None:
     assert not [each for each in remarks(even) if each.startswith("Two stages share")]
 
 
-def test_a_searched_plan_is_named_with_the_next_best() -> None:
+def test_a_searched_plan_is_named_with_the_next_best():
     step = train("llama-3.1-70b", "p5.48xlarge:8")
     chosen, after, batch = remarks(step)
     assert f"tp {step.plan.tp}, pp {step.plan.pp}, dp {step.plan.dp}" in chosen
@@ -52,13 +45,7 @@ def test_a_searched_plan_is_named_with_the_next_best() -> None:
     assert [other["ratio"] >= 1 for other in entry["next"]] == [True] * 5
 
 
-def test_a_stated_batch_is_not_named() -> None:
-    step = train("gpt2", "p5.48xlarge", global_batch=128)
-    assert remarks(step)
-    assert not any("Global batch" in line for line in remarks(step))
-
-
-def test_a_batch_larger_than_any_published_one_is_named() -> None:
+def test_a_batch_larger_than_any_published_one_is_named():
     plan = {"tp": 8, "pp": 4, "dp": 32, "seq": 8192}
     assert remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=512)) == []
     line, *_ = remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=8192))
@@ -75,10 +62,6 @@ def checked(**changes: Any) -> list[str]:
     parts = (plan, cluster("trn2.48xlarge"), memory, 1.0, whole, 0.5)
     answer = replace(Checked(*parts), **changes)  # type: ignore[arg-type]
     return [sentence for check in CHECKS for sentence in check(answer)]
-
-
-def test_a_step_that_passes_all_checks_has_no_remark() -> None:
-    assert checked() == []
 
 
 def memory(total: float, **changes: Any) -> Any:
@@ -105,7 +88,7 @@ def memory(total: float, **changes: Any) -> Any:
         ({"plan": ParallelPlan(dp=16, global_batch=16000)}, "A step has 66 M tokens; published"),
     ],
 )
-def test_each_check_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+def test_each_check_says_what_is_wrong(changes, message):
     (sentence,) = checked(**changes)
     assert sentence.startswith(message)
 
@@ -118,56 +101,43 @@ def test_each_check_says_what_is_wrong(changes: dict[str, Any], message: str) ->
         {"hfu": 0.88},
         {"plan": ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16)},
         {"plan": ParallelPlan(tp=16, dp=2, global_batch=2)},
+        {},
     ],
 )
-def test_values_just_within_a_limit_pass(changes: dict[str, Any]) -> None:
+def test_values_just_within_a_limit_pass(changes):
     assert checked(**changes) == []
 
 
-def test_the_first_plan_of_a_search_is_checked(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    line = ["plan", "--model=llama-3.1-70b", "--cluster=p5.48xlarge:2", "--global-batch=16"]
-    line += ["--top=1", "--quiet", "--seq=4096"]
-    assert run_line([*line, f"--out={tmp_path}/run"]) == 0
+def test_the_first_plan_of_a_search_is_checked(tmp_path):
+    line = "plan --model=llama-3.1-70b --cluster=p5.48xlarge:2 --global-batch=16 --top=1 --seq=4096"
+    printed = printed_by(line, f"--out={tmp_path}/run")
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     memory_bytes = document["rows"][0]["memory_bytes"]
     assert memory_bytes["total"] > 0.95 * memory_bytes["capacity"]
     (sentence,) = document["remarks"]
     assert sentence.startswith("Memory is 9")
     assert sentence in (tmp_path / "run" / "report.html").read_text()
-    assert f"Of the first plan: {sentence}" in " ".join(capsys.readouterr().out.split())
-
-
-def test_plans_differ_in_what_a_reader_can_set() -> None:
-    plan = ParallelPlan(tp=8, dp=2, global_batch=4)
-    assert differing(plan, ParallelPlan(tp=4, dp=4, global_batch=4)) == {"tp": 8, "dp": 2}
-    assert differing(plan, plan) == {}
+    assert f"Of the first plan: {sentence}" in " ".join(printed.split())
 
 
 @pytest.mark.slow
-def test_the_command_prints_a_faster_plan_once_and_runs_the_default(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_prints_a_faster_plan_once_and_runs_the_default(tmp_path):
     """ZeRO-1 over several servers of Trn1 has a fixed time, which gpt2's step mostly is."""
-    line = ["train", "--model", "gpt2", "--cluster", "trn1.32xlarge:8", "--quiet"]
-    assert run_line([*line, "--out", str(tmp_path / "run")]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    line = "train --model gpt2 --cluster trn1.32xlarge:8"
+    text = " ".join(printed_by(line, f"--out={tmp_path / 'run'}").split())
     assert text.count("By an estimate, another plan takes 8") == 1
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     assert document["plan"]["dp"] == 256
     assert document["searched"]["default_ratio"] > 4
     assert document["searched"]["best"]["zero"] == 0
-    assert run_line([*line, "--json", "--zero", "0", "--microbatch", "8"]) == 0
-    stated = json.loads(capsys.readouterr().out)
+    stated = document_of(line, "--zero=0", "--microbatch=8")
     assert "searched" not in stated
     assert not any("By an estimate" in remark for remark in stated["remarks"])
 
 
 @pytest.mark.slow
-def test_clusters_side_by_side_have_the_plan_of_each(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "train --model llama-3.1-70b --cluster trn2.48xlarge:8,p5.48xlarge:2 --quiet"
-    assert run_line(line.split()) == 0
-    text = " ".join(capsys.readouterr().out.split())
+def test_clusters_side_by_side_have_the_plan_of_each():
+    line = "train --model llama-3.1-70b --cluster trn2.48xlarge:8,p5.48xlarge:2"
+    text = " ".join(printed_by(line).split())
     for name in ("trn2.48xlarge:8", "p5.48xlarge:2"):
         assert f"{name}: No degree of parallelism was stated" in text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cluster_sim.collectives import rows, whole
@@ -18,28 +16,92 @@ from workloads.training.iteration import iteration
 from workloads.training.usual_plan import complete
 
 SERVER = "trn2.48xlarge"
+DENSE = {**TOY_CONFIG, "num_hidden_layers": 8, "num_attention_heads": 16}
+MIXTURE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> str:
+def config(tmp_path):
     """A small model's config.json."""
-    fields = {**TOY_CONFIG, "num_hidden_layers": 8, "num_attention_heads": 16}
-    return config_file(tmp_path / "config.json", fields)
+    return config_file(tmp_path / "config.json", DENSE)
 
 
-def test_breakdown_has_a_row_for_each_model_and_overlap(config: str) -> None:
-    frame = training.step_time_breakdown(
-        models=(config,), cluster="trn2.48xlarge", tp=(4,), pp=(2,), global_batch=16, seq=512
-    )
+def scaled(frame):
+    assert set(frame.chips) == {16, 32}
+    assert (frame.global_batch == 32).all()
+    for _, steps in frame.groupby(["overlap", "jitter"], sort=False):
+        assert steps.efficiency.iloc[0] == 1 > steps.efficiency.iloc[1] > 0
+    uneven, even = (frame[frame.jitter == kind].iteration_s.to_numpy() for kind in ("typical", "0"))
+    assert (uneven > even).all()
+    kept = frame[frame.chips == 32].efficiency
+    return f"each is {kept.min():.0%} to {kept.max():.0%} as fast as on 16"
+
+
+def disturbed(frame):
+    *kinds, straggler = frame.case
+    assert kinds == ["equal", "typical", "chips", "0.05"]
+    assert straggler == "rank 0 takes 1.5 times as long"
+    assert (frame[frame.case != "equal"].slowdown > 0).all()
+    drawn = frame[frame.case.isin(("typical", "chips"))]
+    assert (drawn.iteration_s <= drawn.p90_s).all()
+    assert (drawn.p90_s <= drawn.p99_s).all()
+    return f"(typical) make a step {drawn.slowdown.iloc[0]:.1%} longer on 16 chips"
+
+
+def placed(frame):
+    """A group of all chips cannot be placed apart."""
+    pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
+    assert pairs.loc[16, "neighbours"] == pytest.approx(pairs.loc[16, "apart"])
+    assert (pairs.loc[2] != pairs.loc[2, "apart"]).any()
+    return "is the fastest that fits"
+
+
+def faster_z(frame):
+    assert (frame[frame.z == 1].gain == 0).all()
+    assert (frame[frame.z == 2].gain > 0).all()
+    return "would take less time by: all-to-all"
+
+
+def offloaded(frame):
+    assert frame.slower.tolist()[0] == 0 < frame.slower.tolist()[1]
+    return "make a step"
+
+
+def overlapped(frame):
     assert frame["overlap"].tolist() == ["none", "dp", "all"]
     assert frame["iteration_s"].is_monotonic_decreasing
-    bars = training.draw_step_time_breakdown(frame).axes[0].patches
-    drawn = sum(bar.get_width() for bar in bars)
-    assert drawn == pytest.approx((frame["iteration_s"] / frame["iteration_s"].max()).sum())
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "options", "check"),
+    [
+        (training, "step_time_breakdown",
+         {"cluster": SERVER, "tp": (4,), "pp": (2,), "global_batch": 16, "seq": 512}, overlapped),
+        (scaling, "strong_scaling",
+         {"domains": (1, 2, 64), "replica": Replica(tp=2, pp=2, microbatches=8, seq=512)}, scaled),
+        (scaling, "stragglers_and_jitter",
+         {"domains": (1,), "cases": ("typical", "chips", "0.05", "0:1.5"),
+          "replica": Replica(tp=2, microbatches=2, seq=512)}, disturbed),
+        (training, "tp_on_torus", {"tp": (2, 4, 16), "global_batch": 16, "seq": 512}, placed),
+        (training, "collective_offload",
+         {"tp": (4,), "shares": (0.0, 0.5), "global_batch": 8, "seq": 65536}, offloaded),
+        (collectives, "half_rate_z", {"ops": ("all-to-all",), "sizes": "1MiB:4MiB:4"}, faster_z),
+    ],
+)  # fmt: skip
+def test_an_experiment_answers_its_question(script, name, options, check, config):
+    if script is not collectives:
+        first = {"models": (config,)} if "cluster" in options else {"model": config}
+        where = "machine" if script is scaling else "cluster"
+        options = {where: SERVER, **first, **options}
+    frame = getattr(script, name)(**options)
+    figure = getattr(script, f"draw_{name}")(frame)
+    assert figure.axes
+    assert check(frame) in (figure.get_suptitle() or figure.axes[0].get_title(loc="left"))
 
 
 @pytest.mark.slow
-def test_schedules_idle_less_with_more_microbatches(config: str) -> None:
+def test_schedules_idle_less_with_more_microbatches(config):
     frame = training.pipeline_schedules(config, SERVER, tp=2, pp=4, microbatches=(4, 8), seq=512)
     share = frame.pivot_table(index="schedule", columns="microbatches", values="bubble_share")
     assert (share[4] > share[8]).all()
@@ -48,64 +110,8 @@ def test_schedules_idle_less_with_more_microbatches(config: str) -> None:
     assert "with 4 microbatches" in title
 
 
-def test_strong_scaling_keeps_less_and_less(config: str) -> None:
-    replica = Replica(tp=2, pp=2, microbatches=8, seq=512)
-    frame = scaling.strong_scaling(config, SERVER, domains=(1, 2, 64), replica=replica)
-    assert set(frame.chips) == {16, 32}
-    assert (frame.global_batch == 32).all()
-    for _, steps in frame.groupby(["overlap", "jitter"], sort=False):
-        assert steps.efficiency.iloc[0] == 1
-        assert 0 < steps.efficiency.iloc[1] < 1
-    uneven = frame[frame.jitter == "typical"].iteration_s.to_numpy()
-    assert (uneven > frame[frame.jitter == "0"].iteration_s.to_numpy()).all()
-    title = scaling.draw_strong_scaling(frame).get_suptitle()
-    kept = frame[frame.chips == 32].efficiency
-    assert f"each is {kept.min():.0%} to {kept.max():.0%} as fast as on 16" in title
-
-
-def test_uneven_chips_make_steps_longer(config: str) -> None:
-    frame = scaling.stragglers_and_jitter(
-        config,
-        SERVER,
-        domains=(1,),
-        cases=("typical", "chips", "0.05", "0:1.5"),
-        replica=Replica(tp=2, microbatches=2, seq=512),
-    )
-    assert frame.case.tolist() == [
-        "equal",
-        "typical",
-        "chips",
-        "0.05",
-        "rank 0 takes 1.5 times as long",
-    ]
-    assert (frame[frame.case != "equal"].slowdown > 0).all()
-    drawn = frame[frame.case.isin(("typical", "chips"))]
-    assert (drawn.iteration_s <= drawn.p90_s).all()
-    assert (drawn.p90_s <= drawn.p99_s).all()
-    title = scaling.draw_stragglers_and_jitter(frame).get_suptitle()
-    assert f"(typical) make a step {drawn.slowdown.iloc[0]:.1%} longer on 16 chips" in title
-
-
-def test_a_group_of_all_chips_cannot_be_placed_apart(config: str) -> None:
-    frame = training.tp_on_torus(config, SERVER, tp=(2, 4, 16), global_batch=16, seq=512)
-    pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
-    assert pairs.loc[16, "neighbours"] == pytest.approx(pairs.loc[16, "apart"])
-    assert (pairs.loc[2] != pairs.loc[2, "apart"]).any()
-    assert "is the fastest that fits" in training.draw_tp_on_torus(frame).get_suptitle()
-
-
-def test_a_faster_z_helps_and_never_hurts() -> None:
-    frame = collectives.half_rate_z(ops=("all-to-all",), sizes="1MiB:4MiB:4")
-    assert (frame[frame.z == 1].gain == 0).all()
-    assert (frame[frame.z == 2].gain > 0).all()
-    assert (
-        "would take less time by: all-to-all" in collectives.draw_half_rate_z(frame).get_suptitle()
-    )
-
-
-def test_experts_on_machines_of_equal_ranks(tmp_path: Path) -> None:
-    moe = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
-    config = config_file(tmp_path / "config.json", {**TOY_CONFIG, **moe})
+def test_experts_on_machines_of_equal_ranks(tmp_path):
+    config = config_file(tmp_path / "config.json", {**TOY_CONFIG, **MIXTURE})
     frame = training.moe_on_torus_and_switch(
         config, (SERVER, "dgx-h100:2"), tp=2, pp=1, ep=(1, 4), global_batch=16, seq=512
     )
@@ -116,17 +122,8 @@ def test_experts_on_machines_of_equal_ranks(tmp_path: Path) -> None:
         training.moe_on_torus_and_switch(config, (SERVER, "dgx-h100"))
 
 
-def test_shared_cores_cost_time(config: str) -> None:
-    frame = training.collective_offload(
-        config, SERVER, tp=(4,), shares=(0.0, 0.5), global_batch=8, seq=65536
-    )
-    assert frame.slower.tolist()[0] == 0
-    assert frame.slower.tolist()[1] > 0
-    assert "make a step" in training.draw_collective_offload(frame).get_suptitle()
-
-
 @pytest.mark.slow
-def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
+def test_generations_stand_beside_their_vendors_claims(config):
     frame = generations.generations(
         config, ("trn1.32xlarge", SERVER, "p5en.48xlarge:2"), global_batch=32, seq=512, finalists=1
     )
@@ -156,15 +153,7 @@ def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
     assert guessed.get_supxlabel().startswith("* a chip that is not built")
 
 
-def test_slices_of_pods_have_64_chips() -> None:
-    slices = [generations._machine(name) for name in generations.SLICES]
-    assert {one.chips for one in slices} == {64}
-    wraps = {one.name: [axis.wrap for axis in getattr(one.shape, "axes", ())] for one in slices}
-    assert wraps["tpu-v6e-pod"] == [False, False]
-    assert wraps["tpu-v5p-pod"] == [True] * 3
-
-
-def test_verdicts_leave_a_margin() -> None:
+def test_verdicts_leave_a_margin():
     verdicts = [generations.verdict(ours, 1.3, 1.4) for ours in (1.0, 1.2, 1.35, 1.6, 1.7)]
     assert verdicts == ["ours is lower", "agrees", "agrees", "agrees", "ours is higher"]
 
@@ -179,25 +168,6 @@ def test_an_all_to_all_of_64_chips_runs_twice_as_fast_over_switches():
     assert (frame.time_s >= frame.lower_bound_s).all()
     torus = frame.set_index("cluster").injection_bytes_per_s["trn2-ultraserver"]
     assert torus == 4 * 128_000_000_000 + 2 * 64_000_000_000
-
-
-def test_a_panel_for_each_collective():
-    frame = collectives.torus_vs_neuronswitch(clusters=("trn2.48xlarge",), sizes="1KiB:64KiB:64")
-    figure = collectives.draw_torus_vs_neuronswitch(frame)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["all-to-all", "all-reduce"]
-    labels = [line.get_label() for line in figure.axes[0].lines]
-    assert "trn2.48xlarge, 16 chips" in labels
-
-
-def test_one_algorithm_a_size_is_picked_and_none_beats_the_fastest():
-    frame = collectives.algorithm_switch_points(clusters=("trn2.48xlarge",), sizes="1KiB:4MiB:64")
-    by_size = frame.groupby("size_bytes")
-    assert by_size.picked.sum().tolist() == [1, 1, 1]
-    assert (by_size.slowdown.min() == 1).all()
-    assert (frame.fastest == (frame.slowdown == 1)).all()
-    picked = frame[frame.picked].set_index("size_bytes").algorithm
-    assert picked[1024] == "single-step-mesh"
-    assert picked[4 * 2**20] == "rdh"
 
 
 def test_the_pick_is_ringed_and_every_algorithm_is_in_the_legend_once():
@@ -220,7 +190,7 @@ def test_rows_for_every_algorithm_and_a_figure():
 PLAN = {"tp": 4, "dp": 2, "global_batch": 8, "seq": 2048}
 
 
-def test_rows_of_steps_have_the_interval_of_the_step() -> None:
+def test_rows_of_steps_have_the_interval_of_the_step():
     model, machine = named("llama-3.1-8b"), cluster("dgx-h100")
     row = Steps(model, machine).row(PLAN)
     ends = iteration(model, machine, complete(PLAN, model, machine)).interval
@@ -229,7 +199,7 @@ def test_rows_of_steps_have_the_interval_of_the_step() -> None:
 
 
 @pytest.mark.parametrize("ideal", [False, True])
-def test_rows_of_collectives_have_the_interval_of_the_collective(ideal: bool) -> None:
+def test_rows_of_collectives_have_the_interval_of_the_collective(ideal):
     machine = cluster("trn2.48xlarge")
     table = rows("all-reduce", whole(machine), [2**16, 2**26], "ring", ideal=ideal)
     for row in with_collective_ends(table, machine, ideal=ideal).to_dict("records"):

@@ -12,7 +12,7 @@ import pytest
 from experiments.cli.commands.experiment import _parameters
 from experiments.scripts import scaling
 from experiments.scripts.registry import EXPERIMENTS
-from experiments.scripts.support import Replica, each
+from experiments.scripts.support import Replica
 from workloads.training.program import groups
 
 UNWATCHED = ("strong_scaling",)  # experiments of few and small points
@@ -72,7 +72,7 @@ def frame_of(name: str, watch: Watched) -> pd.DataFrame:
     "name",
     [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name not in QUICK)],
 )
-def test_processes_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_change_no_number(name, monkeypatch):
     frames, watches = [], []
     for workers in (1, 2):
         monkeypatch.setattr(
@@ -86,19 +86,13 @@ def test_processes_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
-def test_progress_is_no_option(experiment: Any) -> None:
+def test_progress_is_no_option(experiment):
     run = experiment.load().run
     assert ("watch" in inspect.signature(run).parameters) == (experiment.name not in UNWATCHED)
     assert "watch" not in _parameters(run)
 
 
-def test_points_without_work() -> None:
-    watch = Watched()
-    assert each(abs, [], watch) == []
-    assert watch.sizes == [0]
-
-
-def test_overlaps_of_one_size_share_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlaps_of_one_size_share_their_groups(monkeypatch):
     placed = []
 
     class Counted(groups.PlacedGroups):

@@ -17,34 +17,19 @@ from experiments.cli.commands.sweep import NOT_IN_A_STUDY, program_of
 from experiments.cli.main import app
 from experiments.cli.main import run as run_line
 from experiments.cli.options.from_fields import Text
-from experiments.reports.run_record import new_record
 from experiments.sweeps import runner
-from experiments.sweeps.study import WRITTEN, rows, study
+from experiments.sweeps.study import WRITTEN, study
 from experiments.sweeps.sweep import sweep
 from tests.support import probe_command
+from tests.support.commands import refusal_of
 from tests.support.probe_command import PROBE
 from topologies.errors import InputError
 
 ROOT = Path(__file__).parents[3]
 READ = (
-    "file",
-    "deployment",
-    "holidays",
-    "jobs",
-    "token_file",
-    "matrix",
-    "compare",
-    "training",
-    "catalogue",
-    "price",
-    "plan",
-    "out",
-    "study",
-    "trace",
-    "runs",
-    "first",
-    "second",
-)
+    "file", "deployment", "holidays", "jobs", "token_file", "matrix", "compare", "training",
+    "catalogue", "price", "plan", "out", "study", "trace", "runs", "first", "second",
+)  # fmt: skip
 """Options that only read the file that they name, and those that no study can set."""
 
 
@@ -57,104 +42,28 @@ def kept_rows(out: Path) -> list[Path]:
     return sorted((out / "rows").glob("*.json"))
 
 
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "process_pool", probe_command.threads)
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_a_stored_row_with_a_changed_digit_is_run_again(tmp_path: Path) -> None:
-    sweep(study(sizes(21)), PROBE, out=tmp_path / "out", workers=1)
-    (row,) = kept_rows(tmp_path / "out")
-    row.write_text(row.read_text().replace("42", "43"))
-    frame = sweep(study(sizes(21)), PROBE, out=tmp_path / "out", workers=1)
-    assert frame["double"].tolist() == [42]
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_a_directory_in_a_rows_place_is_refused(tmp_path: Path) -> None:
-    sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
-    (row,) = kept_rows(tmp_path / "out")
-    row.unlink()
-    row.mkdir()
-    with pytest.raises(InputError, match="is no file, and the result of a run belongs there"):
-        sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_what_a_killed_sweep_left_half_written_is_cleared_away(tmp_path: Path) -> None:
-    sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
-    (tmp_path / "out" / "rows" / ".abc.json.123.part").write_text("{")
-    (tmp_path / "out" / "results.part").mkdir()
-    sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
-    assert not list((tmp_path / "out").rglob("*.part"))
-
-
-def test_a_models_directory_counts_by_its_content(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    config = tmp_path / "mine" / "config.json"
-    digests = []
-    for layers in (12, 6):
-        config.write_text(json.dumps({"num_hidden_layers": layers}))
-        (row,) = rows(study(sizes(1, model=str(tmp_path / "mine"))), PROBE)
-        digests.append(row.digest)
-    assert digests[0] != digests[1]
-
-
-def test_a_run_records_the_content_of_every_file_that_it_read(tmp_path: Path) -> None:
-    digests = []
-    for content in ("a", "b"):
-        for name in ("model.json", "cluster.yaml", "demand.csv"):
-            (tmp_path / name).write_text(content)
-        inputs = {
-            "model": str(tmp_path / "model.json"),
-            "cluster": str(tmp_path / "cluster.yaml"),
-            "demand": [str(tmp_path / "demand.csv")],
-            "size": "1GiB",
-        }
-        record = new_record("train", inputs, 0)
-        assert record["inputs"]["size"] == "1GiB"
-        assert all("sha256" in record["inputs"][name] for name in ("model", "cluster"))
-        assert "sha256" in record["inputs"]["demand"][0]
-        digests.append(record["inputs_digest"])
-    assert digests[0] != digests[1]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "command: fleet\nfixed: {cluster: rainier}\ngrid: {policy: [static, evil.py]}",
-            "policy: evil.py runs a Python file",
-        ),
-        (
-            "command: plan\nfixed: {model: gpt2, cluster: trn2.48xlarge, best: /tmp/x.yaml}\n"
-            "grid: {global_batch: ['8']}",
-            "best: /tmp/x.yaml writes a file",
-        ),
-        (
-            "command: fleet\nruns: [{cluster: trn2-ultraserver:2, cache: /tmp/x}]",
-            "cache: /tmp/x writes a file",
-        ),
-        (
-            "command: measure-kit\nfixed: {chip: trn2}\ngrid: {folder: [/tmp/x]}",
-            "folder: /tmp/x writes a file",
-        ),
+        ("fleet\nfixed: {cluster: rainier}\ngrid: {policy: [static, evil.py]}",
+         "policy: evil.py runs a Python file"),
+        ("plan\nfixed: {model: gpt2, cluster: trn2.48xlarge, best: /tmp/x.yaml}\n"
+         "grid: {global_batch: ['8']}", "best: /tmp/x.yaml writes a file"),
+        ("fleet\nruns: [{cluster: trn2-ultraserver:2, cache: /tmp/x}]",
+         "cache: /tmp/x writes a file"),
+        ("measure-kit\nfixed: {chip: trn2}\ngrid: {folder: [/tmp/x]}",
+         "folder: /tmp/x writes a file"),
     ],
-)
-def test_a_study_of_a_stranger_runs_no_code_and_writes_no_file(
-    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+)  # fmt: skip
+def test_a_study_of_a_stranger_runs_no_code_and_writes_no_file(tmp_path, text, message):
     path = tmp_path / "study.yaml"
-    path.write_text(text)
-    assert run_line(["sweep", str(path), "--quiet"]) == 2
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert "add --trust" in printed
-    assert printed.count("\n") == 1
+    path.write_text(f"command: {text}")
+    refusal = refusal_of(f"sweep {path}")
+    assert message in refusal
+    assert "add --trust" in refusal
 
 
-def test_every_option_that_takes_a_path_is_known_to_read_or_to_write() -> None:
+def test_every_option_that_takes_a_path_is_known_to_read_or_to_write():
     paths = 0
     for name in program_of(app, NOT_IN_A_STUDY).commands:
         command = app.get_command(None, name)
@@ -167,9 +76,7 @@ def test_every_option_that_takes_a_path_is_known_to_read_or_to_write() -> None:
     assert paths > len(WRITTEN)
 
 
-def test_a_sweep_with_crashed_rows_exits_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_with_crashed_rows_exits_with_1(tmp_path, monkeypatch):
     def crashes(_: object, arguments: list[str]) -> dict[str, object]:
         return {"status": "crashed", "message": "boom", "document": None, "wall_s": 0.0}
 
@@ -231,9 +138,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_run_that_kills_its_worker_is_crashed_and_the_others_finish(
-    tmp_path: Path, probe: None
-) -> None:
+def test_a_run_that_kills_its_worker_is_crashed_and_the_others_finish(tmp_path, probe):
     pytest.importorskip("distributed")
     cluster = Cluster(tmp_path)
     try:
@@ -249,8 +154,8 @@ def test_a_run_that_kills_its_worker_is_crashed_and_the_others_finish(
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dies", ["scheduler", "workers"])
 def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
-    tmp_path: Path, probe: None, monkeypatch: pytest.MonkeyPatch, dies: str
-) -> None:
+    tmp_path, probe, monkeypatch, dies
+):
     pytest.importorskip("distributed")
     monkeypatch.setattr(runner, "PATIENCE_S", 3.0)
     monkeypatch.setenv("PROBE_SLEEP_S", "0.5")

@@ -42,6 +42,7 @@ from workloads.confidence.split_conformal import (
     DOUBLED,
     MOST,
     generation,
+    half_width,
     interval,
     margin,
     ratio_half_width,
@@ -262,3 +263,11 @@ def test_a_mixture_of_one_part_is_that_part(share: float, centre: float) -> None
 )
 def test_domains_are_named(named_by: Callable[[str], Any], names: dict[str, Any]) -> None:
     assert {name: named_by(name) for name in names} == names
+
+
+def test_times_of_different_kinds_share_nothing_that_was_measured() -> None:
+    residuals = shipped_residuals()
+    tensor = Prediction(TENSOR, "h100", 8, 1, 64)
+    sharded = Prediction("training.sharded", "h100", 1, 1, 64)
+    alone = max(half_width(each, residuals) for each in (tensor, sharded))
+    assert margin(tensor, sharded) == margin(sharded, tensor) == alone

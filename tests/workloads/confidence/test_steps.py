@@ -207,3 +207,15 @@ def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:
         assert through["predicted"] == pytest.approx(alone["predicted"] + wait.value)
         assert through["predicted_most"] == pytest.approx(alone["predicted"] + (wait.high or 0.0))
         assert through["provenance"]["host"] == "assumed: timed through the first nccom-test"
+
+
+KERNEL = "kernel,chip,precision,size_bytes,kernel_s,tool\n"
+
+
+def test_kernel_of_a_table_timed_through_pytorch_takes_longer() -> None:
+    row = "elementwise,a100-80gb,bf16,536870912,3.73e-4,"
+    text = f"{KERNEL}{row}pytorch-called\n{row}\n"
+    called, alone = validate_each([(read_text(text, "rows.csv"), "rows.csv")])[0].rows
+    more = shipped_catalogue().value("runtime.pytorch", "elementwise_called")
+    assert called["predicted"] == pytest.approx(alone["predicted"] + more)
+    assert abs(called["error"]) < abs(alone["error"])

@@ -11,6 +11,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.commands import document_of
 from tests.support.examples import examples
 from tests.support.toy_fleet import simulate, slower
 from topologies.clusters.names import cluster
@@ -252,3 +253,19 @@ def test_weights_go_through_all_adapters_of_a_unit() -> None:
     """405 billion parameters of 2 B through 64 adapters of 200 Gbit/s."""
     assert transfer_s(cluster("trn2-ultraserver:4"), 405e9) == pytest.approx(810e9 / 1.6e12)
     assert transfer_s(cluster("trn2-ultraserver"), 405e9) == 0.0
+
+
+def test_the_fleet_runs_post_training_at_night(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    rows = "rl,8,8,,one-behind,4000000\ngrpo,4,2,,lockstep,\n"
+    jobs.write_text("name,units,min_units,reclaim,post_training,step_tokens\n" + rows)
+    words = "fleet --cluster trn2-ultraserver:20 --model llama-3.1-8b --days 0.1 --policy static"
+    more = ["--scale-to-peak=0.4", "--no-compare", "--json", "--quiet", f"--training={jobs}"]
+    done = document_of([*words.split(), *more])
+    one, other = done["post_training"]
+    assert (one["mode"], other["mode"]) == ("one-behind", "lockstep")
+    assert one["rollout_units"] + one["update_units"] == 8
+    assert one["step_s"] == max(one["rollout_s"], one["update_s"] + one["transfer_s"])
+    parts = other["rollout_s"] + other["update_s"] + other["transfer_s"]
+    assert other["step_s"] == pytest.approx(parts)
+    assert done["training_tokens"] > 0

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import cluster_sim as cs
 from experiments.figures.fleet import loan_figure
+from tests.support.commands import document_of
 from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -242,19 +243,6 @@ def test_a_night_is_expected_to_be_like_earlier_ones_of_its_kind(
     assert expectations(nights, number)[:, 0] - 0.02 == pytest.approx(forms)
 
 
-def test_a_calendar_lends_more_on_holidays() -> None:
-    """The night of a known holiday is expected to be as quiet as a weekend."""
-    need, dates = _weeks_with_holidays()
-    coming = need[: 44 * DAY]  # the night to answer is that of a holiday
-    assert dates[3] == "2024-02-14"
-    plain, stated = (
-        lend(coming, "2024-01-01T00:00", Night("06:00", holidays=each), Terms(100))
-        for each in ((), dates)
-    )
-    assert stated.unit_hours > plain.unit_hours
-    assert stated.tested.violated.mean() <= 0.06
-
-
 def test_a_weekday_that_breaks_too_often_is_named() -> None:
     loan = lend(_weeks_with_holidays()[0], "2024-01-01T00:00", Night("06:00"), Terms(100))
     fridays = np.where(loan.nights.weekday[loan.tested.number] == 4, True, False)
@@ -283,3 +271,14 @@ def test_a_loan_carries_all_its_uncertain_inputs() -> None:
     goodput = failing.intervals["training_goodput"]
     assert goodput["low"] < failing.loan.terms.goodput < goodput["high"]
     assert certain.intervals["training_goodput"] == {"low": 1.0, "high": 1.0}
+
+
+def test_a_loan_is_shown_by_night_by_lead_time_and_in_a_picture(tmp_path: Path) -> None:
+    tonight = cs.lend("trn2-ultraserver:50", "burstgpt", unit_rate=1.0, failures="off")
+    assert tonight.interval.low <= tonight.loan.unit_hours <= tonight.interval.high
+    assert len(tonight.frame()) == tonight.summary["backtest"]["nights"]
+    assert "unit-hours" in repr(tonight)
+    words = ["lend", "--cluster=trn2-ultraserver:50", "--demand=burstgpt", "--unit-rate=1"]
+    document = document_of([*words, "--failures=off", f"--out={tmp_path / 'run'}", "--json"])
+    assert document["lent_unit_hours"] == tonight.summary["lent_unit_hours"]
+    assert (tmp_path / "run" / "lend.png").is_file()

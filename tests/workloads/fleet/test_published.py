@@ -2,79 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import FREE, SERVICE, scaled_to_fleet, share_of_time, simulate
-from topologies.arrays import FloatArray
-from workloads.demand import (
-    Demand,
-    azure_code,
-    azure_conv,
-    constant,
-    deepseek_day,
-    deepseek_nodes,
-    demand,
-    period_means,
-)
+from tests.support.toy_fleet import FREE, SERVICE, simulate
+from workloads.demand import constant, deepseek_day, deepseek_nodes, demand, period_means
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
+from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.policies.forecast import lendable
-from workloads.fleet.policies.rules import oracle, threshold
-from workloads.fleet.policies.view import Limits, Policy
+from workloads.fleet.policies.rules import threshold
+from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results import changes_frame, role_server_ms, summary
-from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.results import changes_frame, role_server_ms
+from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
-UNITS = 7812
-TRAINING = (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING)
 
-
-def ideallendable(load: FloatArray) -> float:
-    """Share of peak-sized capacity that free switching with foresight frees: 1 − mean / peak."""
-    hourly = period_means(load, 60)
-    return float(1 - hourly.mean() / hourly.max())
-
-
-@pytest.mark.parametrize(
-    ("trace", "freed"),
-    [(azure_code, 0.6678), pytest.param(azure_conv, 0.3964, marks=pytest.mark.slow)],
-    ids=["code", "conv"],
-)
-def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
-    trace: Callable[[], Demand], freed: float
-) -> None:
-    assert ideallendable(trace().requests[0]) == pytest.approx(freed, abs=0.0001)
-    load = scaled_to_fleet(trace().averaged(60), [SERVICE], UNITS)
-    policy = oracle(units_needed(load, [SERVICE]))
-    run = simulate(load, [SERVICE], Fleet(UNITS, costs=FREE), policy, jobs=default_jobs(UNITS))
-    assert share_of_time(run, *TRAINING) == pytest.approx(freed, abs=0.001)
-    numbers = summary(run)
-    assert numbers["slo_attainment"] == 1.0
-    assert numbers["moving_chip_hours"] == 0.0
-
-
-def _deepseek(policy: Policy) -> FleetRun:
+def test_deepseek_day_from_a_built_in_policy() -> None:
     """278 nodes at load share 1.0; steps of 30 nodes above a floor of 68; changes are free."""
     service = Service("deepseek", fixed_rate(1000.0))
     load = deepseek_day().times(278 * 1000.0 * 60.0)
-    return simulate(
-        load,
-        [service],
-        Fleet(278, chips_per_unit=8, costs=FREE, limits=Limits(floor=68, cap=278, block=30)),
-        policy,
-        jobs=[evaluation_job(278)],
-    )
-
-
-def test_deepseek_day_from_a_built_in_policy() -> None:
-    run = _deepseek(threshold(headroom=0.10, hysteresis=0.0, hold_s=0.0))
+    limits = Limits(floor=68, cap=278, block=30)
+    fleet = Fleet(278, chips_per_unit=8, costs=FREE, limits=limits)
+    policy = threshold(headroom=0.10, hysteresis=0.0, hold_s=0.0)
+    run = simulate(load, [service], fleet, policy, jobs=[evaluation_job(278)])
     serving = np.diff(role_server_ms(run.kinds[0])[:, Role.SERVING]) / 60_000
     assert serving.mean() == pytest.approx(226.75, rel=0.01)
     hours = serving.reshape(24, 60).mean(axis=1)

@@ -23,6 +23,7 @@ OF_ONE: tuple[tuple[dict[str, Any], str], ...] = (
     ({"post_training": "lockstep", "training": "jobs.csv"}, "is for the default jobs, which --tra"),
     ({"batch_deadline": "4h"}, "without a batch tier"),
     ({"batch_share": "20%", "batch_demand": "azure-code"}, "give a share"),
+    ({"power_cap": 0.0}, "power cap of 0 MW"),
     ({"cluster": ()}, "run_fleet has no cluster; name one, such as 'trn2-ultraserver:20'"),
     ({"cluster": "tpu-v6e-pod:2", "power_cap": 3.0}, "catalogue has no power of tpu-v6e-pod"),
     ({"serve_on": "fastest"}, "all of this one are trn2-ult"),

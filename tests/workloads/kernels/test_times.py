@@ -78,7 +78,7 @@ def test_provenance_says_how_far_from_the_grid():
     assert gemm("h100", 4096, 4096, 4096).provenance == "measured"
     assert gemm("h100", 4096, 5000, 4096).provenance == "interpolated"
     assert gemm("h100", 10**6, 4096, 4096).provenance == "extrapolated"
-    assert gemm("h100", 1, 4096, 4096).provenance == "extrapolated"
+    assert gemm("h100", 4096, 1, 4096).provenance == "extrapolated"
     assert gemm("h200", 4096, 4096, 4096).provenance == "interpolated"
     assert gemm("trn2", 4096, 4096, 4096).provenance == "interpolated"
     assert gemm("trn3", 4096, 4096, 4096).provenance == "assumed"

@@ -84,12 +84,9 @@ def test_a_rule_spares_machines_on_which_its_reason_is_not_true(
     assert bool(plain) == without_sequence_parallel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("machine", "judged"),
-    [
-        pytest.param("trn1.32xlarge:2", "zero", marks=pytest.mark.slow),
-        ("dgx-h100:2", "sequence_parallel"),
-    ],
+    ("machine", "judged"), [("trn1.32xlarge:2", "zero"), ("dgx-h100:2", "sequence_parallel")]
 )
 def test_a_search_is_as_good_as_one_whose_rules_spare_a_field(machine: str, judged: str) -> None:
     where, stated = cluster(machine), {**SHORT, "order": "tp-cp-dp-pp"}

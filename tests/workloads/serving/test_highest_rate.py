@@ -225,6 +225,7 @@ def test_unlike_chips_are_split_and_count_by_their_price() -> None:
 def test_unlike_chips_without_a_price_are_not_compared(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(
         "chip: b200\nscale_up: {shape: switch, size: 8, bandwidth: 900GB/s, latency: 1us}\n"
+        "domains: 2\nscale_out: {like: infiniband-ndr}\n"
     )
     options = ServingOptions(prefill_cluster=cluster(str(tmp_path / "pod.yaml")))
     with pytest.raises(InputError, match="that of pod is unknown"):

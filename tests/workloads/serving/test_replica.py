@@ -14,7 +14,7 @@ from workloads.serving import BUCKETS, Slo, attained, replica, serving_summary
 from workloads.serving.batching import BESIDE, FIRST, PROMPTS, Batching
 from workloads.serving.deployment import Deployment
 from workloads.serving.profile import Profile
-from workloads.serving.replica import Lockstep, closed_loop, serve
+from workloads.serving.replica import Lockstep, closed_loop, passes_until, serve
 from workloads.serving.requests import Requests
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
@@ -259,3 +259,14 @@ def outcome(
         if single:
             patch.setattr(replica, "most_passes", lambda state: 1)
         return serve(REPLICA, requests, how, speculation=speculation, seed=1)
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.01, 0.5])
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.3, 1.0, 2.5, 9.9])
+def test_a_stretch_ends_with_the_first_pass_that_is_not_before_a_time(seconds, growth):
+    """Passes of 0.1 s, each longer than the one before it."""
+    passes, end_s = 1, 0.1
+    while end_s < seconds - 1e-9:
+        end_s += 0.1 + passes * growth
+        passes += 1
+    assert passes_until(seconds, 0.1, growth) == passes

@@ -20,7 +20,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.job import expected_goodput
 from workloads.job.job import Recovery
-from workloads.sharing import queueing, servers
+from workloads.sharing import hazards, queueing, servers
 from workloads.sharing.hazards import Neighbours, _renumbered
 from workloads.sharing.queueing import Queue
 from workloads.sharing.servers import DISCIPLINES, PLACES
@@ -240,6 +240,20 @@ def test_domains_are_renumbered_in_order_of_appearance() -> None:
     assert [each.tolist() for each in alike] == [[3, 64 + 1], [64 + 7, 2 * 64]]
 
 
+def test_a_pair_of_placements_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated: list[object] = []
+    monkeypatch.setattr(
+        hazards, "pair_slowdowns", lambda *pair: simulated.append(pair) or [1.5, 1.25]
+    )
+    beside, job = Neighbours(cluster("trn2-ultraserver:8")), object()
+    halves = [np.arange(32) + 64 * domain for domain in range(8)]
+    for first in (0, 4):
+        chips = [np.concatenate(halves[at : at + 2]) for at in (first, first + 2)]
+        assert beside.slowdowns((job, chips[0]), (job, chips[1])) == [1.5, 1.25]
+    assert len(simulated) == 1
+    assert beside.slowdowns((job, np.arange(64)), (job, np.arange(64, 128))) == (1.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("stated", "reason"),
     [
@@ -302,6 +316,7 @@ def test_waits_by_hand(
 ) -> None:
     queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
     assert [round(each.wait_s / 60, 6) for each in queue.jobs] == expected
+    assert f"mean wait={queue.waits_s.mean() / 3600:.2f} h" in repr(queue)
     scattered = jobs is DOMAINS and place == "any"
     if jobs is DOMAINS:
         assert [each.domains for each in queue.jobs] == [1, 1, 1 + scattered]

@@ -130,6 +130,7 @@ def test_the_rank_vector_and_jitter_follow_every_rank() -> None:
     vector = iteration(TOY, sixteen(), how, disturbed=slow, level="rank-vector")
     jittered = iteration(TOY, sixteen(), how, disturbed=replace(slow, jitter=0.01))
     assert len(vector.program) == len(jittered.program) == 16
+    assert vector.undisturbed_s == jittered.undisturbed_s
     with pytest.raises(InputError, match="straggler 99 is no rank of the plan: ranks are 0 to 15"):
         iteration(TOY, sixteen(), how, disturbed=Disturbance(stragglers=((99, 2.0),)))
 

@@ -20,7 +20,6 @@ from workloads.models.model import Model, attention_flops, layer_flops, training
 from workloads.training.iteration import iteration, recomputed_flops
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.layer import (
-    as_tried,
     backward,
     data_half,
     embedding,
@@ -35,6 +34,7 @@ from workloads.training.memory.memory import layer_activations, stack_of
 from workloads.training.plan.placement import place
 from workloads.training.plan.stages import layer_share
 from workloads.training.program.program import program
+from workloads.training.program.stage import as_tried
 
 GATED = replace(LATENT, attention_gate=True)
 UNCOMPRESSED = replace(GATED, latent=LATENT.latent and replace(LATENT.latent, query_rank=0))

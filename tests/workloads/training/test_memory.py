@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.random_schedules import spans
 from tests.support.toy_training import SPARSE, TOY, in_flight, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
@@ -338,6 +339,7 @@ def test_no_stage_needs_more_memory_than_the_worst(data: st.DataObject) -> None:
 def test_the_peak_is_what_the_stage_is_said_to_hold(how: dict[str, Any]) -> None:
     step = train("gpt2", "trn2.48xlarge", global_batch=64, **how)
     assert step.trace is not None
+    assert memory_in_use(step, spans([0], ["tp"], [0], [5])) == []  # a trace of a collective
     chip = step.cluster.chip
     counted = memory_in_use(step, step.trace)
     stages = dict(zip(step.program.rank.tolist(), step.program.stage.tolist(), strict=True))

@@ -18,7 +18,13 @@ from tests.support.foreign_plans import DEEPSPEED, MAXTEXT, MEGATRON, NEMO, NXD,
 from topologies.clusters.names import as_cluster, cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import as_model, named
-from workloads.training.plan.other_tools import ABSENT, OtherPlan, other_plan, read_any_plan
+from workloads.training.plan.other_tools import (
+    ABSENT,
+    OtherPlan,
+    other_plan,
+    plan_yaml,
+    read_any_plan,
+)
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.stages import idle_fields
 from workloads.training.usual_plan import complete
@@ -95,6 +101,10 @@ def test_our_own_plan_is_ours(read: Reader) -> None:
     plan = read("plan.yaml", "tp: 8\npp: 2\nframework: torchtitan\n")
     assert (plan.tool, plan.implied) == ("cluster-sim", "")
     assert plan.fields == {"tp": 8, "pp": 2, "framework": "torchtitan"}
+    written = ParallelPlan(tp=4, pp=2, stage_layers=(9, 7), bucket_bytes=160_000_000)
+    text = plan_yaml(written)
+    assert ParallelPlan(**read("plan.yaml", text).fields) == written
+    assert read("plan.yaml", "bucket_bytes: 160MB").fields == {"bucket_bytes": 160_000_000}
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,9 @@ def test_defaults_fit_the_cluster_and_the_model(tmp_path: Path) -> None:
     assert complete({}, TOY, sixteen(), lnc=2).ranks == 64
     assert complete({}, named("gpt2"), sixteen()).seq == 1024
     assert complete({"order": "dp-tp-cp-pp"}, TOY, sixteen()).order[0] == "dp"
+    assert complete({"pp": 8}, TOY, cluster("dgx-h100")).vpp == 1  # a layer a stage
+    saved = complete({"tp": 8}, named("llama-3.1-70b"), cluster("dgx-h100:2"))
+    assert (saved.recompute, "recompute" in saved.assumed) == ("full", True)
     check_model(plan(tp=16), TOY)  # key-value heads replicate
     (tmp_path / "plan.yaml").write_text("tp: 4\nglobal-batch: 32\n")
     fields = read_any_plan(tmp_path / "plan.yaml").fields

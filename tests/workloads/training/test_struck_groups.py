@@ -237,14 +237,6 @@ def test_a_fault_folded_is_the_fault_unfolded(text: str) -> None:
     assert few.breakdown_s == pytest.approx(whole.breakdown_s)
 
 
-def test_waiting_for_a_slow_chip_is_a_straggler_and_not_a_bubble() -> None:
-    usual, slow = faulty([]), faulty(["engine:5@0s:slow=1/2"])
-    assert usual.breakdown_s["straggler"] == 0
-    assert slow.breakdown_s["straggler"] > 0.1 * slow.iteration_s
-    assert sum(slow.breakdown_s.values()) == pytest.approx(slow.iteration_s, abs=1e-12)
-    assert slow.trace.times.end_ps.max() <= 2 * usual.trace.total_ps
-
-
 def test_ranks_of_a_struck_chip_are_set_apart() -> None:
     toy = toy_program(plan(tp=4, pp=2, dp=2), sixteen())
     faults = [parse_fault("engine:5@1ms:dead")]

@@ -1,225 +1,144 @@
-"""The command ``collective``: its rows, files, comparisons and refusals."""
+"""The command ``collective``: its rows, files, comparisons, faults and refusals."""
 
-import json as jsons
 import re
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from cluster_sim.collectives.group_parsing import parse_sizes
+from cluster_sim.hardware import faults
 from experiments.cli.commands.collective import _write_side_by_side
-from experiments.cli.main import run
-from tests.support.commands import command
-from topologies.errors import InputError
-
-collective = command("collective")
+from tests.support.commands import document_of, printed_by, refusal_of
 
 KEYS = {
-    "collective",
-    "algorithm",
-    "cluster",
-    "ranks",
-    "size_bytes",
-    "time_s",
-    "algbw_bytes_per_s",
-    "busbw_bytes_per_s",
-    "lower_bound_s",
-    "steps",
-    "ops",
-    "engine",
-    "build_s",
-    "simulate_s",
+    "collective", "algorithm", "cluster", "ranks", "size_bytes", "time_s", "algbw_bytes_per_s",
+    "busbw_bytes_per_s", "lower_bound_s", "steps", "ops", "engine", "build_s", "simulate_s",
     "semantics",
-}
-RING = {"bandwidth": "100GB/s", "latency": "1us"}
+}  # fmt: skip
+LINKS = "--bandwidth 100GB/s --latency 1us"
+REDUCE = "collective all-reduce"
+RING = f"{REDUCE} ring:4 --algorithm ring --size 1MiB {LINKS}"
 
 
-def printed(capsys, *arguments, **options):
-    collective(*arguments, json=True, quiet=True, **options)
-    return jsons.loads(capsys.readouterr().out)["rows"]
+def rows_of(line, *more):
+    return document_of(f"collective {line}", *more)["rows"]
 
 
-def test_one_row_has_every_key_and_the_exact_time(capsys):
-    (row,) = printed(capsys, "all-reduce", "ring:8", size="1GiB", algorithm="ring", **RING)
+def row_of(line, *more):
+    (row,) = rows_of(line, *more)
+    return row
+
+
+def test_one_row_has_every_key_and_the_exact_time():
+    row = row_of(f"all-reduce ring:8 --size 1GiB --algorithm ring {LINKS}")
     assert row.keys() >= KEYS
     assert round(row["time_s"] * 1e12) == 14 * (10**6 + 1_342_177_280)
     assert row["semantics"] == "proven"
     assert row["busbw_bytes_per_s"] == pytest.approx(1.75 * row["algbw_bytes_per_s"])
 
 
-def test_a_range_of_sizes_is_a_row_each(capsys):
-    rows_printed = printed(capsys, "all-gather", "trn2.48xlarge", size="1KiB:1MiB:4", ideal=True)
-    assert [row["size_bytes"] for row in rows_printed] == [2**k for k in range(10, 21, 2)]
-    times = [row["time_s"] for row in rows_printed]
-    assert times == sorted(times)
-
-
-def test_ranks_and_cores(capsys):
-    (row,) = printed(capsys, "all-reduce", "trn2.48xlarge", size="1MiB", ranks=16, ranks_per_chip=4)
-    assert row["ranks"] == 16
-
-
-def test_the_table_for_people(capsys):
-    collective("all-reduce", "trn2.48xlarge", size="1GiB", algorithm="best", ideal=True)
-    text = capsys.readouterr().out
-    assert "1 GiB" in text
-    assert "busbw" in text
-
-
-def test_a_run_directory_has_metrics_figure_and_trace(tmp_path: Path, capsys):
+def test_a_run_directory_has_metrics_figure_and_trace(tmp_path):
     out = tmp_path / "run"
-    printed(capsys, "all-to-all", "ring:4", size="1KiB:1MiB:32", out=out, **RING)
+    printed = printed_by(f"collective all-to-all ring:4 --size 1KiB:1MiB:32 {LINKS} --out {out}")
+    assert "1 MiB" in printed
+    assert "busbw" in printed
     names = {path.name for path in out.iterdir()}
     assert names >= {"run.json", "metrics.csv", "busbw.png", "busbw.svg", "trace.parquet"}
     assert names >= {"links.png", "links.svg", "timeline.png", "timeline.svg"}
 
 
-def test_groups_at_once_share_nothing_and_take_the_time_of_one(capsys):
-    (one,) = printed(capsys, "all-reduce", "trn2-ultraserver", size="1MiB", group="0-15")
-    (four,) = printed(
-        capsys, "all-reduce", "trn2-ultraserver", size="1MiB", group="0-15;16-31;32-47;48-63"
-    )
+def test_groups_at_once_share_nothing_and_take_the_time_of_one():
+    line = "all-reduce trn2-ultraserver --size 1MiB"
+    one = row_of(line, "--group=0-15")
+    four = row_of(line, "--group=0-15;16-31;32-47;48-63")
     assert four["time_s"] == one["time_s"]
     assert (one["ranks"], four["ranks"], four["ops"]) == (16, 16, 4 * one["ops"])
 
 
-def test_an_order_against_the_fabric_is_slower(capsys, tmp_path: Path):
-    ring = {"size": "1MiB", "algorithm": "ring", **RING}
-    (straight,) = printed(capsys, "all-reduce", "ring:8", **ring)
+def test_an_order_against_the_fabric_is_slower(tmp_path):
     path = tmp_path / "order.txt"
     path.write_text("# chips by rank\n0 2 4 6\n1,3,5,7\n")
-    (crossed,) = printed(capsys, "all-reduce", "ring:8", order=str(path), **ring)
-    (same,) = printed(capsys, "all-reduce", "ring:8", order="0,2,4,6,1,3,5,7", **ring)
-    assert crossed["time_s"] == same["time_s"] > straight["time_s"]
+    orders = ([], [f"--order={path}"], ["--order=0,2,4,6,1,3,5,7"])
+    line = f"all-reduce ring:8 --size 1MiB --algorithm ring {LINKS}"
+    straight, crossed, same = (row_of(line, *order)["time_s"] for order in orders)
+    assert crossed == same > straight
 
 
-def test_a_permute_runs_along_the_ring_of_the_runtime(capsys):
-    (row,) = printed(capsys, "permute", "trn2.48xlarge", size="1MiB", ideal=True)
-    assert row["ops"] == 2 * 16  # one hop each, and a join
-    strange = {"size": "1MiB", "order": "0,5,1,4", "group": "0,1,4,5"}
-    (row,) = printed(capsys, "permute", "trn2.48xlarge", unrestricted=True, **strange)
-    assert row["semantics"] == "proven"
+def test_a_permute_runs_along_the_ring_of_the_runtime():
+    line = "permute trn2.48xlarge --size 1MiB"
+    assert row_of(line, "--ideal")["ops"] == 2 * 16  # one hop each, and a join
+    strange = row_of(line, "--order=0,5,1,4", "--group=0,1,4,5", "--unrestricted")
+    assert strange["semantics"] == "proven"
 
 
-MEASURED = """# nThread 1 nGpus 8
-# Collective test: all_reduce_perf
-#       size         count      type   redop    root     time   algbw   busbw
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)
-     1048576        262144     float     sum      -1    52.40   20.01   35.02
-     4194304       1048576     float     sum      -1    90.00   46.60   81.55
-"""
+HEADER = "# size count type redop root time algbw busbw\n"
 
 
-@pytest.fixture
-def measured(tmp_path: Path) -> Path:
-    path = tmp_path / "nccl.txt"
-    path.write_text(MEASURED)
+def measured(path, *lines):
+    """File of nccl-tests with lines of a size in bytes, a time in us, and two bandwidths."""
+    texts = (f"{size} {size // 4} float sum -1 {rest}\n" for size, rest in lines)
+    path.write_text("# Collective test: all_reduce_perf\n" + HEADER + "".join(texts))
     return path
 
 
-def test_measured_times_stand_beside_the_simulated_ones(capsys, measured):
-    arguments = {"algorithm": "ring", "compare": measured, **RING}
-    collective("all-reduce", "ring:8", json=True, **arguments)
-    document = jsons.loads(capsys.readouterr().out)
+def test_measured_times_stand_beside_the_simulated_ones(tmp_path):
+    log = measured(tmp_path / "log", (2**20, "52.40 20.01 35.02"), (2**22, "90.00 46.60 81.55"))
+    line = f"{REDUCE} ring:8 --algorithm ring {LINKS} --compare {log}"
+    document = document_of(line)
     first, second = document["rows"]
     assert [first["size_bytes"], second["size_bytes"]] == [2**20, 2**22]
     assert first["measured_time_s"] == pytest.approx(52.4e-6)
     assert first["measured_busbw_bytes_per_s"] == pytest.approx(1.75 * 2**20 / 52.4e-6)
-    simulated = 14 * (1e-6 + 2**17 / 1e11)
-    assert first["error"] == pytest.approx(simulated / 52.4e-6 - 1)
-    errors = [abs(first["error"]), abs(second["error"])]
-    assert document["summary"]["rows"] == 2
-    assert document["summary"]["median_abs_error"] == pytest.approx(sum(errors) / 2)
-    collective("all-reduce", "ring:8", **arguments)
-    assert "2 rows compared: median error" in capsys.readouterr().out
+    simulated_s = 14 * (1e-6 + 2**17 / 1e11)
+    assert first["error"] == pytest.approx(simulated_s / 52.4e-6 - 1)
+    median = (abs(first["error"]) + abs(second["error"])) / 2
+    assert document["summary"]["median_abs_error"] == pytest.approx(median)
+    assert "2 rows compared: median error" in printed_by(line)
+    rows = document_of(line, "--size=1MiB,2MiB")["rows"]
+    assert [row["error"] is None for row in rows] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("factors", "normal", "says"),
     [
-        ((1, 1), ["usual", "usual"], "All 2 times are usual for such machines (80 % intervals)."),
-        (
-            (3, 1),
-            ["slower", "usual"],
-            "1 of 2 times are longer than nine .*. At 4 KiB look at what sets lat",
-        ),
-        (
-            (1, 3),
-            ["usual", "slower"],
-            "1 of 2 times are longer .*. At 1 GiB look at what sets bandwidth: links and",
-        ),
-        ((0.3, 1), ["faster", "usual"], "1 of 2 times are shorter .*. Check that machine, ranks"),
+        ((1, 1), ["usual", "usual"], r"All 2 times are usual for such machines \(80 % intervals\)"),
+        ((3, 1), ["slower", "usual"], "1 of 2 .* longer than nine .*. At 4 KiB look .* sets lat"),
+        ((1, 3), ["usual", "slower"], "1 of 2 .* longer .*. At 1 GiB look .* bandwidth: links and"),
+        ((0.3, 1), ["faster", "usual"], "1 of 2 .* shorter .*. Check that machine, ranks"),
     ],
 )
-def test_measured_times_that_are_not_normal_are_said(capsys, tmp_path, factors, normal, says):
-    sizes = (2**12, 2**30)
-    plain = printed(capsys, "all-reduce", "dgx-h100", size="4KiB,1GiB")
-    microseconds = [f * row["time_s"] * 1e6 for f, row in zip(factors, plain, strict=True)]
+def test_measured_times_that_are_not_normal_are_said(tmp_path, factors, normal, says):
+    plain = rows_of("all-reduce dgx-h100 --size 4KiB,1GiB")
     lines = (
-        f"{size} {size // 4} float sum -1 {time:.2f} 1 1 0\n"
-        for size, time in zip(sizes, microseconds, strict=True)
+        (row["size_bytes"], f"{f * row['time_s'] * 1e6:.2f} 1 1.75")
+        for f, row in zip(factors, plain, strict=True)
     )
-    path = tmp_path / "nccl.txt"
-    path.write_text(MEASURED.splitlines()[2] + "\n" + "".join(lines))
-    collective("all-reduce", "dgx-h100", json=True, compare=path)
-    document = jsons.loads(capsys.readouterr().out)
+    document = document_of(f"{REDUCE} dgx-h100 --compare {measured(tmp_path / 'log', *lines)}")
     assert [row["normal"] for row in document["rows"]] == normal
-    assert re.match(says.replace("(", r"\(").replace(")", r"\)"), document["summary"]["verdict"])
+    assert re.match(says, document["summary"]["verdict"])
 
 
-def test_measurements_stand_beside_rows_of_which_some_are_near_a_switch(capsys, tmp_path):
+def test_measurements_stand_beside_rows_of_which_some_are_near_a_switch(tmp_path):
     """Rows without a switch have empty cells in its columns, which nobody may read."""
-    path = tmp_path / "nccl.txt"
-    lines = (f"{size} {size // 4} float sum -1 40 1 1.96875 0\n" for size in (2**20, 2**28))
-    path.write_text(MEASURED.splitlines()[2] + "\n" + "".join(lines))
-    words = ("all-reduce", "trn2.48xlarge", "--ranks-per-chip", "4", "--compare", str(path))
-    assert run(["collective", *words]) == 0
-    assert capsys.readouterr().out.count("the Neuron runtime takes") == 1
+    log = measured(tmp_path / "log", *((size, "40 1 1.96875") for size in (2**20, 2**28)))
+    printed = printed_by(f"{REDUCE} trn2.48xlarge --ranks-per-chip 4 --compare {log}")
+    assert printed.count("the Neuron runtime takes") == 1
 
 
-def test_a_size_that_was_not_measured_has_no_error(capsys, measured):
-    rows = printed(capsys, "all-reduce", "ring:8", size="1MiB,2MiB", compare=measured, **RING)
-    assert rows[0]["error"] is not None
-    assert rows[1]["error"] is None
-
-
-def test_scratchpads_leave_memory_out_of_time_and_bound(capsys):
-    full = {"op": "reduce-scatter", "cluster": "trn2.48xlarge", "ranks_per_chip": 4}
-    (outside,), (inside,) = (
-        printed(capsys, size="32MiB", algorithm="multi-ring", sbuf=sbuf, **full)
-        for sbuf in (False, True)
-    )
+def test_scratchpads_leave_memory_out_of_time_and_bound():
+    line = "reduce-scatter trn2.48xlarge --ranks-per-chip 4 --size 32MiB --algorithm multi-ring"
+    outside, inside = row_of(line), row_of(line, "--sbuf")
     assert inside["time_s"] < outside["time_s"]  # copies inside a chip take the most either way
     assert (outside["bound"], inside["bound"]) == ("hbm", "injection")
 
 
-def test_a_byte_matrix_sends_just_its_bytes(capsys, tmp_path: Path):
+def test_a_byte_matrix_sends_just_its_bytes(tmp_path):
     path = tmp_path / "sent.csv"
     path.write_text("0,1MB,0\n0,0,0\n500kB,0,7\n")
-    (row,) = printed(capsys, "all-to-all-v", "ring:3", matrix=path, **RING)
+    row = row_of(f"all-to-all-v ring:3 --bytes {path} {LINKS}")
     assert row["time_s"] == pytest.approx(1e-6 + 1e6 / 1e11)
     assert (row["size_bytes"], row["semantics"]) == (1_500_007 // 3, "proven")
     assert row["lower_bound_s"] == pytest.approx(1e-6 + 1e6 / 2e11)
-
-
-def test_a_popular_rank_slows_the_exchange_down(capsys):
-    chips = {"size": "1MiB", "unrestricted": True, "ideal": True}
-    (even,) = printed(capsys, "all-to-all-v", "trn2.48xlarge", skew=0.0, **chips)
-    (skewed,) = printed(capsys, "all-to-all-v", "trn2.48xlarge", skew=1.0, **chips)
-    (plain,) = printed(capsys, "all-to-all", "trn2.48xlarge", size="1MiB", ideal=True)
-    assert even["time_s"] == plain["time_s"]
-    assert even["busbw_bytes_per_s"] == pytest.approx(plain["busbw_bytes_per_s"])
-    assert skewed["time_s"] > 2 * even["time_s"]
-    assert skewed["semantics"] == "proven"
-
-
-@pytest.mark.parametrize("text", ["1KiB:1GiB", "1KiB:1GiB:1", "1KiB:1GiB:x", "", "1KiB,,2KiB"])
-def test_sizes_that_are_none(text):
-    with pytest.raises(InputError):
-        parse_sizes(text)
 
 
 @pytest.mark.parametrize(
@@ -233,41 +152,31 @@ def test_sizes_that_are_none(text):
         ("1,2,3\n1,9999TiB,3\n1,2,3\n", "9999TiB is over"),
     ],
 )
-def test_byte_matrices_that_are_none(tmp_path: Path, text, message):
+def test_byte_matrices_that_are_none(tmp_path, text, message):
     path = tmp_path / "m.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=message) as caught:
-        collective("all-to-all-v", "ring:3", matrix=path, **RING)
-    assert "\n" not in str(caught.value)
+    refusal = refusal_of(f"collective all-to-all-v ring:3 --bytes {path} {LINKS}")
+    assert re.search(message, refusal)
 
 
-def test_a_row_of_auto_near_a_switch_says_what_best_takes(capsys, tmp_path):
+def test_a_row_of_auto_near_a_switch_says_what_best_takes(tmp_path):
     """On Trn1 the runtime leaves the mesh at 1 MiB, where halving would take two thirds as long."""
-    small, large = printed(capsys, "all-reduce", "trn1.32xlarge", size="1MiB,256MiB")
+    line = f"{REDUCE} trn1.32xlarge --size 1MiB,256MiB --out {tmp_path / 'run'}"
+    small, large = document_of(line)["rows"]
     assert (small["algorithm"], small["best_algorithm"]) == ("mesh", "rdh")
     assert small["switches"] == ["mesh", "rdh"]
     assert small["best_time_s"] < 0.7 * small["time_s"]
     assert "best_time_s" not in large
-    collective("all-reduce", "trn1.32xlarge", size="1MiB,256MiB", quiet=True, out=tmp_path / "run")
-    output = capsys.readouterr().out
-    assert "1 MiB: the Neuron runtime takes mesh by the length of the buffer, and rdh" in output
+    says = "1 MiB: the Neuron runtime takes mesh by the length of the buffer, and rdh"
+    assert says in printed_by(line)
     rows = pd.read_csv(tmp_path / "run" / "metrics.csv", keep_default_na=False)
     assert list(rows["switches"]) == ["mesh rdh", ""]
 
 
-def test_the_cluster_may_be_named_by_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    times = []
-    for words in (("--cluster", "trn2.48xlarge"), ("trn2.48xlarge",)):
-        assert run(["collective", "all-reduce", "--size", "1MiB", "--json", *words]) == 0
-        times.append(jsons.loads(capsys.readouterr().out)["rows"][0]["time_s"])
-    assert times[0] == times[1]
-
-
-def test_sizes_side_by_side_are_labelled_in_their_units() -> None:
-    figures: list[Any] = []
-    out: Any = SimpleNamespace(
-        table=lambda *_, **_named: None,
-        figure=lambda _name, drawn, **_named: figures.append(drawn),
+def test_sizes_side_by_side_are_labelled_in_their_units():
+    figures = []
+    out = SimpleNamespace(
+        table=lambda *_, **_named: None, figure=lambda _name, drawn, **_named: figures.append(drawn)
     )
     rows = [
         {"cluster": name, "size_bytes": 4**power, "busbw_bytes_per_s": 1e9, "status": "ok"}
@@ -277,3 +186,54 @@ def test_sizes_side_by_side_are_labelled_in_their_units() -> None:
     _write_side_by_side(out, "all-reduce", rows)
     labels = [label.get_text() for label in figures[0].axes[0].get_xticklabels()]
     assert labels == ["1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB", "1 GiB"]
+
+
+def test_a_slow_link_holds_up_the_ring_and_the_time_without_it_stands_beside():
+    fault = [*RING.split(), "--fault", "link:0-1@0s:slow=1/2"]
+    for engine in ("fast", "reference"):
+        (row,) = document_of(fault, "--engine", engine)["rows"]
+        assert row["time_s"] == pytest.approx(1e-6 + 6 * 2**18 / 50e9, rel=1e-9)
+    (healthy,) = document_of(RING)["rows"]
+    assert row["undisturbed_s"] == healthy["time_s"] < row["time_s"]
+    assert "healthy" in printed_by(fault)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("all-reduce trn2.48xlarge:2 --algorithm hierarchical", "tx:5@0s:slow=1/4"),
+        # A link of a switch is named as the trace prints it.
+        (f"all-gather switch:4 --algorithm ring {LINKS}", "link:2-s0@0s:slow=1/2"),
+        (f"all-gather switch:4 --algorithm ring {LINKS}", "link:s0-2@0s:slow=1/2"),
+    ],
+)
+def test_a_slow_adapter_or_link_is_as_slow_on_both_engines(line, fault):
+    words = f"{line} --size 1MiB"
+    fast, reference = (
+        row_of(words, f"--fault={fault}", f"--engine={engine}")["time_s"]
+        for engine in ("fast", "reference")
+    )
+    assert fast == reference > row_of(words)["time_s"]
+
+
+def test_messages_go_around_a_cable_that_is_down_from_the_start():
+    """A step over the missing hop takes the three others, which also carry their own messages."""
+    down, slow, later = (
+        document_of(RING, f"--fault=cable:0-1@{what}")["rows"][0]["time_s"]
+        for what in ("0s:dead", "0s:slow=1/2", "1s:dead")
+    )
+    assert down > slow > later == document_of(RING)["rows"][0]["time_s"]
+    assert "ops never ran" in refusal_of(RING, "--fault=cable:0-1@2us:dead")
+
+
+@pytest.mark.parametrize("resource", ["link:16-17", "tx:20", "rx:31", "dma:16"])
+def test_a_fault_of_an_idle_part_has_no_effect_and_says_so(caplog, resource):
+    """The second server has no rank; what stands nowhere is refused as before."""
+    few = f"{REDUCE} trn2.48xlarge:2 --ranks 16 --algorithm ring --size 1MiB"
+    faults._tell_idle.cache_clear()
+    with_fault, healthy = document_of(few, f"--fault={resource}@0s:dead"), document_of(few)
+    assert with_fault["rows"][0]["time_s"] == healthy["rows"][0]["time_s"]
+    assert f"the fault of {resource} has no effect" in caplog.text
+    for nowhere in ("link:16-21", "tx:32", "link:99999999999-1", "uplink:1"):
+        refusal = refusal_of(few, f"--fault={nowhere}@0s:dead")
+        assert f"no resource {nowhere} in this run" in refusal

@@ -1,103 +1,89 @@
 """The serve command: what each way to serve faster adds to the answer, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cluster_sim as cs
-from experiments.cli.main import run
+from tests.support.commands import document_of, printed_by, refusal_of
 
-QUICK = ("serve", "--model=llama-3.1-8b", "--cluster=trn2.48xlarge", "--tp=4", "--quiet")
-LOAD = ("--requests=poisson:2", "--count=60")
+LLAMA = "serve --model=llama-3.1-8b"
+QUICK = f"{LLAMA} --cluster=trn2.48xlarge --tp=4"
+LOAD = "--requests=poisson:2 --count=60"
+LOADED = f"{QUICK} {LOAD}"
+ON_GPUS = f"{LLAMA} --cluster=dgx-h100 {LOAD}"
+LIMITED = "--count=400 --slo=ttft=1s,tpot=20ms"
+SERVER_USD_PER_H = 35.7608
 
 
-def answer(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
-    assert run([*QUICK, *LOAD, *more, "--json"]) == 0
-    read: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return read
+def shown_by(*words):
+    return " ".join(printed_by(*words, "--quiet").split())
 
 
-def test_price_and_energy_are_those_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    document = answer(capsys)
+def test_price_and_energy_are_those_of_the_run():
+    document = document_of(LOADED)
     hours = document["requests"] / document["requests_per_s"] / 3600
-    assert document["cost_usd"] == pytest.approx(35.7608 / 16 * 4 * hours, rel=0.01)
+    assert document["cost_usd"] == pytest.approx(SERVER_USD_PER_H / 16 * 4 * hours, rel=0.01)
     tokens = document["tokens_per_s"] * hours * 3600
     assert document["usd_per_million_tokens"] == pytest.approx(document["cost_usd"] * 1e6 / tokens)
     assert document["energy_joules"] > 0
 
 
-def test_the_precision_of_the_cache_is_named_and_follows_the_engine(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_precision_of_the_cache_is_named_and_follows_the_engine():
     """An engine that keeps FP8 weights beside a BF16 cache has room for half as many tokens."""
-    words = ["serve", "--model=llama-3.1-8b", "--cluster=dgx-h100", "--tp=1", "--precision=fp8"]
     for more, expected in ((), "fp8"), (("--scheduler=vllm",), "bf16"):
-        assert run([*words, *LOAD, "--quiet", *more]) == 0
-        (room,) = [line for line in capsys.readouterr().out.splitlines() if "cache, room" in line]
+        lines = printed_by(f"{ON_GPUS} --tp=1 --precision=fp8", *more).splitlines()
+        (room,) = [line for line in lines if "cache, room" in line]
         assert room.endswith(f", in {expected}")
 
 
-def test_an_overload_is_a_remark_everywhere(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    words = ["serve", "--model=llama-3.1-8b", "--cluster=dgx-h100", "--tp=1", "--count=300"]
-    words += ["--requests=poisson:90", "--slots=8", "--slo=ttft=2s"]
-    assert run([*words, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_an_overload_is_a_remark_everywhere(tmp_path):
+    line = f"{LLAMA} --cluster=dgx-h100 --tp=1 --count=300 --requests=poisson:90 --slots=8"
+    line += f" --slo=ttft=2s --out={tmp_path}"
+    document = document_of(line)
     (overload,) = document["remarks"]
     assert overload.startswith("It is overloaded: 77.8 requests/s arrive and ")
     assert document["slo"] == {"ttft_s": 2.0, "tpot_s": None}
-    assert run([*words, f"--out={tmp_path}"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = shown_by(line)
     assert overload in shown
     assert "tokens in the mean. SLO: TTFT 2 s." in shown
     assert "It is overloaded" in (tmp_path / "report.html").read_text()
-    assert "remarks" not in answer(capsys)
 
 
-def test_each_way_is_faster_and_tells_of_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = answer(capsys)
-    cached = answer(capsys, "--prefix-cache=60%")
+def test_each_way_is_faster_and_tells_of_itself(tmp_path):
+    plain = document_of(LOADED)
+    assert not {"prefix_hit_share", "speculation", "prefill_replicas", "remarks"} & set(plain)
+    cached = document_of(LOADED, "--prefix-cache=60%")
     assert cached["prefix_hit_share"] == pytest.approx(0.6, abs=0.01)
     assert cached["ttft_s"]["p50"] < plain["ttft_s"]["p50"]
-    cold = answer(capsys, "--prefix-cache=60%:cold")
+    cold = document_of(LOADED, "--prefix-cache=60%:cold")
     assert cold["prefix_hit_share"] < cached["prefix_hit_share"]
-    guessed = answer(capsys, "--speculate=4:0.8:llama-3.2-1b")
+    guessed = document_of(LOADED, "--speculate=4:0.8:llama-3.2-1b")
     assert guessed["speculation"]["expected_tokens_per_pass"] == pytest.approx(3.3616)
     assert guessed["tpot_s"]["p50"] < plain["tpot_s"]["p50"]
-    apart = answer(capsys, "--disaggregate=1:3")
+    apart = document_of(LOADED, "--disaggregate=1:3")
     assert apart["chips"] == 4 * plain["chips"]
     assert apart["itl_s"]["p99"] < plain["itl_s"]["p99"]
     assert 0 < apart["prefill_utilisation"] < 1
     assert apart["kv_transfer_s"]["n"] == plain["requests"]
-    assert not {"prefix_hit_share", "speculation", "prefill_replicas"} & set(plain)
-
-
-def test_all_of_them_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    more = ("--prefix-cache=50%", "--speculate=3:0.7", "--disaggregate=2:2")
-    document = answer(capsys, *more)
-    assert {"prefix_hit_share", "speculation", "prefill_replicas"} <= set(document)
-    assert run([*QUICK, *LOAD, *more, f"--out={tmp_path / 'run'}"]) == 0
-    shown = capsys.readouterr().out
+    every = f"{LOADED} --prefix-cache=50% --speculate=3:0.7 --disaggregate=2:2"
+    shown = printed_by(every, f"--out={tmp_path / 'run'}")
     for word in ("prefix cache", "tokens of a pass", "prefill replicas", "KV transfer", "price"):
         assert word in shown
+    document = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert {"prefix_hit_share", "speculation", "prefill_replicas"} <= set(document)
     assert (tmp_path / "run" / "latency.png").stat().st_size > 1000
 
 
-def test_unlike_chips_are_named_with_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
-    more = ("--disaggregate=1:2", "--prefill-cluster=p5.48xlarge", "--prefill-tp=2")
-    document = answer(capsys, *more, "--variant=p5.48xlarge.price=capacity-block")
+def test_unlike_chips_are_named_with_what_is_assumed():
+    line = f"{LOADED} --disaggregate=1:2 --prefill-cluster=p5.48xlarge --prefill-tp=2"
+    document = document_of(line, "--variant=p5.48xlarge.price=capacity-block")
     assert (document["chips"], document["prefill_chips"]) == (10, 2)
     network = document["kv_network"]
     assert network["grade"] == "assumed"
     assert network["low_bytes_per_s"] == network["high_bytes_per_s"] / 4
-    assert run([*QUICK, *LOAD, *more]) == 0
-    shown = capsys.readouterr().out
+    shown = shown_by(line)
     for words in (
         "and 2 of p5.48xlarge for prompts",
         "slowest network (assumed)",
@@ -106,44 +92,31 @@ def test_unlike_chips_are_named_with_what_is_assumed(capsys: pytest.CaptureFixtu
         assert words in shown
 
 
-HIGHEST = ("--max-rate", "--count=400", "--slo=ttft=1s,tpot=20ms")
-
-
-def test_the_highest_rate_keeps_the_slo_and_a_higher_one_does_not(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize("way", ["", "--disaggregate=1:1 --prefix-cache=50%"])
+def test_the_highest_rate_keeps_the_slo_and_a_higher_one_does_not(way):
     """The answer is that of the rate as if it had been stated, and its price that of the rate."""
-
-    def ask(*more: str) -> dict[str, Any]:
-        assert run([*QUICK, *HIGHEST[1:], *more, "--json"]) == 0
-        read: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return read
-
-    for way in ((), ("--disaggregate=1:1", "--prefix-cache=50%")):
-        highest = ask("--max-rate", *way)
-        rate = highest["max_rate_per_s"]
-        at = ask(f"--requests=poisson:{rate!r}", *way)
-        assert at["slo_attainment"] == highest["slo_attainment"] >= 0.99
-        assert at["ttft_s"] == highest["ttft_s"]
-        beyond = ask(f"--requests=poisson:{1.011 * rate!r}", *way)
-        # 400 requests end before the queue of a saturated group grows.
-        assert beyond["slo_attainment"] < 0.99 or way
-        assert highest["binds"] == ("slots" if way else "TPOT")
-        per_request = at["tokens_per_s"] / at["requests_per_s"]
-        assert highest["tokens_per_s"] == pytest.approx(rate * per_request)
-        usd_per_s = 35.7608 / 16 / 3600 * highest["chips"]
-        expected = usd_per_s * 1e6 / highest["tokens_per_s"]
-        assert highest["usd_per_million_tokens"] == pytest.approx(expected, rel=1e-4)
-        ends = highest["max_rate_per_s_interval"]
-        assert ends["low"] * ends["high"] == pytest.approx(rate**2)
-        assert "max_rate_per_s" not in at
+    line = f"{QUICK} {LIMITED} {way}"
+    highest = document_of(line, "--max-rate")
+    rate = highest["max_rate_per_s"]
+    at = document_of(line, f"--requests=poisson:{rate!r}")
+    assert at["slo_attainment"] == highest["slo_attainment"] >= 0.99
+    assert at["ttft_s"] == highest["ttft_s"]
+    beyond = document_of(line, f"--requests=poisson:{1.011 * rate!r}")
+    # 400 requests end before the queue of a saturated group grows.
+    assert beyond["slo_attainment"] < 0.99 or way
+    assert highest["binds"] == ("slots" if way else "TPOT")
+    per_request = at["tokens_per_s"] / at["requests_per_s"]
+    assert highest["tokens_per_s"] == pytest.approx(rate * per_request)
+    usd_per_s = SERVER_USD_PER_H / 16 / 3600 * highest["chips"]
+    expected = usd_per_s * 1e6 / highest["tokens_per_s"]
+    assert highest["usd_per_million_tokens"] == pytest.approx(expected, rel=1e-4)
+    ends = highest["max_rate_per_s_interval"]
+    assert ends["low"] * ends["high"] == pytest.approx(rate**2)
+    assert "max_rate_per_s" not in at
 
 
-def test_the_highest_rate_is_shown_and_is_that_of_the_front_door(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run([*QUICK, *HIGHEST]) == 0
-    shown = capsys.readouterr().out
+def test_the_highest_rate_is_shown_and_is_that_of_the_front_door():
+    shown = shown_by(QUICK, "--max-rate", *LIMITED.split())
     assert "highest rate within the SLO, requests/s" in shown
     assert "what binds" in shown
     result = cs.serve("llama-3.1-8b", "trn2.48xlarge", tp=4, count=400, max_rate=True,
@@ -152,12 +125,9 @@ def test_the_highest_rate_is_shown_and_is_that_of_the_front_door(
     assert result.deployed.served.requests.arrival_s.shape == (400,)
 
 
-def test_a_stated_rate_is_divided_among_as_many_replicas_as_it_needs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = [*QUICK, *HIGHEST, "--requests=poisson:50"]
-    assert run([*words, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_a_stated_rate_is_divided_among_as_many_replicas_as_it_needs():
+    line = f"{QUICK} --max-rate {LIMITED} --requests=poisson:50"
+    document = document_of(line)
     demand, rate = document["demand"], document["max_rate_per_s"]
     assert (demand["deployments"] - 1) * rate < 50 <= demand["deployments"] * rate
     assert demand["chips"] == 4 * demand["deployments"]
@@ -165,43 +135,34 @@ def test_a_stated_rate_is_divided_among_as_many_replicas_as_it_needs(
     low, high = document["max_rate_per_s_interval"].values()
     ends = {"low": math.ceil(50 / high), "high": math.ceil(50 / low)}
     assert demand["deployments_interval"] == ends
-    assert run([*words, "--cluster=trn2.48xlarge,dgx-h100"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = shown_by(line, "--cluster=trn2.48xlarge,dgx-h100")
     assert f"replicas for the stated rate {demand['deployments']} " in shown
 
 
 @pytest.mark.slow
-def test_the_options_that_a_search_finds_repeat_its_answer(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    options = [*QUICK[:3], "--quiet", *HIGHEST[1:], "--tp=8"]
-    assert run([*options, "--search", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_the_options_that_a_search_finds_repeat_its_answer(tmp_path):
+    line = f"{LLAMA} --cluster=trn2.48xlarge --tp=8 {LIMITED}"
+    document = document_of(line, "--search")
     best = document["deployments"][0]
     assert document["options"] == best["options"]
     assert document["max_rate_per_s"] == best["max_rate_per_s"]
-    assert run([*options, "--max-rate", *document["options"].split(), "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
+    again = document_of(line, "--max-rate", *document["options"].split())
     assert {name: document[name] for name in again} == again
-    assert run([*options, "--search", f"--out={tmp_path / 'run'}"]) == 0
-    assert best["options"] in capsys.readouterr().out
+    assert best["options"] in printed_by(line, "--search", f"--out={tmp_path / 'run'}")
     assert (tmp_path / "run" / "frontier.png").exists()
     result = cs.serve("llama-3.1-8b", "trn2.48xlarge", tp=8, count=400, search=True,
                       slo="ttft=1s,tpot=20ms")  # fmt: skip
     assert result.summary["options"] == document["options"]
 
 
-def test_clusters_side_by_side_have_the_best_deployment_of_each(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    both = "--cluster=trn2.48xlarge,p5.48xlarge"
-    assert run(["serve", QUICK[1], both, "--search", "--count=100", "--tp=8", "--quiet"]) == 0
-    shown = capsys.readouterr().out
+def test_clusters_side_by_side_have_the_best_deployment_of_each():
+    both = "--cluster=trn2.48xlarge,p5.48xlarge --search --count=100 --tp=8"
+    shown = printed_by(f"{LLAMA} {both}")
     assert "trn2.48xlarge: found --tp 8" in shown
     assert "p5.48xlarge: found --tp 8 --prefill chunked" in shown
 
 
-def test_a_closed_loop_keeps_its_users(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_loop_keeps_its_users():
     """Users are the rate of answers times the time of each (Little's law), but for the ends."""
     result = cs.serve("llama-3.1-8b", "trn2.48xlarge", tp=4, concurrency=8, count=2000,
                       prompt=500, output=50)  # fmt: skip
@@ -209,9 +170,7 @@ def test_a_closed_loop_keeps_its_users(capsys: pytest.CaptureFixture[str]) -> No
     users = (frame.end_s - frame.arrival_s).mean() * result.summary["requests_per_s"]
     assert users == pytest.approx(8, rel=0.01)
     assert (frame.arrival_s[8:].isin(frame.end_s)).all()
-    assert run([*QUICK, "--concurrency=8", "--count=2000", "--prompt=500", "--output=50",
-                "--json"]) == 0  # fmt: skip
-    document = json.loads(capsys.readouterr().out)
+    document = document_of(f"{QUICK} --concurrency=8 --count=2000 --prompt=500 --output=50")
     assert document["concurrency"] == 8
     assert document["tokens_per_s"] == result.tokens_per_s
     ends = document["tokens_per_s_interval"]
@@ -219,7 +178,7 @@ def test_a_closed_loop_keeps_its_users(capsys: pytest.CaptureFixture[str]) -> No
     assert document["remarks"][0].startswith("All requests are alike, so those of a closed loop")
 
 
-def test_requests_of_unlike_lengths_do_not_wait_in_step() -> None:
+def test_requests_of_unlike_lengths_do_not_wait_in_step():
     """Equal requests that end together wait for each other's prompts, as many as there are."""
     words = {"tp": 4, "concurrency": 16, "count": 400, "prompt": 1000, "output": 100}
     alike = cs.serve("llama-3.1-8b", "dgx-h100", **words)
@@ -231,26 +190,17 @@ def test_requests_of_unlike_lengths_do_not_wait_in_step() -> None:
     assert drawn.ttft_s["p50"] < 0.6 * alike.ttft_s["p50"]
 
 
-def test_a_launch_of_an_engine_is_read_and_written(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "serve.sh"
+def test_a_launch_of_an_engine_is_read_and_written(tmp_path):
+    file, again = tmp_path / "serve.sh", tmp_path / "again.sh"
     file.write_text("vllm serve m --tensor-parallel-size 2 --max-num-seqs 32 --swap-space 4\n")
-    on_gpus = ["serve", "--model=llama-3.1-8b", "--cluster=dgx-h100", "--quiet", *LOAD]
-    filed = [*on_gpus, "--deployment", str(file), "--json"]
-    assert run([*filed, "--write", f"vllm:{tmp_path}/again.sh"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = document_of(ON_GPUS, f"--deployment={file}", f"--write=vllm:{again}")
     assert (document["chips"], document["slots"]) == (2, 32)
     assert document["deployment_file"]["may_change_time"] == ["swap-space"]
-    assert (tmp_path / "again.sh").read_text() == document["written"]["command"]
-    assert run([*on_gpus, "--deployment", f"{tmp_path}/again.sh", "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["ttft_s"] == document["ttft_s"]
-    assert run([*filed[:-1], "--tp=4", "--slots=8"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    assert again.read_text() == document["written"]["command"]
+    assert document_of(ON_GPUS, f"--deployment={again}")["ttft_s"] == document["ttft_s"]
+    text = shown_by(ON_GPUS, f"--deployment={file}", "--tp=4", "--slots=8")
     assert "The deployment is vLLM's; it has no field for swap-space, which may change" in text
     assert "4 chips of dgx-h100" in text
-    assert run([*QUICK, *LOAD, "--deployment", str(file)]) == 0
-    assert "Neuron's engine runs prompts one at a time" in capsys.readouterr().out
-    assert run([*on_gpus, "--write", "slurm"]) == 2
-    assert "engine 'slurm' is none of" in capsys.readouterr().err
+    shown = printed_by(LOADED, f"--deployment={file}")
+    assert "Neuron's engine runs prompts one at a time" in shown
+    assert "engine 'slurm' is none of" in refusal_of(ON_GPUS, "--write=slurm")

@@ -1,53 +1,42 @@
 """The command ``sweep``."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
 from experiments.cli.commands import sweep as program
-from experiments.cli.main import run
 from experiments.sweeps import runner as row_runner
+from tests.support.commands import ended
 from tests.support.probe_command import PROBE, threads
 
 
-@pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Line of a study of two rows, which run in this process, with a column to show."""
     monkeypatch.setattr(row_runner, "process_pool", threads)
     monkeypatch.setattr(program, "program_of", lambda *_: PROBE)
+    path = tmp_path / "study.yaml"
+
+    def line(shown):
+        path.write_text(f"command: probe\nfixed: {{op: x}}\ngrid: {{size: [1, 13]}}\n{shown}")
+        return f"sweep {path}"
+
+    return line
 
 
-def _study(folder: Path, more: str = "") -> str:
-    path = folder / "study.yaml"
-    path.write_text(f"command: probe\nfixed: {{op: x}}\ngrid: {{size: [1, 13]}}\n{more}")
-    return str(path)
-
-
-def _run(*arguments: str) -> int:
-    return run(["sweep", *arguments])
-
-
-def test_rows_are_a_table_and_failures_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _run(_study(tmp_path, "show: [double]")) == 0
-    printed = capsys.readouterr()
-    lines = [line.split() for line in printed.out.splitlines() if line.strip()]
+def test_rows_are_a_table_and_failures_are_said(study):
+    status, output, errors = ended(study("show: [double]"))
+    lines = [line.split() for line in output.splitlines() if line.strip()]
     assert lines[0] == ["size", "status", "double", "message"]
     assert lines[1] == ["1", "ok", "2"]
     assert lines[2][:5] == ["13", "refused", "-", "size", "13"]
-    assert printed.err == "1 of 2 rows failed; their message says why\n"
+    assert (status, errors) == (0, "1 of 2 rows failed; their message says why\n")
 
 
-def test_json_is_one_document_with_a_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _run(_study(tmp_path), "--json", "--quiet", "--out", str(tmp_path / "out")) == 0
-    printed = capsys.readouterr()
-    document = json.loads(printed.out)
-    assert printed.err == ""
+def test_json_is_one_document_with_a_summary(study, tmp_path):
+    status, output, errors = ended(study(""), "--json", "--quiet", f"--out={tmp_path / 'out'}")
+    document = json.loads(output)
+    assert (status, errors) == (0, "")
     assert document["summary"] == {"rows": 2, "ok": 1, "refused": 1}
     good, bad = document["rows"]
     assert (good["double"], good["memory_bytes.total"]) == (2, 1)
@@ -55,42 +44,7 @@ def test_json_is_one_document_with_a_summary(
     assert (tmp_path / "out" / "results.csv").exists()
 
 
-def test_a_column_that_is_not_there_costs_no_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _run(_study(tmp_path, "show: [dubble]"), "--quiet") == 0
-    printed = capsys.readouterr()
-    assert printed.err == "show: no column is called dubble. Did you mean double?\n"
-    assert "refused" in printed.out
-
-
-def test_many_columns_are_cut_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "study.yaml"
-    grid = ", ".join(f"{name}: ['{value}']" for name, value in _values().items())
-    path.write_text(f"command: probe\ngrid: {{{grid}}}\n")
-    assert _run(str(path)) == 0
-    assert "more columns; see --json or --out" in capsys.readouterr().out
-
-
-def _values() -> dict[str, str]:
-    return {"op": "x", "size": "1", "fast": "true", "tag": "a", "model": "m"}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("command: prob\ngrid: {size: [1]}", "no command is called prob. Did you mean probe?"),
-        ("command: probe\ngrid: {sise: [1]}", "probe has no parameter sise. Did you mean size?"),
-        ("command: [", "is no study"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(text)
-    assert _run(str(path)) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert message in printed.err
+def test_a_column_that_is_not_there_costs_no_results(study):
+    status, output, errors = ended(study("show: [dubble]"), "--quiet")
+    assert (status, errors) == (0, "show: no column is called dubble. Did you mean double?\n")
+    assert "refused" in output

@@ -1,7 +1,5 @@
 """Tables are as wide as the terminal, words stay whole, and no impossible result is printed."""
 
-from __future__ import annotations
-
 import ast
 import math
 from pathlib import Path
@@ -22,74 +20,46 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_a_table_is_no_wider_than_the_terminal_and_breaks_no_word(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def printed(monkeypatch, capsys, width, *table):
     monkeypatch.setenv("COLUMNS", str(width))
-    print_table("A table", HEADS, ROWS)
-    lines = capsys.readouterr().out.splitlines()
+    print_table(*table)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_table_is_no_wider_than_the_terminal_and_breaks_no_word(width, monkeypatch, capsys):
+    lines = printed(monkeypatch, capsys, width, "A table", HEADS, ROWS)
     assert max(len(line) for line in lines) <= width
     words = {word for line in lines for word in line.split()}
     assert words >= {word for row in [HEADS, *ROWS] for cell in row for word in cell.split()}
 
 
-def test_columns_that_do_not_fit_follow_under_the_first(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    print_table("", ["row", "first", "second"], [["a", "12345678", "87654321"]])
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["row", "first"],
-        ["a", "12345678"],
-        ["row", "second"],
-        ["a", "87654321"],
-    ]
+@pytest.mark.parametrize(
+    ("width", "heads", "row", "lines"),
+    [
+        # Names stand at the foot of the heading, and cells at the top of a row.
+        (20, ["name", "what it is", "time"], ["a ring", "of every chip", "1 s"],
+         ["        what", "name    it is   time", "a ring  of       1 s", "        every",
+          "        chip"]),
+        # Columns that do not fit follow under the first.
+        (20, ["row", "first", "second"], ["a", "12345678", "87654321"],
+         ["row     first", "a    12345678", "row    second", "a    87654321"]),
+        # A word that is longer than the terminal is cut, a number stays beside its unit.
+        (10, ["source"], ["x" * 8 + "y" * 8], ["source", "xxxxxxxxyy", "yyyyyy"]),
+        (30, ["size", "what the number means"], ["1.5 GB/s", "a rate of every link"],
+         ["          what the number", "size      means", "1.5 GB/s  a rate of every link"]),
+    ],
+)  # fmt: skip
+def test_words_of_a_table_stand_in_their_places(width, heads, row, lines, monkeypatch, capsys):
+    assert printed(monkeypatch, capsys, width, "", heads, [row]) == lines
 
 
-def test_names_stand_at_the_foot_of_the_heading_and_cells_at_the_top_of_a_row(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    print_table("A title", ["name", "what it is", "time"], [["a ring", "of every chip", "1 s"]])
-    assert capsys.readouterr().out.splitlines() == [
-        "A title",
-        "        what",
-        "name    it is   time",
-        "a ring  of       1 s",
-        "        every",
-        "        chip",
-    ]
-
-
-def test_a_paragraph_stands_indented_below_its_heading(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_paragraph_stands_indented_below_its_heading(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
     print_paragraphs("Numbers", [("trn2.peak 667 TFLOP/s", "[ND] dense, and sparse no more")])
-    assert capsys.readouterr().out.splitlines() == [
-        "Numbers",
-        "trn2.peak 667",
-        "TFLOP/s",
-        "    [ND] dense, and",
-        "    sparse no more",
-    ]
-
-
-def test_a_word_that_is_longer_than_the_terminal_is_cut_not_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "10")
-    print_table("", ["source"], [["x" * 8 + "y" * 8]])
-    assert capsys.readouterr().out == "source\nxxxxxxxxyy\nyyyyyy\n"
-
-
-def test_a_number_and_its_unit_stay_on_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    print_table("", ["size", "what the number means"], [["1.5 GB/s", "a rate of every link"]])
-    assert "1.5 GB/s" in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        "Numbers\ntrn2.peak 667\nTFLOP/s\n    [ND] dense, and\n    sparse no more\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,19 +82,19 @@ def test_a_number_and_its_unit_stay_on_a_line(
         ),
     ],
 )
-def test_impossible_results_are_refused(document: object, message: str) -> None:
+def test_impossible_results_are_refused(document, message):
     with pytest.raises(InputError, match=message):
         check_results(document)
 
 
-def test_possible_results_pass() -> None:
+def test_possible_results_pass():
     check_results({"mfu": 0.5, "hfu": None, "error": -3.0, "rows": [{"p99": math.nan}], "n": 7})
     check_results({"errors": {"ttft_s": -0.4}, "margin_usd": -5.0, "disturbance_change_s": -1e-3})
     check_results({"time_s": 1.0, "lower_bound_s": 1.0, "low": 0.9, "high": 1.1})
     check_results({"iteration_s": 0.3, "breakdown_s": {"compute": 0.1, "bubble": 0.2}})
 
 
-def test_every_command_answers_through_the_check() -> None:
+def test_every_command_answers_through_the_check():
     """A module of a command prints its document by ``call.answer``, or checks it itself."""
     folder = Path(experiments.cli.__file__).parent
     modules = sorted(folder.rglob("*.py"))

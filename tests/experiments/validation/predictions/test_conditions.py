@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from experiments.validation.predictions import training
 from experiments.validation.predictions.jobs import TIMES, predict
-from experiments.validation.predictions.serving import engine, month
-from experiments.validation.predictions.training import _too_large
+from experiments.validation.predictions.serving import engine
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.job.goodput import expected_goodput
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
@@ -51,20 +48,9 @@ BEFORE_0_14 = {
         ({"date": "2025-12", "scheduler": "sglang"}, "b200", {}),
     ],
 )
-def test_serving_software_is_told_by_month_and_engine(
-    row: dict[str, Any], chip: str, variants: dict[str, str]
-) -> None:
+def test_serving_software_is_told_by_month_and_engine(row, chip, variants):
     assert engine(row, chip, shipped_catalogue()) == variants
     shipped_catalogue().with_variants(variants)
-
-
-def test_a_date_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match=r"date 'soon' is no month"):
-        month({"date": "soon"})
-
-
-def test_a_source_says_no_month() -> None:
-    assert month({"source": "arXiv 2504.14960; training_results_v4.1"}) == ""
 
 
 ROW: dict[str, Any] = {
@@ -75,12 +61,12 @@ ROW: dict[str, Any] = {
 """128 servers, one of which fails every six hours."""
 
 
-def test_failures_of_servers_add_up() -> None:
+def test_failures_of_servers_add_up():
     outcome = predict({**ROW, "goodput": None})
     assert outcome.predicted == {"mtbf_s": pytest.approx(21_600)}
 
 
-def test_goodput_is_that_of_exponential_failures() -> None:
+def test_goodput_is_that_of_exponential_failures():
     """Half of an interval, detection and restart are lost to each of the 400 failures."""
     outcome = predict(ROW)
     expected = expected_goodput(600, 21_600, checkpoint_s=20, restart_s=100, detection_s=10)
@@ -88,7 +74,7 @@ def test_goodput_is_that_of_exponential_failures() -> None:
     assert outcome.provenance == {"failure_rates": "stated"}
 
 
-def test_times_that_a_row_leaves_out_are_assumed() -> None:
+def test_times_that_a_row_leaves_out_are_assumed():
     """A goodput at Daly's interval is at least that of any other with the same times."""
     stall_alone = predict({**ROW, "checkpoint_interval_s": None})
     assert stall_alone.provenance["columns"] == "assumed: checkpoint_interval_s"
@@ -102,42 +88,9 @@ LONG = ParallelPlan(tp=2, pp=2, dp=2, global_batch=80, seq=1024)
 INTERLEAVED = ParallelPlan(tp=2, pp=2, vpp=3, dp=2, global_batch=80, seq=1024)
 
 
-@pytest.fixture
-def simulated(monkeypatch):
-    """Numbers of microbatches of the steps that are simulated."""
-    counts: list[int] = []
-
-    def counted(model, machine, plan, **changes):
-        counts.append(plan.microbatches)
-        return iteration(model, machine, plan, **changes)
-
-    monkeypatch.setattr(training, "iteration", counted)
-    return counts
-
-
-@pytest.mark.parametrize(
-    ("plan", "counts"),
-    [
-        (LONG, [8, 12]),
-        (INTERLEAVED, [8, 12]),
-        (ParallelPlan(dp=8, global_batch=96, seq=1024), [12]),
-        (ParallelPlan(dp=8, global_batch=64, seq=1024), [8]),
-        (ParallelPlan(pp=2, vpp=3, dp=4, global_batch=56, seq=1024), [14]),
-    ],
-)
-def test_a_long_step_is_simulated_by_two_short_ones(simulated, plan, counts):
-    training.long_step(MODEL, MACHINE, plan)
-    assert simulated == counts
-
-
 @pytest.mark.parametrize("plan", [LONG, INTERLEAVED])
 def test_short_runs_give_the_time_of_a_long_one(plan):
     whole = iteration(MODEL, MACHINE, plan, allow_oversized=True, partial=True)
     assert training.long_step(MODEL, MACHINE, plan).seconds == pytest.approx(
         whole.iteration_s, rel=1e-3
     )
-
-
-def test_bytes_are_shown_in_billions() -> None:
-    step: Any = SimpleNamespace(memory=SimpleNamespace(total=123.44e9, capacity=80e9))
-    assert _too_large(step) == "it needs 123.4 GB a rank and a rank has 80.0 GB."

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from experiments.cli.main import run
 from experiments.validation.comparison import compare, summary, told
 from experiments.validation.predictions.training import Steps, predict_memory
 from experiments.validation.reading.rows import TRAINING, read_text, table, tables
+from tests.support.commands import document_of, printed_by
 
 PLAN = "name,cluster,chips,layers,hidden,heads,seq,ffn,vocab,gated_mlp,tp,zero,recompute"
 SMALL = "small,dgx-h100,8,4,1024,16,1024,4096,32000,1,8,1,none"
 LARGE = "large,dgx-h100,8,96,12288,96,2048,49152,51200,0,8,1,none"
 
 
-def test_rows_of_memory_are_told_from_rows_of_time_by_what_they_state() -> None:
+def test_rows_of_memory_are_told_from_rows_of_time_by_what_they_state():
     assert read_text(f"{PLAN},fits\n{SMALL},1\n", "mine.csv").kind.name == "memory"
     assert read_text(f"{PLAN},memory_bytes\n{SMALL},1e9\n", "mine.csv").kind.name == "training"
     both = f"{PLAN},iteration_s,memory_bytes\n{SMALL},1,1e9\n"
     assert read_text(both, "mine.csv").kind.name == "training"
 
 
-def test_what_fits_and_what_does_not_is_counted() -> None:
+def test_what_fits_and_what_does_not_is_counted():
     lines = (f"{SMALL},1,", f"{SMALL},0,", f"{LARGE},0,", f"{LARGE},1,2e11", f"{LARGE},,")
     rows = read_text("\n".join((f"{PLAN},fits,memory_bytes", *lines)), "mine.csv")
     compared = compare(rows, predict_memory)
@@ -41,7 +41,7 @@ def test_what_fits_and_what_does_not_is_counted() -> None:
     assert compared[3]["predicted_reserved_bytes"] > compared[3]["predicted"]
 
 
-def test_memory_beside_a_time_has_errors_of_its_own() -> None:
+def test_memory_beside_a_time_has_errors_of_its_own():
     lines = (f"{SMALL},0.1,2e9,", f"{SMALL},0.1,,4e9", f"{SMALL},0.2,,")
     head = f"{PLAN},iteration_s,memory_bytes,reserved_bytes"
     compared = compare(read_text("\n".join((head, *lines)), "mine.csv"), Steps().predict)
@@ -55,14 +55,6 @@ def test_memory_beside_a_time_has_errors_of_its_own() -> None:
     assert "quantities" not in summary(compared[2:])
 
 
-def test_activations_of_megatron_are_met_to_the_formula() -> None:
-    compared = compare(table("korthikanti_memory").rows(), predict_memory)
-    numbers = summary(compared)
-    assert numbers["ok"] == 20
-    assert numbers["p90_abs_error"] < 0.015
-    assert numbers["quantities"]["states_bytes"]["p90_abs_error"] < 0.1
-
-
 def judged(name: str, every: int = 1) -> dict[str, int]:
     """Counts of a table's plans that ran and that failed, by what they are told."""
     rows = table(name).rows()
@@ -72,11 +64,9 @@ def judged(name: str, every: int = 1) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("every", "ran", "failed"),
-    [pytest.param(1, (536, 1), (28, 549), marks=pytest.mark.slow), (5, (108, 0), (10, 105))],
+    [pytest.param(1, (536, 1), (28, 549), marks=pytest.mark.slow), (25, (22, 0), (2, 21))],
 )
-def test_runs_out_of_memory_are_known_beforehand(
-    every: int, ran: tuple[int, int], failed: tuple[int, int]
-) -> None:
+def test_runs_out_of_memory_are_known_beforehand(every, ran, failed):
     """Nanotron made 1,114 runs on H100s, of which 577 ran out of memory."""
     counts = judged("nanotron_memory", every)
     assert (counts["ran_told_to_fit"], counts.get("ran_told_too_large", 0)) == ran
@@ -84,33 +74,21 @@ def test_runs_out_of_memory_are_known_beforehand(
 
 
 @pytest.mark.slow
-def test_few_plans_that_ran_are_refused() -> None:
-    """Bounds by table; five of NeMo's move activations to the host, which no row states."""
-    most = {
-        "fsdp_more": 1, "moe_folding": 1, "nanotron_h100": 1, "nemo_more": 7, "nemo_experts": 3,
-        "tpu_training": 3, "automodel": 1, "parallel_layouts": 1,
-        "maxtext_tpu": 1, "pytorch_more": 2,
-        "dgxc_blackwell": 1, "fms_acceleration": 1, "pytorch_2024": 1, "transformer_engine": 1,
-        "jax_more": 2, "pytorch_2025": 2, "azure_zero3": 8, "vectorlm": 3,
-        "megatron_experts_more": 1,
-    }  # fmt: skip
-    plans = 0
+def test_few_plans_that_ran_are_refused():
+    """Five of NeMo's move activations to the host, which no row states."""
+    counts = Counter[str]()
     for name, one in tables().items():
         if one.rows().kind is TRAINING:
-            counts = judged(name)
-            plans += sum(counts.values())
-            assert counts.get("ran_told_too_large", 0) <= most.get(name, 0), name
-    assert plans > 1600
-    assert sum(most.values()) / plans < 0.03
+            counts.update(judged(name))
+    assert counts.total() > 1600
+    assert counts["ran_told_too_large"] / counts.total() < 0.03
 
 
-def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text(f"{PLAN},fits,memory_bytes,states_bytes\n{SMALL},1,2e9,1e9\n")
-    assert run(["validate", "--file", str(path)]) == 0
-    shown = capsys.readouterr().out
+    shown = printed_by(f"validate --file {path}")
     assert "states_bytes" in shown
     assert "plans that ran, predicted to fit: 1." in shown
-    assert run(["validate", "--file", str(path), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = document_of(f"validate --file {path}")
     assert document["summary"]["fits"] == {"ran_told_to_fit": 1}

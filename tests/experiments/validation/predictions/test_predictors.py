@@ -21,11 +21,9 @@ from tests.support.toy_training import TOY, plan
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
-from workloads.kernels.times import elementwise_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import forward
-from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp, RankShapes
-from workloads.training.program.ops import block_s
+from workloads.training.layers.steps import RankShapes
 
 
 def test_models_and_plans_follow_the_columns():
@@ -60,27 +58,6 @@ def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
     assert outcomes == [training.Steps().predict(values) for values in rows]
 
 
-def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
-    assert machines_for("dgx-h100", 4).chips == 8
-    assert machines_for("dgx-h100", 32).domains == 4
-    assert machines_for("dgx-h100", 12).domains == 2
-
-
-def test_a_layer_takes_its_kernels_and_what_is_not_hidden_behind_them():
-    def product(name, seconds, after=PREVIOUS):
-        return LayerOp(name, "compute", ENGINE, seconds, after=after)
-
-    def length_s(*steps):
-        return block_s(steps, lambda step: 1e-9 * step.size_bytes)
-
-    gather = LayerOp("gather", "tp", CC, 0.0, 2**26, "tp", "all-gather")
-    wire = length_s(gather)
-    assert length_s(product("a", 1.0), product("b", 2.0)) == 3.0
-    between = length_s(product("a", 1.0), gather, product("b", 2.0))
-    assert between == pytest.approx(3.0 + wire, rel=1e-12)
-    assert length_s(product("a", 1.0), gather, product("b", 2.0, after="a")) == 3.0
-
-
 def test_layer_rows_predict_both_passes():
     read = rows_of(
         "cluster,chips,layers,hidden,heads,seq,tp,microbatch,experts,forward_s,backward_s\n"
@@ -90,19 +67,6 @@ def test_layer_rows_predict_both_passes():
     dense, sparse = compare(read, predictor(read.kind))
     assert 1.3 < dense["predicted_backward_s"] / dense["predicted"] < 2.2
     assert (sparse["status"], "experts" in sparse["why"]) == ("unsupported", True)
-
-
-def test_kernel_rows_say_what_they_need():
-    read = rows_of("kernel,chip,m,n,k,kernel_s\ngemm,h100,8,8,,1\ngemm,h100,8,8,8,1\n")
-    missing, whole = compare(read, predict_kernel)
-    assert "needs k" in missing["why"]
-    assert whole["status"] == "ok"
-
-
-def test_a_chain_of_launches_takes_as_long_as_each_of_its_parts() -> None:
-    row = {"kernel": "launch", "chip": "h100", "size_bytes": 8 * 2**20, "rows": 8}
-    each_s = float(elementwise_s("h100", 2**20))
-    assert predict_kernel(row).predicted["kernel_s"] == pytest.approx(8 * each_s)
 
 
 def test_a_layer_of_a_row_takes_as_long_as_that_layer_of_a_plan():
@@ -138,7 +102,7 @@ def test_slices_of_tables_are_machines_too():
         machines_for("tpu-v9-4", 4)
 
 
-def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path: Path) -> None:
+def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path):
     from experiments.validation.reading.rows import shipped_clusters
 
     file, text = tmp_path / "Mine.yaml", Path(shipped_clusters()["tpu-v6e-16"]).read_text()
@@ -148,22 +112,7 @@ def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path:
     assert machines_for(str(file), 4).chips == 32
 
 
-def test_slices_have_the_links_of_the_catalogue():
-    from experiments.validation.reading.rows import shipped_clusters
-
-    for name in shipped_clusters():
-        machine = machines_for(name, 1)
-        switched = not hasattr(machine.shape, "axes")
-        rate = shipped_catalogue().integer(machine.chip, "link_bandwidth")
-        # An H800 is an H100 with eight of its NVLinks; four GH200 have six between every two.
-        pair = shipped_catalogue().integer(machine.chip, "links") // 3 if switched else 1
-        links = getattr(machine.shape, "links", pair)
-        for part in [machine.shape] if switched else machine.shape.axes:
-            assert part.bandwidth_bytes_per_s == rate * links
-            assert part.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")
-
-
-def test_a_row_that_names_its_model_needs_no_sizes() -> None:
+def test_a_row_that_names_its_model_needs_no_sizes():
     text = "model,cluster,chips,seq,layers,hidden,heads\nllama-3.1-8b,p5.48xlarge,8,4096,,,\n"
     values = filled(read_text(text, "own.csv").rows[0].values).values
     assert (values["layers"], values["hidden"], values["ffn"]) == (32, 4096, 14336)
@@ -183,9 +132,7 @@ def _predicted(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[floa
         pytest.param("trainium2_training", marks=pytest.mark.slow),
     ],
 )
-def test_an_overlay_moves_every_prediction(
-    table: str, tmp_path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_overlay_moves_every_prediction(table, tmp_path, capsys):
     """Slower matrix engines and memory make most rows slower, whatever the kind."""
     overlay = tmp_path / "slow.csv"
     overlay.write_text(
@@ -198,8 +145,3 @@ def test_an_overlay_moves_every_prediction(
     before = _predicted(capsys, "--table", table)
     after = _predicted(capsys, "--table", table, "--catalogue", str(overlay))
     assert sum(late > soon for soon, late in zip(before, after, strict=True)) > len(before) / 3
-
-
-def test_an_unknown_variant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["validate", "--table", "mlperf", "--variant", "trn2.cores=many"]) == 2
-    assert "has no variant 'many'" in capsys.readouterr().err

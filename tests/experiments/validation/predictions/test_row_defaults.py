@@ -79,57 +79,45 @@ def test_what_a_row_leaves_open_is_up_to_its_framework(cells, expected):
     assert (plan.attention, plan.overlap, plan.zero, plan.schedule, plan.vpp) == expected
 
 
-@pytest.mark.parametrize("cells", [{"vpp": 2}, {"pp": 2, "vpp": 2, "schedule": "zero-bubble"}])
-def test_chunks_that_a_plan_cannot_have_are_refused_not_changed(cells):
-    with pytest.raises(InputError, match="vpp"):
-        plan_of(**cells)
-
-
-@pytest.mark.parametrize(("batch", "schedule"), [(2048, "interleaved"), (8192, "1f1b")])
-def test_large_runs_interleave_where_the_bubble_would_be_large(batch, schedule):
-    plan = plan_of(chips=2048, pp=2, global_batch=batch)
-    assert plan.schedule == schedule
+@pytest.mark.parametrize(
+    ("cells", "chunks"),
+    [
+        ({"global_batch": 2048}, ("interleaved", 2)),
+        ({"global_batch": 8192}, ("1f1b", 1)),
+        ({"global_batch": 2048, "framework": "fsdp"}, ("1f1b", 1)),
+    ],
+)
+def test_large_runs_interleave_where_the_bubble_would_be_large(cells, chunks):
+    plan = plan_of(chips=2048, pp=2, **cells)
+    assert (plan.schedule, plan.vpp) == chunks
     assert {"schedule", "vpp"} <= set(plan.assumed)
 
 
-def test_a_framework_that_does_not_interleave_has_one_chunk():
-    assert plan_of(chips=2048, pp=2, global_batch=2048, framework="fsdp").vpp == 1
-
-
-MIXTURE = {"experts": 8, "experts_per_token": 2, "gated_mlp": 1, "chips": 64, "dp": 8, "zero": 1}
+MIXTURE = {
+    "experts": 8, "experts_per_token": 2, "gated_mlp": 1, "chips": 64, "dp": 8, "zero": 1,
+    "layers": 56, "pp": 8, "global_batch": 256,
+}  # fmt: skip
+LONG = {"ep": 8, "recompute": "none"}
 
 
 @pytest.mark.parametrize(
     ("cells", "vpp"),
     [
-        ({"layers": 56, "pp": 8}, 7),
-        ({"layers": 56, "pp": 8, "schedule": "1f1b"}, 1),
-        ({"layers": 56, "pp": 8, "schedule": "1f1b", "vpp": 1}, 1),
-        ({"layers": 56, "pp": 8, "schedule": "gpipe"}, 1),
+        ({}, 7),
+        ({"schedule": "1f1b"}, 1),
+        ({"schedule": "1f1b", "vpp": 1}, 1),
+        ({"schedule": "gpipe"}, 1),
         ({"layers": 16, "pp": 16, "chips": 128}, 1),
-        ({"layers": 56, "pp": 8, "schedule": "interleaved", "experts": 0}, 7),
-        ({"layers": 96, "pp": 8, "schedule": "interleaved", "experts": 0}, 6),
+        ({"schedule": "interleaved", "experts": 0}, 7),
+        ({"layers": 96, "schedule": "interleaved", "experts": 0}, 6),
+        ({**LONG, "seq": 2048}, 7),
+        ({**LONG, "seq": 33792}, 1),  # who lacks memory for chunks does without,
+        ({**LONG, "seq": 33792, "vpp": 7}, 7),  # but for those that a row states,
+        ({**LONG, "seq": 65536}, 7),  # and where one chunk would not fit either
     ],
 )
 def test_pipelines_of_experts_interleave_where_a_row_states_no_chunks(cells, vpp):
-    assert plan_of(**MIXTURE | {"global_batch": 256, **cells}).vpp == vpp
-
-
-@pytest.mark.parametrize(("seq", "vpp"), [(2048, 7), (33792, 1)])
-def test_who_lacks_memory_for_chunks_does_without(seq, vpp):
-    cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "recompute": "none", "seq": seq}
     assert plan_of(**MIXTURE | cells).vpp == vpp
-
-
-def test_chunks_stay_where_one_chunk_would_not_fit_either():
-    """A plan whose one chunk a stage does not fit is not changed: nothing would be gained."""
-    cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "recompute": "none"}
-    assert plan_of(**MIXTURE | cells | {"seq": 65536}).vpp == 7
-
-
-def test_chunks_that_a_row_states_stay_whatever_they_need():
-    cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "seq": 33792, "vpp": 7}
-    assert plan_of(**MIXTURE | cells).vpp == 7
 
 
 @pytest.mark.parametrize(
@@ -162,11 +150,6 @@ def test_spellings_of_a_precision_run_at_one_rate():
     spellings = ("fp16 mixed", "BFloat16", "mxfp8", "fp8-hybrid", "fp32")
     rates = [filled(training_row(precision=text)).values["precision"] for text in spellings]
     assert rates == ["bf16", "bf16", "mxfp8", "fp8", "fp32"]
-
-
-def test_rows_of_trn1_count_cores_where_dp_is_not_stated():
-    assert filled(training_row(cluster="trn1.32xlarge", chips=16, tp=8)).values["dp"] == 4
-    assert filled(training_row(cluster="trn2.48xlarge", chips=16, tp=8)).values["dp"] == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from experiments.validation.predictions import serving
 from experiments.validation.predictions.serving import MOST_USERS, predict
-from experiments.validation.reading.rows import read_text, table
 from topologies.errors import InputError
 from workloads.serving.profile import Profile
 from workloads.serving.rank.share import RankShare
@@ -20,7 +19,7 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_row_that_states_its_rounds_is_run_so() -> None:
+def test_a_row_that_states_its_rounds_is_run_so():
     equal = predict(ROW).predicted
     drawn = predict({**ROW, "rounds": 10, "shortest_lengths": 0.8}).predicted
     burst = predict({**ROW, "rounds": 1}).predicted
@@ -28,22 +27,7 @@ def test_a_row_that_states_its_rounds_is_run_so() -> None:
     assert drawn["tpot_s"] == pytest.approx(equal["tpot_s"], rel=0.2)
 
 
-def test_long_prompts_of_inferencemax_begin_when_measured() -> None:
-    """Nothing was fitted to them: half of the rows are within a ninth."""
-    rows = [
-        row.values
-        for row in table("silicon_serving").rows().rows
-        if row.values["rounds"] == 10 and row.values["prompt_tokens"] == 8192
-    ]
-    assert len(rows) == 21
-    errors = sorted(
-        abs(predict(values).predicted["ttft_s"] / float(str(values["ttft_s"])) - 1)
-        for values in rows
-    )
-    assert errors[len(errors) // 2] < 1 / 9
-
-
-def test_rows_that_differ_in_requests_share_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_differ_in_requests_share_a_replica(monkeypatch):
     profiled: list[str] = []
 
     def counted(rank: RankShare) -> Profile:
@@ -64,7 +48,7 @@ def test_rows_that_differ_in_requests_share_a_replica(monkeypatch: pytest.Monkey
     assert predict(ROW | {"prompt_tokens": 1024}).predicted == first
 
 
-def test_a_row_states_its_proposals_cache_and_memory() -> None:
+def test_a_row_states_its_proposals_cache_and_memory():
     plain = predict(ROW).predicted
     proposed = predict({**ROW, "speculate": "3:0.7:0.03"}).predicted
     assert 1.4 < plain["tpot_s"] / proposed["tpot_s"] < 2.5
@@ -75,38 +59,7 @@ def test_a_row_states_its_proposals_cache_and_memory() -> None:
     assert begun < 0.5 * waiting
 
 
-def test_prompts_that_wait_for_others_come_when_measured() -> None:
-    """Eight rows of Llama-70B by TensorRT-LLM were 56 to 76 % too early; nothing was fitted."""
-    rows = [row.values for row in table("silicon_serving").rows().rows if row.values["gather"]]
-    assert len(rows) == 8
-    for values in rows:
-        measured_s = float(str(values["ttft_s"]))
-        assert abs(predict(values).predicted["ttft_s"] / measured_s - 1) < 0.15
-        assert predict({**values, "gather": None}).predicted["ttft_s"] < 0.6 * measured_s
-
-
-def test_scales_of_blocks_make_long_prompts_slower_in_one_engine() -> None:
-    """Products of TensorRT-LLM 1.2 on B200; nothing was fitted to the rows."""
-    rows = [
-        row.values
-        for row in table("silicon_moe_serving").rows().rows
-        if row.values["block_scaled"]
-        and row.values["scheduler"] == "tensorrt-llm"
-        and row.values["cluster"] == "dgx-b200"
-        and row.values["prompt_tokens"] == 8192
-    ]
-    assert len(rows) == 6
-    for values in rows:
-        measured_s = float(str(values["tpot_s"]))
-        assert abs(predict(values).predicted["tpot_s"] / measured_s - 1) < 0.13
-    longest = max(rows, key=lambda values: values["concurrency"] or 0)
-    whole = predict({**longest, "block_scaled": 0}).predicted
-    assert predict(longest).predicted["ttft_s"] > 1.2 * whole["ttft_s"]
-    elsewhere = {**longest, "cluster": "dgx-h200", "concurrency": 64}
-    assert predict(elsewhere) == predict({**elsewhere, "block_scaled": 0})
-
-
-def test_a_row_states_its_scheduler() -> None:
+def test_a_row_states_its_scheduler():
     drawn = {**ROW, "prompt_tokens": 1024, "rounds": 4, "shortest_lengths": 0.8}
     polled = {**drawn, "scheduler": "sglang", "poll_passes": 30}
     plain = predict({**drawn, "scheduler": "sglang"}).predicted["ttft_s"]
@@ -118,29 +71,18 @@ def test_a_row_states_its_scheduler() -> None:
     ("column", "message"),
     [
         ({"poll_passes": 30}, "poll_passes 30: the row states no scheduler"),
-        (
-            {"batching": "static", "scheduler": "vllm"},
-            "vllm: a static batch has no scheduler",
-        ),
+        ({"batching": "static", "scheduler": "vllm"}, "vllm: a static batch has no scheduler"),
         ({"attention_dp": 3, "model": "deepseek-v3"}, "attention-dp 3: deepseek-v3 has 8 ranks"),
         ({"speculate": "3:0.7:llama-3.2-1b"}, "no share of the model's time"),
         ({"speculate": "3:0.7", "batching": "static"}, "has no proposals"),
     ],
 )
-def test_what_a_row_cannot_state_is_refused(column: dict[str, Any], message: str) -> None:
+def test_what_a_row_cannot_state_is_refused(column, message):
     with pytest.raises(InputError, match=message):
         predict(ROW | column)
 
 
-def test_columns_are_read_and_checked() -> None:
-    header = "model,cluster,chips,prompt_tokens,output_tokens,rounds,shortest_lengths,ttft_s\n"
-    read = read_text(header + "llama-3.1-8b,dgx-h100,8,100,10,10,0.8,0.1\n", "mine.csv").rows[0]
-    assert (read.values["rounds"], read.values["shortest_lengths"]) == (10, 0.8)
-    wrong = read_text(header + "llama-3.1-8b,dgx-h100,8,100,10,often,-1,0.1\n", "mine.csv").rows[0]
-    assert len(wrong.mistakes) == 2
-
-
-def test_a_rate_without_users_is_that_of_a_full_cache() -> None:
+def test_a_rate_without_users_is_that_of_a_full_cache():
     row = {**ROW, "chips": 1, "tp": 1, "prompt_tokens": 2048, "output_tokens": 128}
     rate = {**row, "concurrency": None, "tokens_per_s": 442.0}
     full = predict(rate).predicted["tokens_per_s"]
@@ -153,22 +95,9 @@ def test_a_rate_without_users_is_that_of_a_full_cache() -> None:
     assert predict(many).predicted == most
 
 
-def test_ranks_that_leave_chips_are_replicas_which_share_the_users() -> None:
+def test_ranks_that_leave_chips_are_replicas_which_share_the_users():
     row = {**ROW, "chips": 8, "tp": 2, "concurrency": 31}
     each = {**ROW, "chips": 2, "tp": 2, "concurrency": 8}
     all_of_them, one = predict(row).predicted, predict(each).predicted
     assert all_of_them["tpot_s"] == one["tpot_s"]
     assert all_of_them["tokens_per_s"] == pytest.approx(4 * one["tokens_per_s"])
-
-
-def test_rates_of_a_closed_loop_follow_from_the_time_of_a_request() -> None:
-    """Little's law: prompts that run before the rate is counted do not raise it."""
-    answer = predict({**ROW, "prompt_tokens": 2048, "output_tokens": 128, "tp": 8}).predicted
-    each_s = answer["ttft_s"] + 127 * answer["tpot_s"]
-    assert answer["tokens_per_s"] == pytest.approx(16 * 128 / each_s, rel=0.1)
-
-
-def test_names_of_releases_and_formats_stand_for_the_same_sizes() -> None:
-    row = {**ROW, "cluster": "dgx-b200", "precision": "fp4"}
-    same = {**row, "model": "llama-3.3-70b", "precision": "NVFP4"}
-    assert predict(same).predicted == predict(row).predicted

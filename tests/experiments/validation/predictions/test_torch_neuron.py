@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.validation.predictions.collectives import (
-    PIECE_BYTES,
-    beside_s,
-    issued,
-    predict,
-    time_s,
-)
+from experiments.validation.predictions.collectives import beside_s, predict, time_s
 from experiments.validation.reading.rows import machines_for
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
@@ -36,7 +30,7 @@ def beside(op: str, size_bytes: int = 64 * MIB, chips: int = 4) -> float:
     return beside_s(op, size_bytes, chips, 4 * chips, "trn2", shipped_catalogue())
 
 
-def test_every_call_over_several_chips_copies_the_longer_buffer_once() -> None:
+def test_every_call_over_several_chips_copies_the_longer_buffer_once():
     copy_s = float(elementwise_s("trn2", 2 * 64 * MIB, ranks_per_chip=4))
     assert beside("all-reduce") == beside("all-gather") == pytest.approx(copy_s)
     assert beside("all-reduce", chips=1) == 0
@@ -44,25 +38,7 @@ def test_every_call_over_several_chips_copies_the_longer_buffer_once() -> None:
     assert beside("broadcast") == pytest.approx(1.5 * copy_s, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("op", "more"), [("all-gather", 2), ("reduce-scatter", 2), ("all-reduce", 1)]
-)
-def test_pieces_above_512_mib_are_copied_once_more(op: str, more: int) -> None:
-    assert beside(op, 2 * PIECE_BYTES) / beside(op, PIECE_BYTES) == pytest.approx(
-        2 * more, rel=0.01
-    )
-    single = beside(op, 2 * PIECE_BYTES, chips=1)
-    assert (single > 0) == (more == 2)
-
-
-def test_broadcast_takes_an_all_reduce_and_clearing() -> None:
-    assert issued("broadcast") == "all-reduce"
-    both = (predict(row(collective=op, call_s=1e-3)) for op in ("all-reduce", "broadcast"))
-    summed, sent = (outcome.predicted["time_s"] for outcome in both)
-    assert sent - summed == pytest.approx(beside("broadcast") - beside("all-reduce"))
-
-
-def test_a_stated_call_takes_the_place_of_the_range_of_the_host() -> None:
+def test_a_stated_call_takes_the_place_of_the_range_of_the_host():
     stated, usual = predict(row(call_s=2e-3)), predict(row())
     call = shipped_catalogue().entry("runtime.neuron", "pytorch_collective_added")
     assert stated.ends is None
@@ -74,7 +50,7 @@ def test_a_stated_call_takes_the_place_of_the_range_of_the_host() -> None:
     assert high - low == pytest.approx(call.high - call.low)
 
 
-def test_a_group_may_lie_on_the_first_chips_of_two_servers() -> None:
+def test_a_group_may_lie_on_the_first_chips_of_two_servers():
     two = machines_for("trn2.48xlarge", 17)
     across = time_s("all-reduce", two, 2, 8, 64 * MIB, place="0,16")
     assert across > 2 * time_s("all-reduce", two, 2, 8, 64 * MIB)

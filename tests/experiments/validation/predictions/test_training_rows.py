@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from experiments.validation.predictions.training import Steps, filled, question
-from experiments.validation.reading.rows import Row, table, tables
-from experiments.validation.validate import predictor
+from experiments.validation.reading.rows import Row, read_text, table, tables
+from experiments.validation.validate import as_told, predictor
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
@@ -48,7 +48,7 @@ def seconds(**stated: Any) -> float:
         ({"variant": "kernels.h100.norm_efficiency=eager", "zero": 1}, {"zero": 1}),
     ],
 )
-def test_what_a_row_states_moves_its_time(slower: dict[str, Any], faster: dict[str, Any]) -> None:
+def test_what_a_row_states_moves_its_time(slower, faster):
     assert seconds(**slower) > 1.003 * seconds(**faster)
 
 
@@ -62,28 +62,20 @@ def test_what_a_row_states_moves_its_time(slower: dict[str, Any], faster: dict[s
         ({"tp": 2, "ep": 4, "dp": 2}, 8, 2),  # counted without ep
     ],
 )
-def test_replicas_fill_the_chips_and_experts_are_divided_as_layers_are(
-    stated: dict[str, Any], dp: int, etp: int
-) -> None:
+def test_replicas_fill_the_chips_and_experts_are_divided_as_layers_are(stated, dp, etp):
     row = {**ROW, "chips": 16, "global_batch": 16, "experts": 64, "experts_per_token": 8}
     plan = question(filled({**row, **stated}).values)[2]
     assert (plan.dp, plan.etp) == (dp, etp)
 
 
-def test_a_variant_that_a_row_states_counts_before_its_framework() -> None:
-    """FSDP has attention by flash-attention 2, which is faster than that by Triton."""
-    triton = {"variant": "kernels.h100.attention_efficiency=triton"}
-    assert seconds(framework="fsdp") < seconds(framework="fsdp", **triton)
-
-
-def test_a_condition_adds_to_the_settings_of_the_stated_framework() -> None:
+def test_a_condition_adds_to_the_settings_of_the_stated_framework():
     plan = question(filled({**ROW, "framework": "torchtitan:500-watt", "compiled": 0}).values)[2]
     assert plan.framework == "torchtitan:500-watt,eager"
     with pytest.raises(InputError, match="graphs is no condition of framework llm-foundry"):
         seconds(framework="llm-foundry", graphs=1)
 
 
-def test_exchanges_of_experts_may_be_in_fp8_and_once_for_a_server() -> None:
+def test_exchanges_of_experts_may_be_in_fp8_and_once_for_a_server():
     sparse = {"chips": 16, "global_batch": 16, "experts": 64, "experts_per_token": 8, "ep": 16}
     usual = seconds(**sparse)
     assert seconds(**sparse, fp8_exchange=1) < usual
@@ -91,7 +83,7 @@ def test_exchanges_of_experts_may_be_in_fp8_and_once_for_a_server() -> None:
     assert seconds(**sparse, capacity_factor=1.25) > usual
 
 
-def test_scales_of_rows_cost_more_than_of_blocks_and_of_tensors() -> None:
+def test_scales_of_rows_cost_more_than_of_blocks_and_of_tensors():
     times = [
         seconds(precision="fp8", fp8_recipe=scales)
         for scales in ("tensorwise", "blockwise", "rowwise")
@@ -100,7 +92,7 @@ def test_scales_of_rows_cost_more_than_of_blocks_and_of_tensors() -> None:
     assert times[0] == seconds(precision="fp8")
 
 
-def test_a_row_may_name_a_shipped_model() -> None:
+def test_a_row_may_name_a_shipped_model():
     """Its own layers and width are taken, which those of the row must equal."""
     llama = {**ROW, "layers": 32, "vocab": 128256, "ffn": 14336}
     named = Steps().predict({**llama, "model": "llama-3.1-8b"}).predicted["iteration_s"]
@@ -109,50 +101,8 @@ def test_a_row_may_name_a_shipped_model() -> None:
         Steps().predict({**ROW, "model": "llama-3.1-8b"})
 
 
-def test_sums_in_fp32_cost_what_two_published_pairs_differ_by() -> None:
-    """Pairs of BLOOM's trials that differ in fp16 or bf16, and in nothing else."""
-    rows = [row.values for row in table("megatron_deepspeed").rows().rows]
-    for heads in (64, 96):
-        narrow, wide = (
-            next(
-                row
-                for row in rows
-                if (row["layers"], row["heads"], row["microbatch"]) == (106, heads, 2)
-                and ("fp16" in str(row["framework"])) == half
-            )
-            for half in (True, False)
-        )
-        published = _s(wide) / _s(narrow)
-        first, second = (Steps().predict(row).predicted["iteration_s"] for row in (narrow, wide))
-        assert second / first == pytest.approx(published, abs=0.012)
-
-
-def _s(row: Any) -> float:
-    """Measured time of a row [s]."""
-    return float(row["iteration_s"])
-
-
-def test_launches_that_block_cost_what_ten_servers_lost() -> None:
-    """BLOOM's authors ran 200B on 80 A100 with and without: 97.20 and 91.04 TFLOP/s."""
-    rows = [row.values for row in table("megatron_deepspeed").rows().rows]
-    model = {"layers": 80, "hidden": 14400, "ffn": 57600, "heads": 96, "kv_heads": 96}
-    job = {"chips": 80, "pp": 10, "dp": 1, "microbatch": 1, "global_batch": 512}
-    row = {**rows[0], **model, **job, "framework": "megatron-deepspeed:2021-12,fp16"}
-    # 2,048 sequences took 844.81 s at 98.87 TFLOP/s.
-    published_s = [844.81 / 4 * 98.87 / rate for rate in (97.20, 91.04)]
-    steps_s = [
-        Steps().predict({**row, "launch_blocking": blocks}).predicted["iteration_s"]
-        for blocks in (0, 1)
-    ]
-    passes = 512 + 10 - 1
-    assert (published_s[1] - published_s[0]) / passes == pytest.approx(0.028, abs=0.0005)
-    assert (steps_s[1] - steps_s[0]) / passes == pytest.approx(0.028, rel=0.15)
-    stated = {**row, "framework": "megatron-deepspeed:2021-12,fp16,blocking"}
-    assert Steps().predict(stated).predicted["iteration_s"] == steps_s[1]
-
-
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200", "gb200-nvl72"])
-def test_adapters_of_mlperf_run_in_captured_graphs(name: str) -> None:
+def test_adapters_of_mlperf_run_in_captured_graphs(name):
     rows = table("mlperf_lora").rows().rows
     row = next(row.values for row in rows if row.values["cluster"] == name)
     model, machine, plan = question(filled(row).values)
@@ -163,7 +113,7 @@ def test_adapters_of_mlperf_run_in_captured_graphs(name: str) -> None:
     assert catalogue.value(part, "host_dispatch") < eager / 10
 
 
-def test_rows_of_one_source_have_the_framework_of_each_row() -> None:
+def test_rows_of_one_source_have_the_framework_of_each_row():
     """Megatron-LM summed gradients in fp16, MT-NLG's framework in fp32, in one collection."""
     sums = {}
     for name in ("megatron_sc21", "megatron_more"):
@@ -181,30 +131,30 @@ def renamed(row: Row) -> dict[str, Any]:
     return {**row.values, "source": "", "name": "row", "quality": None}
 
 
-def test_no_question_of_a_training_row_depends_on_its_source_or_its_name() -> None:
+def test_no_question_of_a_training_row_depends_on_its_source_or_its_name():
     """A question is the model, cluster and plan, which decide everything that follows."""
     questions = 0
     for each in tables().values():
         read = each.rows()
         if read.kind.name != "training":
             continue
-        for row in [row for row in read.rows if not row.mistakes][::8]:
+        for row in [row for row in read.rows if not row.mistakes][::25]:
             model, machine, plan = question(filled(row.values).values)
             plain, place, how = question(filled(renamed(row)).values)
             assert (plan, machine, plan.assumed) == (how, place, how.assumed), row
             assert replace(model, name="") == replace(plain, name="")
             questions += 1
-    assert questions > 150
+    assert questions > 50
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if number % 4 else [])
+        pytest.param(name, marks=[pytest.mark.slow] if number % 15 else [])
         for number, name in enumerate(tables())
     ],
 )
-def test_no_prediction_depends_on_a_source_or_a_name(name: str) -> None:
+def test_no_prediction_depends_on_a_source_or_a_name(name):
     """The quickest row of every table is predicted as its unnamed copy is."""
     read = table(name).rows()
     sizes = ("global_batch", "size_bytes", "requests", "chips")
@@ -213,3 +163,28 @@ def test_no_prediction_depends_on_a_source_or_a_name(name: str) -> None:
     predict_row = predictor(read.kind)
     named, plain = (predict_row(values, None) for values in (quickest.values, renamed(quickest)))
     assert (named.status, named.predicted) == (plain.status, plain.predicted)
+
+
+TOLD_ROW = {
+    "name": "mine", "cluster": "dgx-h100", "chips": 8, "layers": 4, "hidden": 1024, "heads": 16,
+    "seq": 1024, "tp": 2, "global_batch": 8, "iteration_s": 1.0, "note": "kept",
+    "framework": "torchtitan:eager", "recompute": "full", "source": "me", "date": "2024-05",
+    "variant": "dgx-h100.nic_bandwidth=x;nccl.h100.step=y",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("level", "framework", "recompute"),
+    [("framework", "torchtitan", "full"), ("plan", "", "full"), ("bare", "", "")],
+)
+def test_a_row_as_a_user_tells_it_keeps_its_name_its_machine_and_its_work(
+    level, framework, recompute
+):
+    line = ",".join(map(str, TOLD_ROW.values()))
+    rows = read_text("\n".join([",".join(TOLD_ROW), *[line] * 95]), "mine.csv")
+    assert len(as_told(rows, level)) == 24  # every fourth, which are at most 30
+    cells = as_told(rows, level).rows[0].cells
+    hidden = {"framework": framework, "recompute": recompute, "source": "", "date": ""}
+    machine = {"variant": "dgx-h100.nic_bandwidth=x", "stated": level}
+    stated = {name: str(value) for name, value in TOLD_ROW.items()}
+    assert cells == {**stated, **hidden, **machine}

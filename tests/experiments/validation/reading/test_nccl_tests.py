@@ -1,13 +1,11 @@
 """Output of measurement tools: units, ranks, prefixes and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.validation.reading.tool_outputs import parse_measured, read_measured
+from experiments.validation.reading.tool_outputs import parse_measured
 from topologies.errors import InputError
 
 NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 17179869184 step: 2(factor) validation: 1
@@ -50,11 +48,6 @@ def test_ranks_are_found_from_the_bandwidths_where_nothing_says_so():
     assert parse_measured("size time(us)\n8 1\n").ranks is None
 
 
-def test_launcher_prefixes_colours_and_milliseconds():
-    text = "\x1b[1mall_gather_perf\x1b[0m\n[1,0]<stdout>: size time(ms)\n[1,0]<stdout>: 8 2\n"
-    assert parse_measured(text).time_s.tolist() == [0.002]
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -75,11 +68,6 @@ def test_no_text_breaks_the_parser(text):
     except InputError:
         return
     assert np.isfinite(series.time_s).all()
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        read_measured(tmp_path / "none")
 
 
 def test_of_several_tables_the_one_that_is_wanted_is_read():
@@ -109,11 +97,3 @@ def test_what_stands_before_each_line_is_passed_over(prefix):
         2,
         [1024, 2**20],
     )
-
-
-def test_only_an_all_reduce_has_so_much_more_bus_bandwidth():
-    header = "#  size  count  type  time  algbw  busbw\n#  (B)  (elements)  (us)  (GB/s)  (GB/s)\n"
-    series = parse_measured(header + "134217728 33554432 float 563.9 238.02 416.53\n")
-    assert (series.collective, series.ranks) == ("all-reduce", 8)
-    series = parse_measured(header + "134217728 33554432 float 563.9 238.02 208.27\n")
-    assert (series.collective, series.ranks) == (None, None)

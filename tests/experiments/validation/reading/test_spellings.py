@@ -1,58 +1,40 @@
 """Files of measurements with other separators, spellings and lengths are read."""
 
-from __future__ import annotations
-
 import csv
 import io
-import json
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from experiments.cli.main import run
 from experiments.validation.reading.rows import table
 from experiments.validation.validate import validate_each
+from tests.support.commands import document_of
 from tests.support.probe_command import threads
 
 ROWS = [
     {
-        "collective": "all-gather",
-        "cluster": "p5.48xlarge",
-        "chips": "32",
-        "size_bytes": "536870912",
-        "time_s": "0.0022",
-        "note": 'one, "two"\nthree',
+        "collective": "all-gather", "cluster": "p5.48xlarge", "chips": "32",
+        "size_bytes": "536870912", "time_s": "0.0022", "note": 'one, "two"\nthree',
     },
     {
-        "collective": "all-reduce",
-        "cluster": "dgx-a100",
-        "chips": "8",
-        "size_bytes": "8388608",
-        "time_s": "0.000105",
-        "note": "ring; tree",
+        "collective": "all-reduce", "cluster": "dgx-a100", "chips": "8",
+        "size_bytes": "8388608", "time_s": "0.000105", "note": "ring; tree",
     },
-]
+]  # fmt: skip
 
 
-def text_of(rows: list[dict[str, str]], columns: list[str] | None = None, **how: Any) -> str:
+def text_of(rows, columns=None, **how):
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns or list(rows[0]), extrasaction="ignore", **how)
+    writer = csv.DictWriter(text, columns or list(rows[0]), **how)
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
-def validated(path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    path.write_bytes(content)
-    assert run(["validate", "--file", str(path), "--json"]) == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
-
-
-def outcomes(document: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return [(row["predicted"], row["error"], row["status"]) for row in document["rows"]]
+def validated(folder, text):
+    (folder / "rows.csv").write_bytes(text.encode())
+    rows = document_of(f"validate --file {folder / 'rows.csv'}")["rows"]
+    return rows, [(row["predicted"], row["error"], row["status"]) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -69,63 +51,36 @@ def outcomes(document: dict[str, Any]) -> list[tuple[Any, ...]]:
     ],
     ids=["lf", "no-last", "semicolons", "tabs", "bom", "blank-lines", "shuffled", "quoted"],
 )
-def test_however_a_spreadsheet_writes_them_rows_say_the_same(content, tmp_path, capsys):
-    file = tmp_path / "rows.csv"
-    plain = validated(file, text_of(ROWS).encode(), capsys)
-    again = validated(file, content.encode(), capsys)
-    assert outcomes(again) == outcomes(plain)
-    assert [row["status"] for row in plain["rows"]] == ["ok", "ok"]
-    assert [row["note"] for row in again["rows"]] == [row["note"] for row in ROWS]
+def test_however_a_spreadsheet_writes_them_rows_say_the_same(content, tmp_path):
+    _, plain = validated(tmp_path, text_of(ROWS))
+    rows, again = validated(tmp_path, content)
+    assert again == plain
+    assert [status for *_, status in plain] == ["ok", "ok"]
+    assert [row["note"] for row in rows] == [row["note"] for row in ROWS]
 
 
-@pytest.mark.parametrize("spelled", ["all_gather", "AllGather", "allgather", "ALL-GATHER"])
-def test_an_operation_is_known_by_every_tools_name(spelled, tmp_path, capsys):
-    rows = [{**ROWS[0], "collective": spelled}, ROWS[0]]
-    document = validated(tmp_path / "rows.csv", text_of(rows).encode(), capsys)
-    first, second = outcomes(document)
-    assert first == second
-    assert document["rows"][0]["collective"] == spelled
+def test_an_operation_is_known_by_every_tools_name(tmp_path):
+    spelled = ["all_gather", "AllGather", "allgather", "ALL-GATHER", "all-gather"]
+    rows, answers = validated(tmp_path, text_of([{**ROWS[0], "collective": it} for it in spelled]))
+    assert len(set(answers)) == 1
+    assert [row["collective"] for row in rows] == spelled
 
 
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
         ({"collective": "gather"}, "collective 'gather' is none of"),
-        ({"collective": "x", "cluster": "trn2.48xlarge"}, "collective 'x' is none of"),
         ({"ranks": "64"}, "ranks 64 on 32 chips of h100: NCCL runs one on each"),
         ({"algorithm": "tree"}, "unknown algorithm 'tree'"),
         ({"chips": "8.5"}, "chips '8.5' is not a whole number"),
     ],
 )
-def test_an_impossible_row_is_counted_and_the_others_are_predicted(cell, why, tmp_path, capsys):
-    rows = [{"ranks": "", "algorithm": "", **ROWS[0], **cell}, ROWS[1]]
-    columns = ["ranks", "algorithm", *ROWS[0]]
-    document = validated(tmp_path / "rows.csv", text_of(rows, columns).encode(), capsys)
-    bad, good = document["rows"]
-    assert bad["status"] == "unsupported"
+def test_an_impossible_row_is_counted_and_the_others_are_predicted(cell, why, tmp_path):
+    empty = {"ranks": "", "algorithm": ""}
+    rows = [{**empty, **ROWS[0], **cell}, {**empty, **ROWS[1]}]
+    (bad, good), _ = validated(tmp_path, text_of(rows))
+    assert (bad["status"], good["status"]) == ("unsupported", "ok")
     assert why in bad["why"]
-    assert good["status"] == "ok"
-    assert document["summary"]["rows"] == 2
-    assert document["summary"]["unsupported"] == 1
-
-
-def test_a_header_alone_is_no_rows(tmp_path, capsys):
-    document = validated(tmp_path / "rows.csv", text_of(ROWS).splitlines()[0].encode(), capsys)
-    assert document["rows"] == []
-    assert document["summary"]["rows"] == 0
-    assert document["summary"]["median_abs_error"] is None
-
-
-def test_processes_side_by_side_give_the_rows_of_one_in_their_order(monkeypatch):
-    rows = table("llmcompass").rows()
-    alone = validate_each([(rows, "kernels")])[0]
-    monkeypatch.setattr("experiments.validation.validate.LONG", (rows.kind.name,))
-    monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 2)
-    monkeypatch.setattr("experiments.validation.validate.AT_ONCE", 3)
-    beside = validate_each([(rows, "kernels")], workers=2)[0]
-    assert beside.rows == alone.rows
-    assert beside.summary == alone.summary
-    assert [row["predicted"] for row in beside.rows] == [row["predicted"] for row in alone.rows]
 
 
 def test_long_tables_share_the_processes_that_they_start(monkeypatch):

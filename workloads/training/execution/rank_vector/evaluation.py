@@ -238,10 +238,8 @@ class Machine:
         self, tape: run.Tape, instructions: tuple[int, int], state: State, blocks: tuple[int, int]
     ) -> None:
         """Carry out instructions for some blocks."""
-        run.carry_out(
-            self.nodes, tape, self.layout, self.kernels, state.clocks,
-            state.notes, blocks, instructions,
-        )  # fmt: skip
+        task = run.Task(self.nodes, tape, self.layout, self.kernels, state.clocks, state.notes)
+        run.carry_out(task, blocks, instructions)
 
 
 @dataclass(eq=False)

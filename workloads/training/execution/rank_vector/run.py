@@ -181,41 +181,44 @@ def _release(part: int, stage: IntArray, slots: _Slots) -> None:
     slots.free[stage[part]] = part
 
 
+class Task(NamedTuple):
+    """Instructions that one thread carries out, what they read, and the state that they change."""
+
+    work: Nodes
+    tape: Tape
+    layout: Layout
+    kernels: Kernels
+    clocks: Clocks
+    notes: Notes
+
+
 @compiled
-def carry_out(
-    work: Nodes,
-    tape: Tape,
-    layout: Layout,
-    kernels: Kernels,
-    clocks: Clocks,
-    notes: Notes,
-    blocks: tuple[int, int],
-    instructions: tuple[int, int],
-) -> None:
+def carry_out(task: Task, blocks: tuple[int, int], instructions: tuple[int, int]) -> None:
     """Carry out a range of instructions for a range of blocks, and note what the question wants."""
     # A block's cover is cleared before its first instruction and summed up after its last. If it
     # loses an interval for lack of room, the function returns at once, as the block must be
     # repeated.
+    work, tape, notes = task.work, task.tape, task.notes
     for block in range(blocks[0], blocks[1]):
         if notes.question.mode >= IGNORE and instructions[0] == 0:
             clear(notes.cover)
-        base = block * clocks.stride
+        base = block * task.clocks.stride
         for i in range(instructions[0], instructions[1]):
             node = tape.node[i]
             if work.exchange[node] < 0:
-                _run(work, tape, layout, kernels, clocks, block, base, node)
-            elif not layout.wide[work.exchange[node]]:
-                _meet(work, tape, layout, clocks, block, base, node)
+                _run(task, block, base, node)
+            elif not task.layout.wide[work.exchange[node]]:
+                _meet(task, block, base, node)
             elif tape.only_meets[i]:
-                _record_ready(work, tape, layout, clocks, block, base, node)
+                _record_ready(task, block, base, node)
             else:
-                _resume(work, tape, layout, clocks, block, base, node)
+                _resume(task, block, base, node)
             if notes.question.mode != NOTHING and not tape.only_meets[i]:
-                _note_interval(work, tape, layout, clocks, notes, block, base, node)
+                _note_interval(task, block, base, node)
                 if notes.cover.lost[0]:
                     return
         if notes.question.mode >= IGNORE and instructions[1] == len(tape.node):
-            _sum_up(layout, notes, block)
+            _sum_up(task.layout, notes, block)
 
 
 @inlined
@@ -226,19 +229,11 @@ def _stretch(layout: Layout, block: int, stage: int) -> Stretch:
 
 
 @inlined
-def _run(
-    work: Nodes,
-    tape: Tape,
-    layout: Layout,
-    kernels: Kernels,
-    clocks: Clocks,
-    block: int,
-    base: int,
-    node: int,
-) -> None:
+def _run(task: Task, block: int, base: int, node: int) -> None:
     """Carry out a run of kernels on the ranks of a block."""
+    work, tape, kernels, clocks = task.work, task.tape, task.kernels, task.clocks
     part = work.part_ptr[node]
-    stretch = _stretch(layout, block, work.stage[part])
+    stretch = _stretch(task.layout, block, work.stage[part])
     at = base + tape.out[part]
     end = clocks.end[at : at + stretch.ranks]
     begin = clocks.start[0, : stretch.ranks]
@@ -313,10 +308,9 @@ def _add_slowed(
 
 
 @inlined
-def _meet(
-    work: Nodes, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
-) -> None:
+def _meet(task: Task, block: int, base: int, node: int) -> None:
     """Carry out a call of every group that is inside a block."""
+    work, tape, layout, clocks = task.work, task.tape, task.layout, task.clocks
     exchange, call, parts = work.exchange[node], work.call[node], work.part_ptr[node]
     width, roles = layout.width[exchange], work.part_ptr[node + 1] - work.part_ptr[node]
     packed = layout.packed[exchange]
@@ -353,10 +347,9 @@ def _meet(
 
 
 @inlined
-def _record_ready(
-    work: Nodes, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
-) -> None:
+def _record_ready(task: Task, block: int, base: int, node: int) -> None:
     """Record when the ranks of a block are ready for a call of a wide exchange."""
+    work, tape, layout, clocks = task.work, task.tape, task.layout, task.clocks
     exchange = work.exchange[node]
     meets = clocks.meet_at[exchange] + work.call[node] * layout.groups[exchange]
     for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
@@ -370,10 +363,9 @@ def _record_ready(
 
 
 @inlined
-def _resume(
-    work: Nodes, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
-) -> None:
+def _resume(task: Task, block: int, base: int, node: int) -> None:
     """Let the ranks of a block continue after a call of a wide exchange."""
+    work, tape, layout, clocks = task.work, task.tape, task.layout, task.clocks
     exchange, call = work.exchange[node], work.call[node]
     meets = clocks.meet_at[exchange] + call * layout.groups[exchange]
     times = layout.time_at[exchange] + call
@@ -390,19 +382,11 @@ def _resume(
 
 
 @inlined
-def _note_interval(
-    work: Nodes,
-    tape: Tape,
-    layout: Layout,
-    clocks: Clocks,
-    notes: Notes,
-    block: int,
-    base: int,
-    node: int,
-) -> None:
+def _note_interval(task: Task, block: int, base: int, node: int) -> None:
     """Note the interval that an instruction takes on each rank of a block."""
+    work, tape, clocks, notes = task.work, task.tape, task.clocks, task.notes
     for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
-        stretch, code = _stretch(layout, block, work.stage[part]), work.category[part]
+        stretch, code = _stretch(task.layout, block, work.stage[part]), work.category[part]
         start = clocks.start[part - work.part_ptr[node], : stretch.ranks]
         if work.exchange[node] < 0 and work.wait_ptr[part + 1] == work.wait_ptr[part] + 1:
             at = base + tape.wait_at[work.wait_ptr[part]]
