@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from workloads.traces.replay import replay
     from workloads.training.plan.plan import ParallelPlan as Plan
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Group",

@@ -19,10 +19,16 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from cluster_sim import __version__
 
 ROOT = Path(__file__).parents[1]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
+RELEASES = re.findall(
+    r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d|unreleased)\)$", CHANGELOG, re.MULTILINE
+)
+"""Version and date of each section of the changelog, the newest first."""
 
 
 def _run(*words: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -152,7 +158,23 @@ def test_every_installed_release_runs_on_the_oldest_python_that_is_promised():
     assert later == []  # constraints.txt pins them, and `make demo` would stop there
 
 
-def test_the_citation_has_the_version_of_the_package():
+def test_the_changelog_begins_with_the_version_of_the_package():
+    headings = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
+    assert headings == [f"{version} ({date})" for version, date in RELEASES]
+    assert RELEASES[0][0] == Version(__version__).base_version
+    assert (RELEASES[0][1] == "unreleased") == Version(__version__).is_devrelease
+    versions = [Version(version) for version, _ in RELEASES]
+    assert versions == sorted(set(versions), reverse=True)
+
+
+def test_the_digest_of_a_release_is_short():
+    sections = re.split(r"^## .+$", CHANGELOG, flags=re.MULTILINE)[1:]
+    digests = [section.split("\n### ")[0].split("\n") for section in sections]
+    assert all(1 <= len(list(filter(None, digest))) <= 12 for digest in digests)
+
+
+def test_the_citation_is_of_the_newest_release():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == __version__
+    named = (citation["version"], str(citation["date-released"]))
+    assert named == next(release for release in RELEASES if release[1] != "unreleased")
     assert citation["license"] == "Apache-2.0"

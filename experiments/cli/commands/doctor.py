@@ -40,7 +40,7 @@ def examine() -> dict[str, Any]:
     available = _available_bytes()
     cached, folders = _compiled()
     document = {
-        "cluster_sim": importlib.metadata.version("cluster-sim"),
+        "cluster_sim": cluster_sim.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "libraries": {name: importlib.metadata.version(name) for name in LIBRARIES},

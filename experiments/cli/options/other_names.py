@@ -19,8 +19,9 @@ COMMON = {
     "zero-stage": "zero",
     "num-prompts": "count",
     "dtype": "precision",
+    "peak": "scale-to-peak",
 }
-"""Options of launchers' and load generators' command lines, and what they are called here."""
+"""Options of launchers, load generators and earlier releases, and what they are called here."""
 EXAMPLES = {
     "--cluster": "trn2.48xlarge:4",
     "--slo": "ttft=1s,tpot=50ms",
@@ -36,8 +37,6 @@ def other_name(word: str, flags: Iterable[str]) -> str:
 
     >>> other_name("--micro-batch-size", ["--microbatch", "--tp"])
     '--microbatch'
-    >>> other_name("--max-num-seqs", ["--slots"])
-    '--slots'
     >>> other_name("--nodes", ["--cluster"])
     '--cluster, such as --cluster trn2.48xlarge:4'
     >>> other_name("--ttft", ["--tp"])

@@ -29,6 +29,7 @@ MISTAKES = {
     "": (
         ("collective all-reduce ring:8 --size 1MiB --ranks abc", "--ranks 'abc'.* whole number"),
         ("fleet --seed -1", "--seed '-1'.* equal to 0"),
+        ("fleet --peak 2", "'--peak'; here it is --scale-to-peak"),
         ("fleet --weight x", "--weight 'x'.* number"),
         ("plan --global-batch 7.5", r"'7.5' must be a whole number \(sequences.*\)\. See"),
         ("run-job --days -1", "--days '-1'.* equal to 0"),
