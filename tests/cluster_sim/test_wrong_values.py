@@ -179,6 +179,7 @@ MODEL = "llama-3.2-1b"
         (lambda: cs.Plan(stage_layers=5), r"^stage_layers is 5; it must be a tuple, such as"),
         (lambda: cs.train("gpt2", MACHINE, engine="SimPy"), r"^engine 'SimPy' is none of fast"),
         (lambda: cs.train("gpt2", MACHINE, chips="x"), r"^chips is 'x'; it must be a list"),
+        (lambda: cs.train("gpt2", MACHINE, seed=2), r"^seed changes nothing without jitter\."),
         (lambda: cs.train(None, MACHINE), r"^model is None \(NoneType\)\. Pass"),
         (lambda: ANY.train(MODEL, MACHINE, {"tp": 4}), r"^plan is \{'tp': 4\} \(dict\)\. Pass"),
         (lambda: cs.search_plans(MODEL, 16, 64), r"^cluster is 16"),

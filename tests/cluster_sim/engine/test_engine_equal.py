@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,6 +87,31 @@ def test_engines_keep_the_rules_on_random_schedules(data: st.DataObject) -> None
     except HorizonError:
         return
     assert violations(Trace(schedule, times), faults=faults is not None) == []
+
+
+@examples(40)
+@given(st.data())
+def test_op_numbers_matter_for_nothing_but_ties(data: st.DataObject) -> None:
+    """Ops with different priorities keep their times under other numbers."""
+    drawn = data.draw(schedules(flows=False))
+    ops = range(len(drawn))
+    number = np.array(data.draw(st.permutations(ops)))
+    schedule = replace(drawn, priority=np.array(data.draw(st.permutations(ops)), np.int32))
+    times, moved = simulate(schedule), simulate(renumbered(schedule, number))
+    for name in ("ready_ps", "start_ps", "end_ps", "status"):
+        assert getattr(moved, name)[number].tolist() == getattr(times, name).tolist()
+
+
+def renumbered(schedule: Schedule, number: np.ndarray) -> Schedule:
+    """The schedule in which op i has the number ``number[i]``."""
+    order, edges = np.argsort(number), schedule.edges
+    pairs = (number[edges.sources()], number[edges.dst], edges.lag_ps, edges.from_start)
+    columns = ("kind", "resource", "duration_ps", "priority")
+    return replace(
+        schedule,
+        **{name: getattr(schedule, name)[order] for name in columns},
+        edges=Edges.from_pairs(len(schedule), *pairs),
+    )
 
 
 def crowd(ops: int) -> Schedule:

@@ -22,6 +22,7 @@ from cluster_sim.engine.compiler.jit import (
     internal,
     leading_zeros,
     lean,
+    prefetch,
     trailing_zeros,
 )
 from topologies.files import kept_files
@@ -77,6 +78,20 @@ def code_of(function: Callable[..., Any], *arguments: Any) -> Code:
     words: list[Any] = []
     _flatten(arguments, [], words, function.plain)
     return Code(*function._compile(arguments, len(words)))
+
+
+@lean
+def fetched(values: np.ndarray[Any, Any], last: int) -> int:
+    """Fetch entries up to and including the one behind the last; returns their number."""
+    for at in range(last + 1):
+        prefetch(values, at)
+    return last
+
+
+def test_prefetch_is_one_instruction_in_the_machine_code() -> None:
+    code = code_of(fetched, np.arange(3), 3)
+    assert b"llvm.prefetch" not in code.binary  # no call of a function of that name
+    assert b"\x0f\x18" in code.binary or os.uname().machine != "x86_64"
 
 
 def picked(values: np.ndarray[Any, Any], at: int) -> int:
@@ -136,6 +151,18 @@ def test_a_function_is_compiled_once_for_all_constants() -> None:
     assert isinstance(added, Part)
     code_of(seven, 2)
     assert len(added.dispatcher.overloads) == 1
+
+
+def test_numba_compiles_other_code_of_the_process_as_ever() -> None:
+    from numba import njit
+
+    code_of(seven, 2)  # leaves numba's functions of its own, such as max, not ready to run
+
+    @njit
+    def highest(values: np.ndarray[Any, Any]) -> int:
+        return max(values[0], values[-1])
+
+    assert highest(np.array([1, 5])) == 5
 
 
 def parts(function: Callable[..., Any]) -> list[str]:

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from cluster_sim.engine import Faults, HorizonError, Times, repeats, simulate
 from cluster_sim.engine.repeats import simulate_calls, simulate_rounds
-from cluster_sim.schedule.build import OpColumns, check, schedule
-from cluster_sim.schedule.repeats import Rounds, Routines, calls_written_out, rounds_written_out
+from cluster_sim.schedule.build import OpColumns, check, merge, schedule
+from cluster_sim.schedule.repeats import (
+    LargerBlocks,
+    Rounds,
+    Routines,
+    calls_written_out,
+    rounds_written_out,
+)
 from cluster_sim.schedule.table import (
     FIXED,
     HORIZON_PS,
@@ -22,6 +28,7 @@ from cluster_sim.schedule.table import (
     IntArray,
     Resources,
     Schedule,
+    ScheduleError,
 )
 from tests.support.examples import examples
 from tests.support.schedules import schedules
@@ -292,3 +299,35 @@ def test_a_routine_that_is_called_twice_at_once_is_refused() -> None:
     at_once = replace(whole, edges=Edges.from_pairs(8, [0, 3, 6], [1, 4, 7]))
     with pytest.raises(ValueError, match="routine 0 is called while it runs"):
         simulate_calls(at_once, both)
+
+
+def joins(*edges: tuple[int, int], ops: int = 3) -> Schedule:
+    """Joins with the edges of these pairs."""
+    src, dst = zip(*edges, strict=True)
+    return schedule(
+        OpColumns(kind=[JOIN] * ops),
+        edges=Edges.from_pairs(ops, src, dst),
+        resources=Resources.none(),
+    )
+
+
+IN_TURN = joins((0, 1), (1, 2))
+ELSEWHERE = LargerBlocks(merge(IN_TURN, joins((0, 1), (0, 2))), np.array([[True]]), np.array([0]))
+WHOLE, ROUTINES = calling_chains(one_transfer(), [[1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("check_rules", "broken", "message"),
+    [
+        (check_rounds, Rounds(joins((0, 1), (0, 1), (1, 2)), 1, np.array([1, 1])),
+         "differ in their number of edges"),
+        (check_rounds, Rounds(joins((0, 2), (1, 2)), 1, np.array([1, 1])), "another round than"),
+        (check_rounds, Rounds(joins((0, 2), (1, 2), ops=4), 2, np.array([1])), "waits for none"),
+        (check_rounds, Rounds(IN_TURN, 1, np.array([1, 1]), ELSEWHERE), "larger blocks lead to"),
+        (check_routines, replace(ROUTINES, caller=ROUTINES.caller[[0, 0]]), "two are of one"),
+        (check_routines, replace(ROUTINES, first=np.array([6, 7, 8])), "does not end in a join"),
+    ],
+)  # fmt: skip
+def test_the_rules_find_what_breaks_them(check_rules, broken, message) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        check_rules(*([WHOLE] if isinstance(broken, Routines) else []), broken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.nccl import nccl_ps
@@ -16,6 +17,7 @@ from experiments.validation.reading.tool_outputs import Measured, parse_measured
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.reader import domain
 from topologies.clusters.names import cluster
+from topologies.errors import InputError
 
 
 def fit_own(measured: Measured, machine: str, catalogue: Catalogue) -> ConstantsFit:
@@ -44,6 +46,17 @@ def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
     assert mine.entry("nccl.a100-80gb", "efficiency").grade == "measured"
     assert mine.value("nccl.a100-80gb", "efficiency") < base.value("nccl.a100-80gb", "efficiency")
     assert mine.value("nccl.a100-80gb", "launch") > base.value("nccl.a100-80gb", "launch")
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [("", "operation. Add --collective"), ("all_reduce_perf\n", "number of ranks. Add --ranks")],
+)
+def test_the_message_asks_for_an_unknown_operation_or_ranks(head, why):
+    with pytest.raises(InputError, match=why):
+        fit_own(
+            parse_measured(f"{head}size time(us)\n8 1\n16 2\n"), "dgx-h100", shipped_catalogue()
+        )
 
 
 TWO_SERVERS = """# size         count      type   redop    root     time   algbw   busbw #wrong

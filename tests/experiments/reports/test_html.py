@@ -8,6 +8,7 @@ import json
 from html.parser import HTMLParser
 from pathlib import Path
 
+import jinja2
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -144,6 +145,14 @@ def test_a_record_cannot_lead_out_of_the_folder(folder, tmp_path):
     assert "hunter2" not in report_html(folder)
 
 
+def test_long_tables_are_cut_and_say_so(folder, monkeypatch):
+    monkeypatch.setattr(html, "MOST_ROWS", 2)
+    (folder / "metrics.csv").write_text("x\n1\n2\n33\n")
+    page = _Page(report_html(folder))
+    assert "The first 2 rows; all of them are in metrics.csv" in page.text
+    assert "33" not in page.words
+
+
 @pytest.mark.parametrize("text", ["", "x" * 10, "[1]", "\x00\x01"])
 def test_files_that_are_not_what_they_say_do_not_break_the_page(folder, text):
     (folder / "result.json").write_text(text)
@@ -233,3 +242,9 @@ def test_tables_for_people_keep_named_indices_and_drop_units_from_headings():
     assert heading("p99_s") == "p99"
     assert number(-1234.5) == "-1,234"
     assert table_text(pd.DataFrame({"x": []})) == (["x"], [])
+
+
+def test_a_name_without_a_value_is_an_error(monkeypatch):
+    monkeypatch.setattr(html, "packaged", lambda name: "{{ nobody }}")
+    with pytest.raises(jinja2.UndefinedError, match="nobody"):
+        html.render("page", {})

@@ -6,6 +6,7 @@ import errno
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pandas as pd
@@ -108,6 +109,15 @@ def test_a_killed_process_leaves_nothing(tmp_path, number):
         child.send_signal(number)
         assert child.wait(timeout=20) != 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_thread_signals_are_left_alone(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=_write, args=(tmp_path / "out",))
+    thread.start()
+    thread.join()
+    assert (tmp_path / "out" / "report.html").exists()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_path_that_cannot_be_written_is_refused_in_words(tmp_path):

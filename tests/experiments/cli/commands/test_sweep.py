@@ -24,13 +24,15 @@ def study(tmp_path, monkeypatch):
     return line
 
 
-def test_rows_are_a_table_and_failures_are_said(study):
+def test_rows_are_a_table_and_failures_are_said(study, monkeypatch):
     status, output, errors = ended(study("show: [double]"))
     lines = [line.split() for line in output.splitlines() if line.strip()]
     assert lines[0] == ["size", "status", "double", "message"]
     assert lines[1] == ["1", "ok", "2"]
     assert lines[2][:5] == ["13", "refused", "-", "size", "13"]
     assert (status, errors) == (0, "1 of 2 rows failed; their message says why\n")
+    monkeypatch.setattr(program, "MOST_COLUMNS", 3)
+    assert "and 5 more columns; see --json or --out\n" in ended(study(""))[1]
 
 
 def test_json_is_one_document_with_a_summary(study, tmp_path):

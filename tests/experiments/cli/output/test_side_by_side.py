@@ -57,6 +57,7 @@ def test_steps_and_requests_are_those_of_each_cluster_alone(line):
     [
         (REDUCE, CLUSTERS, "busbw.png", "of the first"),
         (STEP, (*CLUSTERS, "trn2.3xlarge"), "steps.png", "trn2.3xlarge: "),
+        (f"{STEP} --tokens=1T", CLUSTERS, "steps.png", "days of the job"),
         (SERVE, CLUSTERS, "report.html", "time per output token, median"),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 from collections.abc import Awaitable, Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
 from experiments.cli.commands.serve_api import HOSTS, ServiceInputs, only_for
-from experiments.cli.service.server import LARGEST_BODY_BYTES, Service, application, listening
+from experiments.cli.service.server import (
+    LARGEST_BODY_BYTES,
+    PRELOADED,
+    Service,
+    application,
+    listening,
+)
 from experiments.hourly.demand import Record
 from experiments.hourly.state import State, keep_record, keep_state
 from tests.support.commands import document_of, refusal_of
@@ -244,3 +251,9 @@ def test_the_names_by_which_clients_may_ask():
     assert ServiceInputs("10.0.0.1", host=("sim.corp",)).hosts() == (*HOSTS, "10.0.0.1", "sim.corp")
     with pytest.raises(InputError, match="has no name of its own"):
         ServiceInputs("0.0.0.0").hosts()
+
+
+def test_modules_that_are_loaded_beforehand_exist():
+    """A module that is missing is left out without a word, and each question then loads it."""
+    for name in PRELOADED:
+        assert find_spec(name), name

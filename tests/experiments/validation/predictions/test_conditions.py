@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,9 +89,28 @@ LONG = ParallelPlan(tp=2, pp=2, dp=2, global_batch=80, seq=1024)
 INTERLEAVED = ParallelPlan(tp=2, pp=2, vpp=3, dp=2, global_batch=80, seq=1024)
 
 
-@pytest.mark.parametrize("plan", [LONG, INTERLEAVED])
-def test_short_runs_give_the_time_of_a_long_one(plan):
+@pytest.mark.parametrize(
+    ("plan", "counts"),
+    [
+        (LONG, [8, 12]),
+        (INTERLEAVED, [8, 12]),
+        (ParallelPlan(dp=8, global_batch=96, seq=1024), [12]),
+    ],
+)
+def test_short_runs_give_the_time_of_a_long_one(plan, counts, monkeypatch):
     whole = iteration(MODEL, MACHINE, plan, allow_oversized=True, partial=True)
-    assert training.long_step(MODEL, MACHINE, plan).seconds == pytest.approx(
-        whole.iteration_s, rel=1e-3
-    )
+    simulated = []
+
+    def counted(model, machine, plan, **more):
+        simulated.append(plan.microbatches)
+        return iteration(model, machine, plan, **more)
+
+    monkeypatch.setattr(training, "iteration", counted)
+    seconds = training.long_step(MODEL, MACHINE, plan).seconds
+    assert seconds == pytest.approx(whole.iteration_s, rel=1e-3)
+    assert simulated == counts
+
+
+def test_bytes_are_shown_in_billions():
+    step = SimpleNamespace(memory=SimpleNamespace(total=123.44e9, capacity=80e9))
+    assert training._too_large(step) == "it needs 123.4 GB a rank and a rank has 80.0 GB."

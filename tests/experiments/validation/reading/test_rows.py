@@ -15,14 +15,18 @@ from topologies.errors import InputError
 
 
 def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():
-    read = rows_of(COLLECTIVES + "all-reduce,dgx-h100,eight,1024,1e-5,x\n,dgx-h100,8,1.5,-1,x\n")
-    assert len(read) == 2
+    lines = "all-reduce,dgx-h100,eight,1024,1e-5,x\n,dgx-h100,8,1.5,-1,x\nall-reduce,dgx-h100,8\n"
+    read = rows_of(f"{COLLECTIVES}{lines}all-reduce,dgx-h100,8,1024,1e-5,x,y\n")
+    assert len(read) == 4
     assert read.rows[0].mistakes == ("chips 'eight' is not a number. Write digits only.",)
     assert read.rows[1].mistakes == (
         "collective is empty. State it.",
         "size_bytes '1.5' is not a whole number. Write it as digits.",
         "time_s '-1' is not above 0 and finite. State it in SI units.",
     )
+    assert [row.mistakes[0] for row in read.rows[2:]] == [
+        f"it has {cells} cells, the header names 6. Align it." for cells in (3, 7)
+    ]
 
 
 @pytest.mark.parametrize(
