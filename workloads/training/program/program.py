@@ -98,45 +98,41 @@ def contending(
     # ``dst``. ``rate_bytes_per_s`` (ops,): rate of each op alone [B/s]. ``most_bytes_per_s``: rate
     # that the memory gives [B/s].
     # Returns False for ops that are never slowed and never slow another; (ops,).
+    contends = np.zeros(len(stream), np.bool_)
+    communications, low, high = _windows(stream, src, dst)
+    kernels = np.where(stream == ENGINE, rate_bytes_per_s, 0)
+    # For every op, the highest rate of a collective of each stream that may run beside it.
+    covers = {}
+    for kind in (CC, CC_DP):
+        on_stream = stream[communications] == kind
+        rates = rate_bytes_per_s[communications[on_stream]]
+        covers[kind] = cover(len(stream), low[on_stream], high[on_stream], rates)
+    demand = kernels + covers[CC] + covers[CC_DP]
+    contends |= (kernels > 0) & (demand > kernels) & (demand > most_bytes_per_s)
+    # A collective contends if the highest rates of a kernel and of the other stream's collectives
+    # in its window, which need not coincide, exceed the memory's rate together with its own.
+    for kind, other in ((CC, CC_DP), (CC_DP, CC)):
+        on_stream = stream[communications] == kind
+        ops, first, end = communications[on_stream], low[on_stream], high[on_stream]
+        greatest = (most_of(rates, first, end) for rates in (kernels, covers[other]))
+        contends[ops] = sum(greatest, rate_bytes_per_s[ops]) > most_bytes_per_s
+    return contends & (rate_bytes_per_s > 0)
+
+
+def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Communications with kernels in their window, and the window's ends."""
+    # The window has the ops that may run beside the communication. A stream runs in order, so both
+    # ends of its communications' windows ascend.
     count, kernel = len(stream), stream == ENGINE
     before, after = np.full(count, -1, np.int64), np.full(count, count, np.int64)
     _nearest(src.astype(np.int64), dst.astype(np.int64), kernel, before, 1)
     # Backwards, all edges that leave an op come before those that lead to it.
     _nearest(dst[::-1].astype(np.int64), src[::-1].astype(np.int64), kernel, after, -1)
-    side = np.where(stream == CC, 0, np.where(stream == CC_DP, 1, -1))
-    beside, contends = np.zeros((2, count), np.int64), np.zeros(count, np.bool_)
-    _mark(side, kernel, before + 1, after, rate_bytes_per_s, most_bytes_per_s, beside, contends)
-    return contends & (rate_bytes_per_s > 0)
-
-
-@compiled
-def _mark(
-    side: IntArray,
-    kernel: BoolArray,
-    first: IntArray,
-    end: IntArray,
-    rate: IntArray,
-    most: int,
-    beside: IntArray,
-    contends: BoolArray,
-) -> None:
-    """Mark ops that contend; collectives are on side 0 or 1 and run beside ops ``first:end``."""
-    # ``beside`` (sides, ops): filled with the highest rate of a collective beside each op.
-    for op in range(len(side)):
-        if side[op] >= 0 and kernel[first[op] : end[op]].any():
-            for other in range(first[op], end[op]):
-                beside[side[op], other] = max(beside[side[op], other], rate[op])
-    for op in range(len(side)):
-        if kernel[op]:
-            collectives = beside[0, op] + beside[1, op]
-            contends[op] = collectives > 0 and rate[op] + collectives > most
-        elif side[op] >= 0 and kernel[first[op] : end[op]].any():
-            # The highest rates of a kernel and of the other side need not coincide.
-            kernels = collectives = 0
-            for other in range(first[op], end[op]):
-                kernels = max(kernels, rate[other] * kernel[other])
-                collectives = max(collectives, beside[1 - side[op], other])
-            contends[op] = rate[op] + kernels + collectives > most
+    communications = np.flatnonzero((stream == CC) | (stream == CC_DP))
+    first, end = before[communications] + 1, after[communications]
+    counted = np.concatenate([[0], np.cumsum(kernel)])
+    has_kernels = counted[end] > counted[first]
+    return communications[has_kernels], first[has_kernels], end[has_kernels]
 
 
 @compiled
@@ -147,6 +143,28 @@ def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray,
         end = src[k] if kernel[src[k]] else nearest[src[k]]
         if sign * end > sign * nearest[dst[k]]:
             nearest[dst[k]] = end
+
+
+def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    """Return the greatest of the values, which are from 0, in each stretch; 0 in an empty one."""
+    # Stretches are half-open, ``low:high``. Two stretches of one power of two cover any longer one.
+    most, width = np.zeros(len(low), np.int64), high - low
+    greatest, span = values, 1  # greatest value of the ``span`` places from each one on
+    while (width >= span).any():
+        here = np.flatnonzero((width >= span) & (width < 2 * span))
+        most[here] = np.maximum(greatest[low[here]], greatest[high[here] - span])
+        greatest, span = np.maximum(greatest[:-span], greatest[span:]), 2 * span
+    return most
+
+
+def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArray:
+    """Return the greatest value among the stretches that each place lies in, or 0."""
+    # As their ends ascend, the stretches over a place follow one another: they are those from the
+    # first that ends behind it to the last that begins at it or before.
+    # ``count``: number of places. ``low, high`` (stretches,): ends of the stretches, both
+    # ascending. ``value`` (stretches,): values from 0.
+    ended, begun = (np.cumsum(np.bincount(end, minlength=count))[:count] for end in (high, low))
+    return most_of(value, ended, begun)
 
 
 # Exchanges: the ranks that communicate with each other, their ops, and the time of every call.
