@@ -85,6 +85,14 @@ def test_an_interval_contains_the_prediction_and_what_tools_show(
     assert ends.low < value * math.exp(below) <= value * math.exp(above) < ends.high
 
 
+@pytest.mark.parametrize("kind", OTHERS)
+def test_more_ranks_and_new_chips_are_never_refused(kind: str) -> None:
+    for chip in ("h100", "trn3", "tpu7x", "no such chip"):
+        half, basis = domain_half_width(Prediction(kind, chip, ranks=2**20), shipped_residuals())
+        assert LEAST <= half < 10
+        assert basis.startswith(NAMES[kind])
+
+
 def test_a_collective_of_more_ranks_than_measured_is_less_sure() -> None:
     few, many = (
         domain_half_width(
@@ -108,6 +116,22 @@ def test_a_bare_question_holds_what_every_tool_shows() -> None:
     assert "18 us to 60 us by the tool that times it" in bare.basis
     large = collective_interval(machine, 8, 2**30, 5e-3)
     assert large.high < 1.2 * 5e-3
+
+
+def test_collectives_between_servers_have_measurements_of_their_own() -> None:
+    two = cluster("trn1.32xlarge:2")
+    within, between = (collective_interval(two, ranks, 2**30, 1.0) for ranks in (16, 64))
+    assert "between servers" in between.basis
+    assert "between servers" not in within.basis
+    assert between.factor > within.factor
+
+
+def test_small_collectives_are_less_sure_than_large_ones() -> None:
+    small, large = (
+        collective_interval(cluster("p5.48xlarge"), 8, size, 1.0, tool="nccl-tests")
+        for size in (1024, 2**30)
+    )
+    assert small.factor > large.factor
 
 
 def per_token(*answer, **stated):

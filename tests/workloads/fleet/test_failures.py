@@ -17,7 +17,15 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption, failures_from
+from workloads.fleet.policies.view import View
+from workloads.fleet.processes.failures import (
+    SERVER,
+    Domain,
+    Failures,
+    Fleet,
+    Interruption,
+    failures_from,
+)
 from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
@@ -49,26 +57,30 @@ def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
         [Service("chat", fixed_rate(3.5), 1e9)],
         Fleet(units, failures=failures),
         static(units // 2),
-        jobs=default_jobs(units),
+        # A unit in the middle of a change of role is out whole, not by the server that failed.
+        jobs=default_jobs(units) if failures.domains else (),
         rng=np.random.default_rng(seed),
     )
 
 
 @pytest.mark.parametrize(
-    ("domain", "parts", "size"),
+    ("racks", "parts", "size"),
     [
-        (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2), 6400, 0.5),
-        (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4), 800, 4.0),
+        ((), 12_800, 0.25),
+        ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2),), 6400, 0.5),
+        ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4),), 800, 4.0),
     ],
-    ids=["half a unit", "four units"],
+    ids=["servers by themselves", "half a unit", "four units"],
 )
 def test_broken_hours_of_a_domain_are_those_of_the_closed_form(
-    domain: Domain, parts: int, size: float
+    racks: tuple[Domain, ...], parts: int, size: float
 ) -> None:
     """Within five standard errors of a compound Poisson process; overlaps take up to a share."""
     units, days, seeds = 3200, 1, 2
-    never = Failures(1e15, 3600.0, servers=4, domains=(domain,))
-    runs = [_run_with(never, units, days, seed) for seed in range(seeds)]
+    (domain,) = racks or (Domain(SERVER, 200 * 3600.0, 2 * 3600.0, units=0),)
+    own_s = 1e15 if racks else domain.mtbf_s / 4
+    failures = Failures(own_s, domain.repair_s, servers=4, domains=racks)
+    runs = [_run_with(failures, units, days, seed) for seed in range(seeds)]
     assert parts == domain.count(units, 4)
     expected = _broken_unit_h(domain, parts, size, days * 24)
     events = parts * days * 86400 / domain.mtbf_s
@@ -200,13 +212,23 @@ def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
 def test_serving_is_topped_up_for_servers_that_are_down() -> None:
     load = scaled_to_fleet(constant(1.0, minutes=1440), [SERVICE], 40)
     often = Failures(unit_mtbf_s=40 * 3600.0, repair_s=10 * 3600.0, servers=4)
+    seen: list[int] = []
+
+    def policy(view: View) -> float:
+        seen.append(view.broken)
+        return 40.0
+
     run = simulate(
         load,
         [SERVICE],
         Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often),
-        static(40),
+        policy,
         jobs=(evaluation_job(60),),
     )
+    # A policy sees the servers that are down as units, of which it counts whole ones.
+    down = np.diff(role_server_ms(run.kinds[0])[:, Role.BROKEN]) / (4 * 60_000)
+    assert down.max() > 2
+    assert np.abs(seen - down).max() < 1.5
     serving = np.diff(role_server_ms(run.kinds[0])[:, Role.SERVING])[60:] / (4 * 60_000)
     assert serving.min() > 38.0
     assert serving.mean() == pytest.approx(40.0, abs=0.6)

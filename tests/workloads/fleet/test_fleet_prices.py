@@ -195,12 +195,17 @@ def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path: Path) -> 
     assert each["eu"].carbon_kg(np.full(24 * 60, 2e6)) == pytest.approx(2.0 * carbon.sum())
 
 
-def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path) -> None:
+def _run_regions(folder: Path, policy: str, **words: float) -> cs.FleetResult:
+    """Run a day of ten units in either region."""
     machines = {"us": "trn2-ultraserver:10", "eu": "trn2-ultraserver:10"}
-    done = cs.run_fleet(
-        machines, policy="price", price=_by_region(tmp_path), price_share=0.5, days=1.0,
-        region=("us=-8:50%", "eu=+1:50%"), unit_rate=5.0, failures="off", scale_to_peak=0.4,
+    return cs.run_fleet(
+        machines, policy=policy, price=_by_region(folder), days=1.0, unit_rate=5.0,
+        region=("us=-8:50%", "eu=+1:50%"), failures="off", scale_to_peak=0.4, **words,
     )  # fmt: skip
+
+
+def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path) -> None:
+    done = _run_regions(tmp_path, "price", price_share=0.5)
     frame, kinds = done.frame(), done.run.kinds
     hour = np.arange(len(frame)) // 60
     prices = done.scenario.prices
@@ -216,3 +221,14 @@ def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path) -> None:
     assert done.summary["electricity_usd"] < whole @ prices.within("eu").usd_per_mwh
     ends = done.intervals["carbon_kg"]
     assert ends["low"] <= done.summary["carbon_kg"] <= ends["high"]
+
+
+def test_a_price_of_carbon_moves_training_to_the_clean_region(tmp_path: Path) -> None:
+    free, weighed = (
+        _run_regions(tmp_path, "mpc", carbon_price=cost).summary for cost in (0.0, 2000.0)
+    )
+    for (most, least), done in ((("us", "eu"), free), (("eu", "us"), weighed)):
+        tokens = {row["region"]: row["training_tokens"] for row in done["regions"]}
+        assert tokens[most] > 2 * tokens[least]
+    assert weighed["carbon_kg"] < free["carbon_kg"]
+    assert weighed["electricity_usd"] > free["electricity_usd"]

@@ -139,9 +139,11 @@ def test_the_backtest_keeps_the_floor() -> None:
 
 
 def test_change_time_inf_lends_nothing() -> None:
-    never = cs.lend("trn2-ultraserver:60", "burstgpt", unit_rate=10.0, change_time="inf").summary
+    done = cs.lend("trn2-ultraserver:60", "burstgpt", unit_rate=10.0, change_time="inf")
+    never = done.summary
     assert (never["lent_unit_hours"], never["loans"], never["usd"]) == (0.0, [], 0.0)
     assert never["reclaim_latency_s"] is None
+    assert "are not lent, as no unit can change its role" in done.loan.short_note
 
 
 def test_reserve_counts_racks_that_fail() -> None:

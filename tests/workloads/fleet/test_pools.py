@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import scaled_to_fleet, simulate
+from tests.support.toy_fleet import check_conserved, scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_mix
 from workloads.economics import Economics
@@ -17,11 +17,11 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import default_jobs
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results import summary, timeline
+from workloads.fleet.results import changes_frame, summary, timeline
 from workloads.fleet.setup.serving import services_from
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Pool, Service, by_pool
-from workloads.fleet.state.world import World
+from workloads.fleet.state.world import Role, World
 from workloads.options.fleet import FleetInputs
 from workloads.serving.tables import fixed_rate
 
@@ -48,15 +48,24 @@ def _run(demand: Demand, weights: str = "") -> FleetRun:
 
 def test_services_of_other_weights_pay_for_every_move() -> None:
     apart, together = (summary(_run(MIX, weights)) for weights in ("", "m"))
-    assert apart["service_moves"] == 0
+    assert apart["service_moves"] == 0 < apart["weight_changes"]
+    assert together["service_moves"] > 0 == together["weight_changes"]
     assert apart["slo_attainment"] < together["slo_attainment"]
 
 
 def test_units_of_services_sum_to_the_pool() -> None:
     run = _run(MIX.between(0, 1440), "m")
+    check_conserved(run)
     pool = np.diff(run.kinds[0].spent_server_ms[:, -1]) / 60_000 / run.kinds[0].servers
     assert run.service_units.sum(axis=1) == pytest.approx(pool)
     assert {"code_units", "conv_slo_attainment"} <= set(timeline(run))
+
+
+def test_two_services_pass_units_to_each_other_and_to_training() -> None:
+    run = _run(MIX.between(0, 1440))
+    check_conserved(run)
+    assert set(changes_frame(run)["to"]) == {"code", "conv", "lent"}
+    assert run.kinds[0].spent_server_ms[-1, len(Role) :].min() > 0
 
 
 def test_services_of_one_model_hold_the_same_weights() -> None:

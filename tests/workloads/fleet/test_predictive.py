@@ -16,8 +16,10 @@ from tests.support.toy_fleet import simulate, view_of
 from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from workloads.demand import azure_code, constant
+from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.predictive import (
     SAFE,
     FirstStep,
@@ -165,13 +167,13 @@ second,20,20,1,pause,1,20,4e5,28
 """
 
 
-def _scenario(folder: Path) -> Scenario:
+def _scenario(folder: Path, **demand: Any) -> Scenario:
     """A hundred units from a Saturday on, with two days of history and two deadlines."""
     jobs = folder / "jobs.csv"
     jobs.write_text(JOBS)
     options = FleetOptions(
         FleetInputs(unit_rate=5.0, training=jobs, failures="off"),
-        DemandInputs(days=1.25, start_day=2.0, scale_to_peak=0.6),
+        DemandInputs(days=1.25, start_day=2.0, scale_to_peak=0.6, **demand),
     )
     return scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
 
@@ -185,6 +187,44 @@ def test_deadlines_are_met_that_other_policies_miss(tmp_path: Path) -> None:
     assert met["mpc"]["training_tokens"] > 0.9 * met["forecast"]["training_tokens"]
     missed = regret(met["mpc"], met["mpc-oracle"], met["static"])
     assert missed["regret_training_chip_hours"] > 0
+
+
+def _noisy_prices(_start: str, minutes: int) -> Prices:
+    """Power that is dear in the last third of a day, and changes in every quarter of an hour."""
+    quarter = np.arange(minutes) // 15
+    noise = np.random.default_rng(0).normal(0, 15, minutes // 15 + 1)[quarter]
+    return Prices(np.where(quarter % 96 < 64, 40.0, 90.0) + noise)
+
+
+def test_prices_are_weighed_with_deadlines_and_changes(tmp_path: Path) -> None:
+    economics = Economics(750.0, 400.0, 1.12, 0.001)
+    plain = _scenario(tmp_path).changed(lambda _: {"economics": economics})
+    priced = replace(plain, tariff=_noisy_prices).at(plain.horizon)
+    wanted: list[tuple[str, dict[str, float]]] = [
+        (name, {}) for name in ("forecast", "price", "mpc")
+    ]
+    always, cheap, planned, due = (
+        summary(run(priced, policy_of(name, priced, **share)), priced.prices)
+        for name, share in [*wanted, ("mpc", {"price_share": 0.0})]
+    )
+    assert planned["jobs_in_time"] > cheap["jobs_in_time"]
+    assert planned["training_usd_per_mwh"] < 0.95 * always["training_usd_per_mwh"]
+    assert planned["electricity_usd"] < always["electricity_usd"]
+    assert planned["training_goodput"] > cheap["training_goodput"]
+    with_deadlines = 9e5 + 4e5
+    assert 0.9 * with_deadlines < due["training_tokens"] <= with_deadlines * (1 + 1e-9)
+    assert planned["training_tokens"] > 1.2 * with_deadlines
+
+
+def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path: Path) -> None:
+    prepared = _scenario(tmp_path, batch_share="30%")
+    ruled, planned = (
+        summary(run(prepared, policy_of(name, prepared)), prepared.prices)
+        for name in ("forecast", "mpc")
+    )
+    assert planned["batch"]["served_tokens"] > ruled["batch"]["served_tokens"]
+    assert planned["batch"]["late_tokens"] == 0 < ruled["batch"]["late_tokens"]
+    assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2 * DAY), st.integers(1, 30))

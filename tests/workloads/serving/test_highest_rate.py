@@ -28,12 +28,14 @@ from workloads.serving import (
     rank_ways,
 )
 from workloads.serving.deployment_search import (
+    FILLS,
     KEPT,
     MOST,
     NEAR,
     DeploymentQuestion,
     DeploymentSearch,
     Offered,
+    at_highest_rate,
     highest_rate,
     search_deployments,
     what_binds,
@@ -49,6 +51,20 @@ ONE_TOKEN = fixed_lengths(900, 1)
 def offered(lengths: Lengths = ONE_TOKEN, replica: Profile = REPLICA, **runs: object) -> Offered:
     how = TableRuns(**{"requests": 1500, **runs})  # type: ignore[arg-type]
     return how.offered(replica, lengths)
+
+
+@pytest.mark.parametrize("least", [20, 500])
+def test_requests_fill_the_slots_in_use_and_no_more(least: int) -> None:
+    """Slots that stay empty at the highest rate change neither the run nor its length."""
+    few, many = (
+        at_highest_rate(offered(batching=Batching(slots), requests=30_000), Slo(1.0), least=least)
+        for slots in (500, 5000)
+    )
+    assert few.rate_per_s == many.rate_per_s
+    served = few.served
+    at_once = few.rate_per_s * float((served.end_s - served.requests.arrival_s).mean())
+    enough = max(least, FILLS * at_once)
+    assert enough <= len(served.requests) == len(many.served.requests) < 1.5 * enough
 
 
 @pytest.mark.parametrize("limit_s", [0.25, 0.4, 1.0])
