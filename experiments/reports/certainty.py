@@ -1,15 +1,12 @@
-"""Numbers that answer a run, with their intervals as texts and as a band: how sure it is."""
+"""Intervals in the results of a run, as texts and as a band: how sure its answer is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from experiments.reports.formatting import Column, heading, value_text
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Document = Mapping[str, Any]
 
@@ -100,56 +97,6 @@ def facts(columns: Sequence[Column], results: Document, command: str = "") -> li
         between = ends_text(like, ends, column.write, value) if text else ""
         rows += [(column.heading, f"{text} ({between})" if between else text)] * bool(text)
     return rows
-
-
-ANSWERS: Mapping[str, tuple[str, ...]] = {
-    "train": ("iteration_s", "mfu", "tokens_per_s_per_chip", "memory_bytes.total",
-              "usd_per_million_tokens", "energy_joules"),
-    "plan": ("rows.0.iteration_s", "rows.0.mfu", "rows.0.memory_bytes.total", "estimated",
-             "simulated", "usd_per_million_tokens"),
-    "serve": ("ttft_s.p50", "ttft_s.p99", "tpot_s.p50", "tpot_s.p99", "tokens_per_s",
-              "slo_attainment"),
-    "run-job": ("goodput", "failures", "iteration_s", "tokens", "checkpoint_interval_s",
-                "usd_per_million_tokens"),
-    "fleet": ("slo_attainment", "training_chip_hours", "inference_chip_hours", "moving_chip_hours",
-              "cost_usd", "energy_joules"),
-    "lend": ("confidence", "lent_unit_hours", "reclaim_latency_s", "training_tokens", "usd"),
-    "replay": ("iteration_s", "recorded_s", "ranks", "nodes", "compute"),
-    "topology": ("chips", "diameter_hops", "mean_hops", "bisection_bytes_per_s",
-                 "scale_up_bytes_per_s_per_chip", "hbm_bytes"),
-}  # fmt: skip
-"""First numbers on the page of a command, by their place in its results."""
-
-OF_A_COLLECTIVE = (
-    "time_s", "busbw_bytes_per_s", "lower_bound_s", "algorithm", "ranks", "semantics"
-)  # fmt: skip
-
-
-class Answer(NamedTuple):
-    """A number that stands first on a page."""
-
-    name: str
-    value: str
-    interval: str = ""  # text of its interval, empty where the results give none
-
-
-def answers(command: str, results: Document, table: pd.DataFrame | None) -> list[Answer]:
-    """Names, values and intervals of the numbers that stand first, those that the results have."""
-    if command == "collective" and table is not None:
-        # The fastest algorithm at the largest size.
-        row = table.sort_values(["size_bytes", "time_s"], ascending=[False, True]).iloc[0]
-        shown = [Answer(heading(name), value_text(name, row[name])) for name in OF_A_COLLECTIVE]
-        # Of these numbers the time alone, which is the first, has an interval.
-        interval = ends_text("time_s", row, value=row["time_s"])
-        return [shown[0]._replace(interval=interval), *shown[1:]]
-    first = []
-    for place in ANSWERS.get(command, ()):
-        value = value_at(results, place)
-        if value is not None and not isinstance(value, Mapping | list):
-            name = place.removeprefix("rows.0.")
-            interval = ends_text(name, interval_at(command, results, place), value=value)
-            first.append(Answer(heading(name), value_text(name, value), interval))
-    return first
 
 
 def interval_band(command: str, results: Document) -> dict[str, Any]:

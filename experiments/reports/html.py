@@ -24,7 +24,8 @@ from markupsafe import Markup
 
 from cluster_sim.plot.palette import colors, ink
 from experiments.figures.training import NAMES
-from experiments.reports.certainty import Answer, answers, basis, interval_band, ratio_title
+from experiments.reports.certainty import basis, interval_band, ratio_title
+from experiments.reports.findings import FAULTS, TABLED, answers, finding
 from experiments.reports.formatting import (
     STATISTICS,
     columns_of,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONGEST_IN_LEAD = 40
-LONGEST_TITLE = 240
 UNIT = re.compile(r"(\d) ([a-zA-Zµ%/]+)")
 """Pattern of a number and its unit, between which a line must not break."""
 REDRAWN = "step_time_breakdown"
@@ -77,9 +77,10 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     ratios = results.get("ratios") or []
     if ratios:  # of several clusters, whose numbers stand in a table and not as the answer
         results = {key: value for key, value in results.items() if key not in ("rows", "interval")}
-    rows = first_table(folder, contents) if command == "collective" else None
-    titles = [str(item["finding"]) for item in contents if item.get("finding")]
-    title = next(iter(titles), ratio_title(ratios) or command)[:LONGEST_TITLE]
+    rows = first_table(folder, contents) if command in TABLED else None
+    drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
+    title = finding(command, results, rows) or next((str(text) for text in drawn if text), "")
+    title = title or ratio_title(ratios) or command
     script = packaged("report.js")
     sections = [
         *_sections(folder, record, results),
@@ -90,7 +91,7 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
         "title": UNIT.sub("\\1\u00a0\\2", title),
         "command": f"cluster-sim {command}",
         "lead": _lead(record, program),
-        "answers": _tried(lambda: answers(command, results, rows), list[Answer]()),
+        "answers": answers(command, results, rows),
         "sections": [part for part in sections if part["blocks"]],
         "style": Markup(packaged("report.css")),
         "script": Markup(script),
@@ -324,9 +325,7 @@ def _plain(value: Any) -> Any:
 LARGEST_DATA_BYTES = 2**22
 """Largest values of a figure, or slices of a timeline, that are included in the page."""
 SVG_AT_MOST_BYTES = 2**21  # largest drawing that is shown as SVG; larger ones are shown as PNG
-SHOWN_FAULTS = (
-    LookupError, ValueError, TypeError, ArithmeticError, AttributeError, OSError, RecursionError,
-)  # fmt: skip
+SHOWN_FAULTS = (*FAULTS, OSError, RecursionError)
 """Errors of damaged files, which the page shows in place of the content."""
 
 

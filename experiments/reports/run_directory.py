@@ -53,7 +53,6 @@ class Run:
         *,
         title: str = "",
         note: str = "",
-        finding: str = "",
         parquet: bool = False,
     ) -> None:
         """Write ``<name>.csv``, and optionally ``<name>.parquet``; a named index is a column."""
@@ -65,7 +64,7 @@ class Run:
         self._new(f"{name}.csv").write_text(_csv(frame), encoding="utf-8", newline="")
         if parquet:
             frame.to_parquet(self._new(f"{name}.parquet"), index=_is_named(frame))
-        self._show("table", f"{name}.csv", title or name, note, finding=finding)
+        self._show("table", f"{name}.csv", title or name, note)
 
     def figure(
         self,

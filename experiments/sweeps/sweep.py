@@ -62,8 +62,7 @@ def _write_results(folder: Path, study: Study, frame: pd.DataFrame) -> None:
     with named_in_faults(folder), TemporaryDirectory(suffix=".part", dir=folder) as staged:
         part = Path(staged)
         run = Run(part, new_record("sweep", study.model_dump(), None))
-        answered = f"{(frame['status'] == 'ok').sum():,} of {len(frame):,} rows are answered"
-        run.table("results", frame, title="Runs", finding=answered, parquet=True)
+        run.table("results", frame, title="Runs", parquet=True)
         run.finish()
         names = sorted(path.name for path in part.iterdir())
         for name in [name for name in names if name != "run.json"] + ["run.json"]:

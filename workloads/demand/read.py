@@ -355,6 +355,11 @@ def long_rows(table: pd.DataFrame, file: Path) -> pd.DataFrame:
     return result
 
 
+def _cell(column: pd.Series[Any], row: int) -> str:
+    """Return a cell as a refusal shows it."""
+    return "empty" if column.isna().iloc[row] else repr(shown(str(column.iloc[row])))
+
+
 def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = False) -> FloatArray:
     """Read a column of numbers; ``blank`` allows empty cells, which become NaN."""
     import pandas as pd
@@ -365,7 +370,7 @@ def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = Fal
     if bad.any():
         row = int(np.argmax(bad))
         raise InputError(
-            f"{file}, row {row + 2}: {name} is {shown(str(column.iloc[row]))!r}; it must be a "
+            f"{file}, row {row + 2}: {name} is {_cell(column, row)}; it must be a "
             "number of at least 0."
         )
     return values
@@ -385,7 +390,7 @@ def stated_times(table: pd.DataFrame, file: Path) -> pd.Series[Any] | FloatArray
         if bad.any():
             row = int(np.argmax(bad))
             raise InputError(
-                f"{file}, row {row + 2}: {clock} is {shown(str(table[clock].iloc[row]))!r}; "
+                f"{file}, row {row + 2}: {clock} is {_cell(table[clock], row)}; "
                 "it must be a time such as 2024-05-10T13:45."
             )
         return moments.dt.tz_localize(None)

@@ -463,10 +463,10 @@ def unread_carbon_price(policy: str, usd_per_t: float) -> list[str]:
     """Return a sentence for a price of carbon under a policy that weighs no price.
 
     >>> unread_carbon_price("forecast", 80.0)
-    ['--carbon-price 80 changes nothing under policy forecast; price, mpc and mpc-oracle read it.']
+    ['--carbon-price 80 changes nothing under policy forecast; mpc, mpc-oracle and price read it.']
     """
     # Policies with a share of prices at which they train are those that weigh prices.
-    readers = tuple(kind.name for kind in KINDS.values() if "price_share" in kind.reads)
+    readers = sorted(kind.name for kind in KINDS.values() if "price_share" in kind.reads)
     if not usd_per_t or policy not in KINDS or policy in readers:
         return []
     return [

@@ -140,13 +140,9 @@ def _write(out: Run, played: Replay, document: Mapping[str, Any]) -> None:
 
     out.json("results", document, title="Results")
     first = played.recording.ranks[:8].tolist()
-    title = (
-        f"A {document['format']} trace of {document['ranks']:,} ranks takes "
-        f"{format_seconds(document['iteration_s'])} on {document['cluster']}"
-    )
     out.figure(
         "timeline",
-        timeline(played.trace, by="rank", ranks=first, title=title),
+        timeline(played.trace, by="rank", ranks=first),
         title="Timeline",
         slices=slices(played.trace, by="rank", ranks=first),
     )

@@ -314,9 +314,7 @@ def _write(run: Run, results: Sequence[Result]) -> None:
     from experiments.figures.validation import scatter
 
     summaries = [{"table": result.name, **result.summary} for result in results]
-    rows = sum(summary["rows"] for summary in summaries)
-    sentence = f"{rows:,} published rows in {len(results)} tables" if len(results) > 1 else ""
-    run.table("summary", pd.DataFrame(summaries), title="Summary", finding=sentence)
+    run.table("summary", pd.DataFrame(summaries), title="Summary")
     for result in results:
         stem = Path(result.name).stem
         run.table(f"{stem}_rows", pd.DataFrame(result.rows), title=result.name)

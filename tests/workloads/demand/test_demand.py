@@ -129,6 +129,7 @@ def test_missing_periods_have_no_requests(tmp_path: Path) -> None:
         ("requests\n1\n", "no time column"),
         ("minute,requests\n0,x\n", "row 2: requests is 'x'"),
         ("minute,requests\n0,-1\n", "row 2: requests is '-1'"),
+        ("minute,requests\n0,1\n,2\n", "row 3: minute is empty"),
         ("minute,requests\n0,1\n0,2\n", "two rows for one period"),
         ("minute,requests\n0,1\n1.5,2\n2,1\n", "not on a grid of whole minutes"),
         ("minute,requests\n0,0\n1,0\n", "no requests at all"),

@@ -154,10 +154,10 @@ class ParallelPlan:
         1, "Sequences of one optimizer step, tokens over seq", default="16 microbatches a rank"
     )
     seq: int = setting(4096, "Tokens of a sequence", default="4096, or all of the model's")
-    # For samples of unlike lengths, the sum of their squares over their sum
     sample_tokens: int = setting(
         0,
-        "Tokens of each sample packed into a sequence; attention stays within a sample",
+        "Tokens of each sample packed into a sequence, for unlike ones the sum of their squares "
+        "over their sum; attention stays within a sample",
         default="one sample a sequence",
     )
     # arXiv 1910.02054; stages count over dp and cp, and stage 3 gathers parameters for each pass.
@@ -176,19 +176,21 @@ class ParallelPlan:
         default="on where --tp divides the sequence",
     )
     schedule: str = setting(registry.DEFAULT, "Pipeline schedule", choices=registry.schedule_names)
-    # ``selective``: those of the core of attention; ``full``: those of whole layers
     recompute: Recompute = setting(
-        "selective", "Activations to recompute", choices=CHOICES["recompute"]
+        "selective",
+        "Activations to recompute, with selective those of attention's core, with full of layers",
+        choices=CHOICES["recompute"],
     )
     recompute_every: int = setting(1, "Under full recomputation, recompute only every N-th layer")
     precision: str = setting("bf16", "Precision of matrix products", choices=CHOICES["precision"])
     fp8_recipe: str = setting(
         "tensorwise", "Granularity of scales in fp8", choices=CHOICES["fp8_recipe"]
     )
-    # ``dp``: gradients and parameters, as in PyTorch's data parallelism; ``all``: also what tensor,
-    # expert and pipeline parallelism exchange, where data dependencies allow it
     overlap: Overlap = setting(
-        "dp", "Communication that overlaps compute", choices=CHOICES["overlap"]
+        "dp",
+        "Communication beside compute, with dp that of gradients and parameters, with all also "
+        "that of tensor, expert and pipeline parallelism",
+        choices=CHOICES["overlap"],
     )
     attention: str = setting("fused", "Attention kernel", choices=CHOICES["attention"])
     ranks_per_chip: int = setting(1, "Ranks on a chip", default="1, on Trainium1 2")

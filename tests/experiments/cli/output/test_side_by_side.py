@@ -39,16 +39,17 @@ def test_collectives_are_those_of_each_cluster_alone():
 
 @pytest.mark.parametrize("line", [STEP, SERVE])
 def test_steps_and_requests_are_those_of_each_cluster_alone(line):
-    both = document_of(line, BOTH)
-    alone = [document_of(line, f"--cluster={name}") for name in CLUSTERS]
+    both = document_of(line, BOTH, "--price-basis=spot")
+    alone = [document_of(line, f"--cluster={name}", "--price-basis=spot") for name in CLUSTERS]
     assert steady(both["rows"]) == steady(alone)
     if line == STEP:
         assert both["interval"] == alone[0]["interval"]
         return
-    first, later = both["ratios"]
+    first, later, price = both["ratios"]
     assert first["number"] == "the median time to first token"
     assert first["ratio"] == alone[1]["ttft_s"]["p50"] / alone[0]["ttft_s"]["p50"]
     assert later["number"] == "the median time per output token"
+    assert price["number"] == "the price of a million tokens"
 
 
 @pytest.mark.parametrize(
