@@ -471,7 +471,7 @@ def unread_carbon_price(policy: str, usd_per_t: float) -> list[str]:
         return []
     return [
         f"--carbon-price {usd_per_t:g} changes nothing under policy {policy}; "
-        f"{in_words(readers, 'and')} read it."
+        f"{in_words(tuple(readers), 'and')} read it."
     ]
 
 
