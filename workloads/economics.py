@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.reader import Entry
+from topologies.catalogue.reader import GRADES, Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.errors import InputError
@@ -97,44 +97,59 @@ def _variant(catalogue: Catalogue, machine: str, kind: str) -> str | None:
     return "" if default == kind else kind if kind in rows else None
 
 
-def with_prices(catalogue: Catalogue, kind: str, machines: Iterable[str]) -> Catalogue:
+def with_prices(catalogue: Catalogue, kind: str, clusters: Iterable[Cluster]) -> Catalogue:
     """Return a catalogue in which machines have prices of one kind; those without are refused."""
-    for machine in machines:
-        if kind == "owned":
-            catalogue = catalogue.with_rows([_owned(catalogue, machine)])
+    for cluster in clusters:
+        machine = machine_of(cluster)
+        terms, lacking = _terms(cluster)
+        if kind == "owned" and not lacking:
+            owned = _owned(machine, cluster.chips_per_domain, terms)
+            default = [] if catalogue.has(machine, "price") else [owned._replace(variant="")]
+            catalogue = catalogue.with_rows([*default, owned])
         name = _variant(catalogue, machine, kind)
         if name is None:
             offered = [each for each in PRICES if _variant(catalogue, machine, each) is not None]
+            offered += [] if lacking else ["owned"]
+            missing = f"{'such ' if offered else ''}price of {machine}"
             raise InputError(
-                f"--price-basis {kind}: the catalogue has no such price of {machine}; state "
-                f"{' or '.join(offered) or 'none'}, or give a --catalogue with it."
+                f"--price-basis {kind}: the catalogue has no "
+                f"{lacking if kind == 'owned' else missing}; "
+                f"{'state ' if offered else ''}{' or '.join(offered)}{', or ' if offered else ''}"
+                "give a --catalogue with it."
             )
         catalogue = catalogue.with_variants({f"{machine}.price": name})
     return catalogue
 
 
-def _owned(catalogue: Catalogue, machine: str) -> Entry:
-    """Return the price of owning a machine: its capital, staff and electricity at full power."""
-    chip = catalogue.name(machine, "chip")
-    terms = [
+def _terms(cluster: Cluster) -> tuple[list[Entry], str]:
+    """Return the terms of owning a machine, and what the catalogue lacks of them, if anything."""
+    catalogue, machine, chip = cluster.numbers, machine_of(cluster), cluster.chip
+    rows, lacking = [], []
+    for part, quantity in (
         (chip, "capital"),
-        (machine, "power"),
+        (machine, "power") if catalogue.has(machine, "power") else (chip, "tdp"),
         ("rainier", "pue"),
         *((OWNED, name) for name in ("life", "interest", "upkeep", "electricity")),
-    ]
-    for part, quantity in terms:
-        if not catalogue.has(part, quantity):
-            raise InputError(
-                f"--price-basis owned: no {quantity} of {part} is known; state another basis, or "
-                "give a --catalogue with it."
-            )
-    rows = [catalogue.entry(*term) for term in terms]
-    usual = {row.quantity: row.value for row in rows}
-    price = _usd_per_s(usual)
+    ):
+        row = catalogue.entry(part, quantity) if catalogue.has(part, quantity) else None
+        # A chip like another one is bought at a price of its own.
+        if row is None or (quantity == "capital" and row.part != chip):
+            lacking.append(f"{quantity} of {part}")
+        else:
+            rows.append(row)
+    return rows, " and ".join(lacking)
+
+
+def _owned(machine: str, chips: int, terms: Sequence[Entry]) -> Entry:
+    """Return the price of owning a machine: its capital, staff and electricity at full power."""
+    # A machine without a row of its power counts with the power of its chips alone.
+    usual = {row.quantity: row.value for row in terms}
+    alone = "tdp" in usual
+    price = _usd_per_s(usual, chips)
     # Each number at either end of its range, the others as they are; deviations are independent.
     moved = [
-        _usd_per_s({**usual, row.quantity: end}) - price
-        for row in rows
+        _usd_per_s({**usual, row.quantity: end}, chips) - price
+        for row in terms
         for end in (row.low, row.high)
         if end is not None
     ]
@@ -146,10 +161,11 @@ def _owned(catalogue: Catalogue, machine: str) -> Entry:
         "owned",
         price,
         "USD/s",
-        "derived",
-        "; ".join(dict.fromkeys([*(key for row in rows for key in row.source.split("; ")), "D"])),
-        f"of owning, capital, staff and electricity at full power; {low * 3600:.4g} to "
-        f"{high * 3600:.4g}",
+        max((row.grade for row in terms), key=GRADES.index),
+        "; ".join(dict.fromkeys([*(key for row in terms for key in row.source.split("; ")), "D"])),
+        f"of owning, capital, staff and electricity at full power{' of the chips alone' * alone}, "
+        f"with the PUE of Rainier ({usual['pue']:g}) and the capital of a watt of the site; "
+        f"{low * 3600:.4g} to {high * 3600:.4g}",
         low,
         high,
         f"{price * 3600:.4g} USD/h",
@@ -157,12 +173,13 @@ def _owned(catalogue: Catalogue, machine: str) -> Entry:
     )
 
 
-def _usd_per_s(terms: Mapping[str, float]) -> float:
+def _usd_per_s(terms: Mapping[str, float], chips: int) -> float:
     """Price of owning: an annuity of the capital, upkeep, and electricity [USD/s]."""
     years, interest = terms["life"] / YEAR_S, terms["interest"]
     paid = interest / (1 - (1 + interest) ** -years) if interest else 1 / years
     a_year = terms["capital"] * (paid + terms["upkeep"])
-    return terms["power"] * terms["pue"] * (a_year / YEAR_S + terms["electricity"])
+    watts = terms["power"] if "power" in terms else chips * terms["tdp"]
+    return watts * terms["pue"] * (a_year / YEAR_S + terms["electricity"])
 
 
 def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Catalogue, str]:
@@ -177,7 +194,9 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
         others = [name for name in priced if kinds[name] != kind]
         names = {name: _variant(catalogue, name, kind) for name in others}
         if None not in names.values():
-            changed = with_prices(catalogue, kind, others)
+            changed = catalogue.with_variants(
+                {f"{each}.price": names[each] or "" for each in others}
+            )
             listed = "; ".join(_basis(changed, name, "price") for name in priced)
             return changed, f"All prices are {PRICES[kind]}: {listed}."
     words = {name: PRICES.get(kind, kind or "of no stated kind") for name, kind in kinds.items()}

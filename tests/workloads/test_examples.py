@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import choose, shipped_catalogue
+from topologies.clusters.names import machine
 from topologies.errors import InputError
-from workloads.economics import one_kind_of_price, with_prices
+from workloads.economics import kind_of_price, one_kind_of_price, with_prices
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.intervals import fewer
 from workloads.fleet.lending.answer import (
@@ -39,7 +41,9 @@ def test_one_kind_of_price() -> None:
 def test_a_machine_of_ones_own_costs_capital_staff_and_electricity() -> None:
     """By hand: 54 kW of 15 USD/W over five years at 8 % and 6 %, and 70 USD/MWh."""
     catalogue = shipped_catalogue()
-    owned = with_prices(catalogue, "owned", ["trn2-ultraserver"]).entry("trn2-ultraserver", "price")
+    owned = with_prices(catalogue, "owned", [machine("trn2-ultraserver")]).entry(
+        "trn2-ultraserver", "price"
+    )
     kilowatts, years, hours = 48 * 1.125, 1826 / 365.25, 8766
     annuity = 0.08 / (1 - 1.08**-years)
     capital, upkeep = (54_000 * 15 * share / hours for share in (annuity, 0.06))
@@ -57,15 +61,36 @@ def test_a_machine_of_ones_own_costs_capital_staff_and_electricity() -> None:
 @pytest.mark.parametrize("kind", ["on-demand", "capacity-block", "reserved", "spot", "owned"])
 def test_prices_of_one_kind_or_a_refusal(kind: str) -> None:
     catalogue = shipped_catalogue()
-    for machine in (name for name in catalogue.parts() if catalogue.has(name, "price_basis")):
+    for name in (name for name in catalogue.parts() if catalogue.has(name, "price_basis")):
         try:
-            row = with_prices(catalogue, kind, [machine]).entry(machine, "price")
+            row = with_prices(catalogue, kind, [machine(name)]).entry(name, "price")
         except InputError:
-            assert kind not in {row.variant for row in catalogue.variants(machine, "price")}
-            assert kind != catalogue.name(machine, "price_basis")
+            assert kind not in {row.variant for row in catalogue.variants(name, "price")}
+            assert kind != catalogue.name(name, "price_basis")
             continue
         assert row.value > 0
-        assert row.variant == ("" if kind == catalogue.name(machine, "price_basis") else kind)
+        assert row.variant == ("" if kind == catalogue.name(name, "price_basis") else kind)
+
+
+def test_a_pod_of_ones_own_has_a_price_of_owning() -> None:
+    pod = machine(str(Path(__file__).parents[1] / "golden/cluster.yaml"))
+    owned = with_prices(shipped_catalogue(), "owned", [pod]).entry("my-pod", "price")
+    whole = machine("trn2-ultraserver")
+    like = with_prices(shipped_catalogue(), "owned", [whole]).entry("trn2-ultraserver", "price")
+    # The price is for a watt: that of 32 chips of 500 W alone, and of 64 with all of 48 kW.
+    assert owned.value / like.value == pytest.approx(32 * 500 / 48e3)
+    assert "full power of the chips alone, with the PUE of Rainier (1.125)" in owned.note
+    assert (owned.grade, like.grade) == ("assumed", "assumed")
+
+
+def test_a_price_of_ones_own_is_not_paid_as_the_shipped_one(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    for kind in ("", "p5.48xlarge,price_basis,reserved,name,stated,A\n"):
+        price = "p5.48xlarge,price,30,USD/h,stated,A\n"
+        rows.write_text(f"part,quantity,value,unit,grade,source\n{price}{kind}")
+        changed = choose((), rows)
+        assert kind_of_price(changed, "p5.48xlarge") == ("reserved" if kind else "")
+        assert kind_of_price(changed, "p4de.24xlarge") == "on-demand"
 
 
 def test_small_cases_of_a_fleet() -> None:

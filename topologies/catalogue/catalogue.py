@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -205,7 +205,10 @@ class Catalogue:
         """
         overlay = read_entries(Path(path), str(path))
         check_overlay(self.rows, self._in_force, overlay, str(path))
-        changed = self.with_rows(row for _, row in overlay)
+        # A price that is replaced is paid in another way, if the file does not say that it is not.
+        priced = {row.part for _, row in overlay if row[1:3] == ("price", "")}
+        kept = (row for row in self.rows if row[1] != "price_basis" or row.part not in priced)
+        changed = replace(self, rows=tuple(kept)).with_rows(row for _, row in overlay)
         for part in dict.fromkeys(row.part for _, row in overlay):
             check_peaks(changed.entries(part), f"{path}: {part} ")
         return changed

@@ -46,7 +46,7 @@ class NotingCatalogue(Catalogue):
 
     # Every row read so far by its part, quantity and variant, in order
     read: dict[tuple[str, ...], Entry] = field(default_factory=dict, compare=False)
-    # One item for each copy that another process may have, whose reads are not recorded here
+    # One item for each copy whose reads are not recorded here, as another process may have one
     copies: list[bool] = field(default_factory=list, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
@@ -59,6 +59,11 @@ class NotingCatalogue(Catalogue):
         row = super().entry(part, quantity)
         self.read[row[:3]] = row
         return row
+
+    def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
+        """Return a catalogue with other rows, whose reads are not recorded."""
+        self.copies.append(True)
+        return super().with_rows(rows)
 
     def with_variants(self, names: Mapping[str, str]) -> Catalogue:
         """Return a catalogue with other variants that records in the same place."""

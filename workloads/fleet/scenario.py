@@ -344,12 +344,13 @@ def policy_of(
 ) -> Policy:
     """Return a policy by name, or a user's from a file, configured for a scenario."""
     settings = replace(settings or PolicyInputs(), **changes)
-    run_s = 60.0 * scenario.demand.minutes
-    if settings.power_cap is not None and scenario.lead_s > run_s and name in KINDS:
+    days = scenario.demand.minutes / MINUTES_PER_DAY
+    capped = settings.power_cap is not None and name in KINDS and "power_cap" in KINDS[name].reads
+    if capped and scenario.lead_s > 86400 * days:
         raise InputError(
             f"--power-cap {settings.power_cap:g} with changes of role that take longer than the "
-            f"run of {run_s / 86400:.3g} days, in which no policy acts; shorten --change-time, or "
-            "lengthen --days."
+            f"run of {days:.3g} day{'s' * (days != 1)}, in which no policy acts; shorten "
+            "--change-time, or lengthen --days."
         )
     situation = Situation(
         need=scenario.need,
@@ -470,7 +471,7 @@ def unread_carbon_price(policy: str, usd_per_t: float) -> list[str]:
         return []
     return [
         f"--carbon-price {usd_per_t:g} changes nothing under policy {policy}; "
-        f"{in_words(readers, 'and')} read it."
+        f"{in_words(tuple(readers), 'and')} read it."
     ]
 
 

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from cluster_sim.progress import one_piece
-from experiments.cli.options.inputs import CatalogueInputs, Invocation, Ranking, SensitivityInputs
+from experiments.cli.options.inputs import Invocation, PricedInputs, Ranking, SensitivityInputs
 from experiments.cli.output.printing import interval_frame, print_rows, print_table, print_text
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, number
@@ -271,7 +271,7 @@ def fleet(
     limits: LimitInputs,
     money: MoneyInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: CatalogueInputs,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Run a fleet that serves by day and trains by night.

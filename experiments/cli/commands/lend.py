@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.main import tell
-from experiments.cli.options.inputs import CatalogueInputs, Invocation
+from experiments.cli.options.inputs import Invocation, PricedInputs
 from experiments.cli.output.printing import interval_frame, print_rows, print_table
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, option_name
@@ -100,7 +100,7 @@ def lend(
     demand: HistoryInputs,
     limits: LimitInputs,
     growing: FollowInputs,
-    catalogue_inputs: CatalogueInputs,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Say how many units can be lent tonight, at a stated confidence.
@@ -147,7 +147,7 @@ def _follow(
     growing: FollowInputs,
     options: FleetOptions,
     question: Night,
-    catalogue_inputs: CatalogueInputs,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Answer every hour that comes, once or until interrupted."""

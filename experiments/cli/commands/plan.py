@@ -12,8 +12,8 @@ import click
 
 from experiments.cli.options.from_fields import Stated, as_options
 from experiments.cli.options.inputs import (
-    CatalogueInputs,
     Invocation,
+    PricedInputs,
     SensitivityInputs,
     TrainedModel,
     target_of,
@@ -110,7 +110,7 @@ def plan(
     how: SearchInputs,
     length: TokensInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: CatalogueInputs,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Search for the fastest parallel plans that fit in memory.
@@ -157,7 +157,7 @@ def plan(
     )
 
 
-def _as_written(*inputs: TrainedModel | CatalogueInputs) -> list[str]:
+def _as_written(*inputs: TrainedModel | PricedInputs) -> list[str]:
     """Return the options that inputs stand for, without those that have their defaults."""
     words = []
     for group in inputs:

@@ -11,8 +11,8 @@ import click
 from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import (
-    CatalogueInputs,
     Invocation,
+    PricedInputs,
     SensitivityInputs,
     TrainedModel,
 )
@@ -98,7 +98,7 @@ def run_job(
     plan: PlanInputs,
     how: JobInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: CatalogueInputs,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Run a training job of weeks through its failures.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.options.inputs import (
-    CatalogueInputs,
     Invocation,
     ModelOnCluster,
+    PricedInputs,
     SensitivityInputs,
     target_of,
 )
@@ -239,7 +239,7 @@ def serve(
     faster: DeploymentInputs,
     sure: SensitivityInputs,
     engines: EngineInputs,
-    catalogue_inputs: CatalogueInputs,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Serve requests on one replica, token by token.

@@ -12,8 +12,8 @@ import click
 from cluster_sim.progress import progress_bars
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import (
-    CatalogueInputs,
     Invocation,
+    PricedInputs,
     SensitivityInputs,
     TrainedModel,
 )
@@ -181,7 +181,7 @@ def train(
     how: RunInputs,
     beside: BesideInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: CatalogueInputs,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Simulate one optimizer step and say where its time goes.

@@ -41,30 +41,22 @@ class CatalogueInputs:
     catalogue: Path | None = setting(
         None, "Catalogue rows that replace the shipped ones", metavar="FILE.csv"
     )
-    price_basis: str | None = setting(
-        None,
-        "Way to pay for the machines; owned: capital, staff and electricity of one's own",
-        choices=("on-demand", "capacity-block", "reserved", "spot", "owned"),
-        default="that of the catalogue's default price",
-    )
+
+    @property
+    def changes(self) -> bool:
+        """True for a catalogue other than the shipped one."""
+        return bool(self.variant or self.catalogue)
 
     def read(self, *clusters: str) -> Catalogue:
         """Read the catalogue with these changes."""
         from topologies.catalogue.catalogue import choose
 
-        catalogue = choose(self.variant, self.catalogue)
-        if self.price_basis is None:
-            return catalogue
-        if not clusters:
-            raise InputError("--price-basis is for answers with prices; leave it out here.")
-        from workloads.economics import with_prices
-
-        return with_prices(catalogue, self.price_basis, _machines(clusters, catalogue))
+        return choose(self.variant, self.catalogue)
 
     def watched(self, *clusters: str) -> Catalogue:
         """Read the catalogue, and say after the answer which changes nothing read."""
         catalogue, context = self.read(*clusters), click.get_current_context(silent=True)
-        if context is None or not (self.variant or self.catalogue or self.price_basis):
+        if context is None or not self.changes:
             return catalogue
         from workloads.confidence.sensitivity import noting
 
@@ -74,11 +66,19 @@ class CatalogueInputs:
 
     @contextmanager
     def _naming_idle(self, noted: NotingCatalogue) -> Iterator[None]:
-        from topologies.catalogue.reader import NAME, is_reference, read_entries
-
         yield  # an error of the answer ends here
         if noted.copies:
             return  # another process may have read them
+        if idle := self._idle(noted):
+            verb, those = ("change", "them") if len(idle) > 1 else ("changes", "it")
+            sys.stderr.write(
+                f"{', '.join(idle)} {verb} nothing here: the answer does not read {those}.\n"
+            )
+
+    def _idle(self, noted: NotingCatalogue) -> list[str]:
+        """Changes that nothing read."""
+        from topologies.catalogue.reader import NAME, is_reference, read_entries
+
         changes = {}
         for text in self.variant:
             path, _, name = text.partition("=")
@@ -92,14 +92,37 @@ class CatalogueInputs:
             for key, row in noted.read.items()
             if row.unit == NAME or not is_reference(row.part, row.quantity, row.unit)
         }
-        idle = [words for key, words in changes.items() if key not in read]
-        if self.price_basis is not None and not any(key[1] == "price" for key in noted.read):
-            idle.append(f"--price-basis {self.price_basis}")
-        if idle:
-            verb, those = ("change", "them") if len(idle) > 1 else ("changes", "it")
-            sys.stderr.write(
-                f"{', '.join(idle)} {verb} nothing here: the answer does not read {those}.\n"
-            )
+        return [words for key, words in changes.items() if key not in read]
+
+
+@dataclass(frozen=True)
+class PricedInputs(CatalogueInputs):
+    """Changes to the hardware catalogue, and the price of the machines."""
+
+    price_basis: str | None = setting(
+        None,
+        "Way to pay for the machines; owned: capital, staff and electricity of one's own",
+        choices=("on-demand", "capacity-block", "reserved", "spot", "owned"),
+        default="that of the catalogue's default price",
+    )
+
+    @property
+    def changes(self) -> bool:
+        """True for a catalogue other than the shipped one."""
+        return super().changes or self.price_basis is not None
+
+    def read(self, *clusters: str) -> Catalogue:
+        """Read the catalogue with these changes, which are about the machines of clusters."""
+        catalogue = super().read()
+        if self.price_basis is None:
+            return catalogue
+        from workloads.economics import with_prices
+
+        return with_prices(catalogue, self.price_basis, _machines(clusters, catalogue).values())
+
+    def _idle(self, noted: NotingCatalogue) -> list[str]:
+        priced = self.price_basis is None or any(key[1] == "price" for key in noted.read)
+        return super()._idle(noted) + ([] if priced else [f"--price-basis {self.price_basis}"])
 
     def read_side_by_side(self, names: Sequence[str]) -> tuple[Catalogue, str]:
         """Read a catalogue with prices of one kind, unless the user chose, and a sentence on it."""
@@ -113,12 +136,13 @@ class CatalogueInputs:
         return one_kind_of_price(catalogue, machines)
 
 
-def _machines(clusters: Sequence[str], catalogue: Catalogue) -> list[str]:
-    """Machines of clusters, each once."""
+def _machines(clusters: Sequence[str], catalogue: Catalogue) -> dict[str, Cluster]:
+    """Clusters by the names of their machines, each once."""
     from topologies.clusters.machines import machine_of
-    from topologies.clusters.names import cluster
+    from topologies.clusters.names import machine
 
-    return [*dict.fromkeys(machine_of(cluster(each, catalogue=catalogue)) for each in clusters)]
+    every = [machine(each, catalogue=catalogue) for each in clusters]
+    return {machine_of(each): each for each in every}
 
 
 @dataclass(frozen=True)

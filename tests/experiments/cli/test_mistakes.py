@@ -46,6 +46,11 @@ MISTAKES = {
         ("replay nowhere.et --cluster=dgx-h100", "nowhere.et"),
         ("replay traces --cluster=dgx-h100 --compute=guessed", "none of auto, recorded, scaled"),
         ("list models lama-405b", r"none of the \d+ models contains 'lama-405b'. Did you mean"),
+        ("topology torus:4x4x4 --price-basis=owned", "No such option '--price-basis'"),
+        ("list prices --price-basis=owned", "No such option '--price-basis'"),
+        ("calibrate plan.yaml --price-basis=spot", "No such option '--price-basis'"),
+        ("fleet --kind=p5.48xlarge:1 --kind=trn3-gen2:1 --price-basis=spot",
+         "no such price of trn3-gen2; state owned, or give"),
         ("list models --variant=trn2.48xlarge.price=spot", "the list of models is not from it"),
         ("calibrate plan.yaml --cluster=dgx-h100", "no table"),
         ("validate --file=nowhere.csv", "nowhere.csv"),
@@ -267,6 +272,16 @@ MISTAKES = {
         ("trn2.48xlarge --variant=trn2.hbm_bandwidth=none", "no variant 'none'"),
         ("trn2.48xlarge --catalogue=none.csv", "none.csv cannot be read"),
         ("rainier:65", "use rainier:64"),
+    ),
+    "train --model=tiny.json --price-basis=owned": (
+        ("--cluster=trn4-ultraserver", "no capital of trn4; give a --catalogue with it"),
+        ("--cluster=tpu7x-pod", "no capital of tpu7x"),
+        ("--cluster=ring:8", "ring:8 is a plain shape without chips"),
+    ),
+    "train --model=tiny.json --price-basis=spot": (
+        ("--cluster=tpu7x-pod", "no price of tpu7x-pod; give a --catalogue with it"),
+        ("--cluster=dgx-b200,p5en.48xlarge,gb200-nvl72",
+         "no such price of gb200-nvl72; state on-demand or capacity-block or owned, or give"),
     ),
     FOLLOW: (
         ("--demand=azure-code", "--demand is for a history that is read at once"),

@@ -165,8 +165,11 @@ BAD_ANSWERS: tuple[tuple[Any, str], ...] = (
     (Decision(None, jobs={"big": -2}), "-2 units work for job big"),
     *(
         (Decision(None, wrong), "units train; it must be a whole number")
-        for wrong in (2.5, [None], [float("nan")], ["many"])
+        for wrong in (2.5, [None], [float("nan")], ["many"], "3", True)
     ),
+    *((Decision(None, batch=wrong), "units do batch work; it") for wrong in ("3", [1], True)),
+    (Decision(None, jobs={"big": "2"}), "lets '2' units work for job big; it must be a number"),
+    *((Decision(None, power_w=wrong), "caps power at") for wrong in ("3", [1, 2], True)),
     (Decision(None, []), "limits training of 0 kinds of units; there"),
     (Decision(None, [1, 1]), "limits training of 2 kinds of units; there"),
 )

@@ -182,16 +182,26 @@ def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves: str) -> None:
     assert all(kind["training_tokens"] > 0 for kind in done.summary["kinds"])
 
 
-@pytest.mark.parametrize("cap_w", [-1.0, float("nan")])
-def test_a_policy_states_a_cap_that_is_a_power(cap_w: float) -> None:
-    with pytest.raises(cs.InputError, match="caps power at"):
-        answer(lambda _: Decision([1], power_w=cap_w), _view(_kind("a", 3, 1, 30.0)), np.zeros(1))
+@pytest.mark.parametrize(
+    ("kind_w", "cap_w", "message"),
+    [
+        (30.0, -1.0, "caps power at -1.0 W"),
+        (30.0, float("nan"), "caps power at nan W"),
+        (0.0, 1e3, "power_w of the policy: the catalogue has no power of a; leave"),
+    ],
+)
+def test_a_policy_states_a_cap_that_is_a_power(kind_w: float, cap_w: float, message: str) -> None:
+    view = _view(_kind("a", 3, 1, kind_w))
+    with pytest.raises(cs.InputError, match=message):
+        answer(lambda _: Decision([1], power_w=cap_w), view, np.zeros(1))
 
 
 def test_a_cap_is_refused_where_no_policy_acts() -> None:
-    with pytest.raises(cs.InputError, match="power-cap 2 with changes of role that take longer"):
-        cs.run_fleet("trn2-ultraserver:4", policy="mpc", power_cap=2.0, days=0.1, change_time="inf",
-                     unit_rate=5.0)  # fmt: skip
+    words: dict[str, Any] = {"power_cap": 2.0, "days": 1.0, "change_time": "2d", "unit_rate": 5.0}
+    with pytest.raises(cs.InputError, match="role that take longer than the run of 1 day, in"):
+        cs.run_fleet("trn2-ultraserver:4", policy="mpc", **words)
+    done = cs.run_fleet("trn2-ultraserver:4", policy="forecast", **words)
+    assert "over_cap_minutes" not in done.summary
 
 
 def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(

@@ -13,6 +13,7 @@ from topologies.catalogue.reader import is_reference
 from topologies.clusters.names import cluster, machine
 from topologies.options import described, observed
 from workloads.confidence.sensitivity import noting
+from workloads.economics import with_prices
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.results import summary
@@ -118,6 +119,7 @@ def test_no_row_about_fleets_is_read_by_nothing() -> None:
     models = models_of(question.fleet.model)
     built = scenario(cluster, demand_of(question.demand), question, models=models)
     summary(run(built, policy_of("static", built), seed=0))
+    with_prices(numbers, "owned", [cluster])
     for source in described(LimitInputs)["weights"].choice_texts():
         ChangeCosts.of(cluster, source=source)
     rows = [row for row in shipped_catalogue().rows if row.part.startswith("fleet.")]

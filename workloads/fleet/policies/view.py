@@ -285,13 +285,35 @@ def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
     limits = {"train": least, "do batch work": decision.batch}
     limits |= {f"work for job {name}": units for name, units in (decision.jobs or {}).items()}
     for what, count in limits.items():
-        if count is not None and count < 0:
-            raise InputError(f"the policy lets {count} units {what}; it must be at least 0.")
-    if decision.power_w is not None and not decision.power_w >= 0:
-        raise InputError(f"the policy caps power at {decision.power_w} W; it must be at least 0.")
+        if count is not None and not (_is_number(count) and count >= 0):
+            raise InputError(
+                f"the policy lets {shown(repr(count))} units {what}; it must be a number of at "
+                "least 0."
+            )
+    cap_w = decision.power_w
+    if cap_w is not None:
+        if not (_is_number(cap_w) and cap_w >= 0):
+            raise InputError(
+                f"the policy caps power at {shown(repr(cap_w))} W; it must be a number of at "
+                "least 0."
+            )
+        check_power("power_w of the policy", {kind.name: kind.unit_busy_w for kind in view.kinds})
     wish = decision.serving
     serving = before if wish is None else _checked(wish, view)
     return replace(decision, serving=serving, training=trains)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_power(what: str, powers_w: Mapping[str, float]) -> None:
+    """Refuse a cap on the power of units that the catalogue does not state."""
+    if unknown := ", ".join(name for name, busy_w in powers_w.items() if not busy_w):
+        raise InputError(
+            f"{what}: the catalogue has no power of {unknown}; leave the cap out, or give a "
+            "--catalogue with it."
+        )
 
 
 def _limits_of_training(limits: object, view: View) -> int | list[int] | None:
@@ -305,7 +327,7 @@ def _limits_of_training(limits: object, view: View) -> int | list[int] | None:
             f"{len(view.kinds)}. Return a number for each, or one for all together."
         )
     for number in each:
-        if not isinstance(number, Real) or number != number or number % 1:
+        if not _is_number(number) or number != number or number % 1:
             raise InputError(
                 f"the policy lets {number!r} units train; it must be a whole number of at least 0."
             )

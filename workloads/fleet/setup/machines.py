@@ -12,7 +12,7 @@ from topologies.errors import InputError, shown, suggestion
 from workloads.demand import Demand
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.policies.view import Limits
+from workloads.fleet.policies.view import Limits, check_power
 from workloads.fleet.processes.failures import Fleet, failures_from, windows_from
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.regions import Region, services_in
@@ -74,17 +74,8 @@ def kinds_from(
         )
         result.append(kind)
         if options.policy.power_cap is not None:
-            _check_power(kind)
+            check_power("--power-cap", {kind.name: kind.economics.busy_w})
     return tuple(result)
-
-
-def _check_power(kind: Machines) -> None:
-    """Refuse a cap on the power of units that the catalogue does not state."""
-    if not kind.economics.busy_w:
-        raise InputError(
-            f"--power-cap of a fleet with {kind.name}: the catalogue has no power of "
-            f"{kind.cluster.name}; leave the cap out, or give a --catalogue with it."
-        )
 
 
 CHEAPEST, FASTEST = "cheapest", "fastest"
