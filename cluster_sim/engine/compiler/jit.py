@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, cached_property
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -138,12 +139,13 @@ def _text_of(value: Any) -> str:
 
 @cache
 def _environment() -> tuple[str, ...]:
-    """Return the versions of Python and LLVM, the system, and the processor."""
+    """Return the versions of Python, LLVM and our compiler, the system, and the processor."""
     from llvmlite import __version__
 
     llvm, python = _llvm(), ".".join(map(str, sys.version_info[:2]))
     processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    return python, __version__, sys.platform, os.uname().machine, processor
+    compiler = digest(Path(__file__).with_name("numba_side.py").read_text(encoding="utf-8"))
+    return python, __version__, compiler, sys.platform, os.uname().machine, processor
 
 
 def _log(text: str, *values: object) -> None:

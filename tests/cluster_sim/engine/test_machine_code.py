@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from cluster_sim.engine.compiler import jit
 from cluster_sim.engine.compiler.jit import (
     Code,
     Entry,
@@ -200,6 +201,11 @@ def run_two(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+def test_kept_code_follows_from_the_compiler_too() -> None:
+    text = Path(jit.__file__).with_name("numba_side.py").read_text(encoding="utf-8")
+    assert kept_files.digest(text) in jit._environment()
+
+
 def test_a_second_process_compiles_nothing_and_damage_heals(tmp_path: Path) -> None:
     first = run_two(tmp_path)
     assert first.stdout == "[1] True\n"
