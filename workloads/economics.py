@@ -11,7 +11,8 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.reader import GRADES, Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
-from topologies.errors import InputError
+from topologies.errors import InputError, check_choice
+from topologies.options import in_words
 
 BUSY = ("compute", "optimizer")
 """Parts of a step in which a chip draws its full power; in other parts it waits or communicates."""
@@ -99,6 +100,7 @@ def _variant(catalogue: Catalogue, machine: str, kind: str) -> str | None:
 
 def with_prices(catalogue: Catalogue, kind: str, clusters: Iterable[Cluster]) -> Catalogue:
     """Return a catalogue in which machines have prices of one kind; those without are refused."""
+    check_choice("--price-basis", kind, PRICES)
     for cluster in clusters:
         machine = machine_of(cluster)
         terms, lacking = _terms(cluster)
@@ -110,12 +112,12 @@ def with_prices(catalogue: Catalogue, kind: str, clusters: Iterable[Cluster]) ->
         if name is None:
             offered = [each for each in PRICES if _variant(catalogue, machine, each) is not None]
             offered += [] if lacking else ["owned"]
-            missing = f"{'such ' if offered else ''}price of {machine}"
+            price = f"{'such ' if offered else ''}price of {machine}"
+            missing = lacking if kind == "owned" else price
+            others = f"state {in_words(tuple(offered))}, or " if offered else ""
             raise InputError(
-                f"--price-basis {kind}: the catalogue has no "
-                f"{lacking if kind == 'owned' else missing}; "
-                f"{'state ' if offered else ''}{' or '.join(offered)}{', or ' if offered else ''}"
-                "give a --catalogue with it."
+                f"--price-basis {kind}: the catalogue has no {missing}; {others}give a --catalogue "
+                "with it."
             )
         catalogue = catalogue.with_variants({f"{machine}.price": name})
     return catalogue
@@ -155,21 +157,22 @@ def _owned(machine: str, chips: int, terms: Sequence[Entry]) -> Entry:
     ]
     low = price - math.hypot(*(min(each, 0.0) for each in moved))
     high = price + math.hypot(*(max(each, 0.0) for each in moved))
+    sources = [*(key for row in terms for key in row.source.split("; ")), "D"]
     return Entry(
-        machine,
-        "price",
-        "owned",
-        price,
-        "USD/s",
-        max((row.grade for row in terms), key=GRADES.index),
-        "; ".join(dict.fromkeys([*(key for row in terms for key in row.source.split("; ")), "D"])),
-        f"of owning, capital, staff and electricity at full power{' of the chips alone' * alone}, "
-        f"with the PUE of Rainier ({usual['pue']:g}) and the capital of a watt of the site; "
-        f"{low * 3600:.4g} to {high * 3600:.4g}",
-        low,
-        high,
-        f"{price * 3600:.4g} USD/h",
-        Fraction(price),
+        part=machine,
+        quantity="price",
+        variant="owned",
+        value=price,
+        unit="USD/s",
+        grade=max((row.grade for row in terms), key=GRADES.index),
+        source="; ".join(dict.fromkeys(sources)),
+        note="of owning, capital, staff and electricity at full power"
+        f"{' of the chips alone' * alone}, with the PUE of Rainier ({usual['pue']:g}) and the "
+        f"capital of a watt of the site; {low * 3600:.4g} to {high * 3600:.4g}",
+        low=low,
+        high=high,
+        written=f"{price * 3600:.4g} USD/h",
+        exact=Fraction(price),
     )
 
 

@@ -161,9 +161,10 @@ def seen_by_host(
     """Return the time of one call, which may be a collective, as its host sees it [s]."""
     # ``device_s``: time on the device [s], or of a collective inside a compiled graph, to which the
     # host adds nothing. ``runtime`` ("graph", "compiled", "eager", "xla").
-    check_choice("runtime", runtime, RUNTIMES[bool(collective) :])
+    runtimes = RUNTIMES[1:] if collective else RUNTIMES  # the first adds nothing
+    check_choice("runtime", runtime, runtimes)
     parts = shipped_catalogue() if catalogue is None else catalogue
-    if runtime == RUNTIMES[bool(collective)] or not chip_family(chip, parts).is_neuron:
+    if runtime == runtimes[0] or not chip_family(chip, parts).is_neuron:
         return plain(device_s)
 
     def constant(name: str) -> float:

@@ -337,14 +337,24 @@ class Runner:
     def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
         """Simulate one plan."""
         step = self.step(plan)
-        names = ("iteration_s", "breakdown_s", "memory", "tokens_per_s", "mfu", "hfu", "cost")
-        results: dict[str, Any] = {name: getattr(step, name) for name in names}
-        return Finalist(plan, place, estimate_s, **results)
+        return Finalist(
+            plan=plan,
+            estimate_rank=place,
+            estimate_s=estimate_s,
+            iteration_s=step.iteration_s,
+            breakdown_s=step.breakdown_s,
+            memory=step.memory,
+            tokens_per_s=step.tokens_per_s,
+            mfu=step.mfu,
+            hfu=step.hfu,
+            cost=step.cost,
+        )
 
     def step(self, plan: ParallelPlan) -> Iteration:
         """Simulate the step of a plan, of which a search reads the times by category alone."""
-        how: dict[str, Any] = {"engine": self.engine, "shared": self.shared, "trace": False}
-        return iteration(self.model, self.cluster, plan, **how)
+        return iteration(
+            self.model, self.cluster, plan, engine=self.engine, shared=self.shared, trace=False
+        )
 
     def processes(self, plans: int, stated: int) -> int:
         """Return the number of processes for a number of plans; a stated one goes first."""

@@ -95,6 +95,12 @@ class CatalogueInputs:
         return [words for key, words in changes.items() if key not in read]
 
 
+def _ways_to_pay() -> tuple[str, ...]:
+    from workloads.economics import PRICES  # only help and --price-basis need it
+
+    return tuple(PRICES)
+
+
 @dataclass(frozen=True)
 class PricedInputs(CatalogueInputs):
     """Changes to the hardware catalogue, and the price of the machines."""
@@ -102,7 +108,7 @@ class PricedInputs(CatalogueInputs):
     price_basis: str | None = setting(
         None,
         "Way to pay for the machines; owned: capital, staff and electricity of one's own",
-        choices=("on-demand", "capacity-block", "reserved", "spot", "owned"),
+        choices=_ways_to_pay,
         default="that of the catalogue's default price",
     )
 

@@ -278,10 +278,13 @@ MISTAKES = {
         ("--cluster=tpu7x-pod", "no capital of tpu7x"),
         ("--cluster=ring:8", "ring:8 is a plain shape without chips"),
     ),
+    "train --model=tiny.json --cluster=dgx-h100": (
+        ("--price-basis=monthly", "--price-basis 'monthly' is none of on-demand, capacity-block,"),
+    ),
     "train --model=tiny.json --price-basis=spot": (
         ("--cluster=tpu7x-pod", "no price of tpu7x-pod; give a --catalogue with it"),
         ("--cluster=dgx-b200,p5en.48xlarge,gb200-nvl72",
-         "no such price of gb200-nvl72; state on-demand or capacity-block or owned, or give"),
+         "no such price of gb200-nvl72; state on-demand, capacity-block or owned, or give"),
     ),
     FOLLOW: (
         ("--demand=azure-code", "--demand is for a history that is read at once"),
