@@ -171,6 +171,9 @@ def test_rows_that_nothing_reads_are_named(tmp_path):
     for stated, errors in ((rows, idle), (rows[1:2], "")):
         path.write_text(HEAD + "".join(f"{row},TB/s,assumed,me,,,\n" for row in stated))
         assert ended(f"topology trn2.48xlarge --catalogue {path}")[::2] == (0, errors)
+    copied = ("new,like,,trn2", "node,like,,trn2.48xlarge", "node,chip,,new")
+    path.write_text(HEAD + "".join(f"{row},name,assumed,me,,,\n" for row in copied))
+    assert ended(f"train --model gpt2 --cluster node --catalogue {path}")[::2] == (0, "")
 
 
 @pytest.mark.parametrize(
