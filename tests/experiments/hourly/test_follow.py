@@ -57,9 +57,7 @@ def _looks(follower: Follower, api: QueryApi, until: int, step: int = 20) -> lis
 
 
 @pytest.mark.slow
-def test_half_a_day_with_faults_loses_no_hour(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, demand: Demand, monday: int
-) -> None:
+def test_half_a_day_with_faults_loses_no_hour(api, address, ask, tmp_path, demand, monday):
     """Half a day in a second or two: restart, gap, duplicates, a clock set back."""
     faulty = _follower(address, tmp_path / "faulty", ask)
     faulty.look()
@@ -98,9 +96,7 @@ def test_half_a_day_with_faults_loses_no_hour(
     }
 
 
-def test_restarts_change_no_byte(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, monday: int
-) -> None:
+def test_restarts_change_no_byte(api, address, ask, tmp_path, monday):
     one, two = tmp_path / "one", tmp_path / "two"
     follower = _follower(address, one, ask)
     follower.look()
@@ -114,8 +110,8 @@ def test_restarts_change_no_byte(
 
 
 def test_a_process_that_is_killed_between_two_files_answers_the_hour_again(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, monday: int
-) -> None:
+    api, address, ask, tmp_path, monday
+):
     folder = tmp_path / "state"
     follower = _follower(address, folder, ask)
     follower.look()
@@ -128,9 +124,7 @@ def test_a_process_that_is_killed_between_two_files_answers_the_hour_again(
     assert len(_lines(folder)) == 2
 
 
-def test_a_long_pause_is_made_up_hour_by_hour(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, monday: int
-) -> None:
+def test_a_long_pause_is_made_up_hour_by_hour(api, address, ask, tmp_path, monday):
     paused, steady = tmp_path / "paused", tmp_path / "steady"
     _follower(address, paused, ask).look()
     _follower(address, steady, ask).look()
@@ -145,8 +139,8 @@ def test_a_long_pause_is_made_up_hour_by_hour(
 
 @pytest.mark.slow
 def test_promises_are_judged_once_when_their_night_is_over(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, demand: Demand, monday: int
-) -> None:
+    api, address, ask, tmp_path, demand, monday
+):
     surge = monday + 26 * 60
     api.rate = lambda minute: (3 if minute >= surge else 1) * demand(minute) / 60
     follower = _follower(address, tmp_path / "state", ask)
@@ -176,8 +170,8 @@ def test_promises_are_judged_once_when_their_night_is_over(
     ],
 )
 def test_an_answer_in_another_form_is_refused_in_one_line(
-    document: Any, words: str, api: QueryApi, address: str, ask: Ask, tmp_path: Path
-) -> None:
+    document, words, api, address, ask, tmp_path
+):
     api.document = document
     with pytest.raises(InputError, match=words) as refused:
         _follower(address, tmp_path / "state", ask).look()
@@ -185,9 +179,7 @@ def test_an_answer_in_another_form_is_refused_in_one_line(
     assert not (tmp_path / "state").exists()
 
 
-def test_a_source_that_cannot_be_asked_is_refused(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path
-) -> None:
+def test_a_source_that_cannot_be_asked_is_refused(api, address, ask, tmp_path):
     state = tmp_path / "state"
     api.series = 2
     with pytest.raises(InputError, match=r"has 2 series .* make one of them, such as sum\(…\)"):
@@ -203,9 +195,7 @@ def test_a_source_that_cannot_be_asked_is_refused(
     assert not state.exists()
 
 
-def test_the_mean_lengths_of_a_server_are_those_of_its_rates(
-    api: QueryApi, address: str, tmp_path: Path
-) -> None:
+def test_the_mean_lengths_of_a_server_are_those_of_its_rates(api, address, tmp_path):
     source = Prometheus(address, "rate", ("tokens", ""))
     rows = source.fetch(Record(), {}, 1 / 24).rows
     assert len(rows) == 180  # two hours more than the history
@@ -221,9 +211,7 @@ def _csv(path: Path, demand: Demand, first: int, last: int, *, mode: str = "a") 
             file.write(f"{moment(minute)},{5 * demand(minute)}\n")
 
 
-def test_a_file_that_grows_is_followed_by_its_own_time(
-    ask: Ask, tmp_path: Path, demand: Demand, monday: int
-) -> None:
+def test_a_file_that_grows_is_followed_by_its_own_time(ask, tmp_path, demand, monday):
     path, folder = tmp_path / "demand.csv", tmp_path / "state"
     seen: list[Any] = []
     follower = Follower(GrowingFile(path), folder, ask, seen.append)
@@ -257,9 +245,7 @@ def test_a_file_that_grows_is_followed_by_its_own_time(
     )
 
 
-def test_a_state_directory_is_for_one_source_and_one_process(
-    ask: Ask, tmp_path: Path, demand: Demand, monday: int
-) -> None:
+def test_a_state_directory_is_for_one_source_and_one_process(ask, tmp_path, demand, monday):
     path, folder = tmp_path / "demand.csv", tmp_path / "state"
     _csv(path, demand, monday - 14 * 1440, monday, mode="w")
     follower = Follower(GrowingFile(path), folder, ask, lambda line: None)
@@ -285,9 +271,7 @@ def test_a_state_directory_is_for_one_source_and_one_process(
         ('time,requests\n2024-05-20T00:00,"1\n', "is no CSV"),
     ],
 )
-def test_a_file_that_is_no_demand_is_refused(
-    content: str, words: str, ask: Ask, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_demand_is_refused(content, words, ask, tmp_path):
     path = tmp_path / "demand.csv"
     path.write_text(content)
     with pytest.raises(InputError, match=words):
@@ -298,7 +282,7 @@ def test_a_file_that_is_no_demand_is_refused(
         Follower(GrowingFile(path), tmp_path / "state", ask, print).look()
 
 
-def test_rates_and_sums_become_requests_and_means(tmp_path: Path) -> None:
+def test_rates_and_sums_become_requests_and_means(tmp_path):
     path = tmp_path / "demand.csv"
     path.write_text(
         "time,requests_per_s,prompt_tokens_mean,service\n2024-05-20T00:00,2,30,a\n"
@@ -311,9 +295,7 @@ def test_rates_and_sums_become_requests_and_means(tmp_path: Path) -> None:
     assert (only.output_tokens, only.minute) == (5.0, minute_of("2024-05-20T00:00"))
 
 
-def test_the_board_shows_metrics_that_there_are(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path
-) -> None:
+def test_the_board_shows_metrics_that_there_are(api, address, ask, tmp_path):
     written = tmp_path / "lend.prom"
     replace(_follower(address, tmp_path / "state", ask), metrics=written).look()
     names = set(re.findall(r"^# TYPE (\w+) ", written.read_text(), re.M))

@@ -22,7 +22,7 @@ def _lines(path: Path, entries: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_chats_of_model_studio_count_seconds_and_blocks_of_16_tokens(tmp_path: Path) -> None:
+def test_chats_of_model_studio_count_seconds_and_blocks_of_16_tokens(tmp_path):
     entries = [
         {
             "chat_id": number, "parent_chat_id": -1, "timestamp": 1.5 * number, "type": "text",
@@ -60,9 +60,7 @@ def test_chats_of_model_studio_count_seconds_and_blocks_of_16_tokens(tmp_path: P
     ],
     ids=["azure 2023", "azure 2024", "burstgpt", "burstgpt 2", "servegen", "vidur"],
 )
-def test_tables_of_public_logs_are_read_as_they_stand(
-    tmp_path: Path, header: str, row: str
-) -> None:
+def test_tables_of_public_logs_are_read_as_they_stand(tmp_path, header, row):
     path = tmp_path / "log.csv"
     path.write_text(f"{header}\n{row}\n{row}\n")
     requests = read_requests(path)
@@ -70,14 +68,14 @@ def test_tables_of_public_logs_are_read_as_they_stand(
     assert requests.arrival_s.tolist() == [0.0, 0.0]
 
 
-def test_sharegpt_takes_the_first_two_turns_at_four_characters_a_token(tmp_path: Path) -> None:
+def test_sharegpt_takes_the_first_two_turns_at_four_characters_a_token(tmp_path):
     path = tmp_path / "sharegpt.json"
     path.write_text(json.dumps(CHAT))
     requests = read_requests(path, rate_per_s=2.0, seed=1)
     assert (requests.prompt.tolist(), requests.output.tolist()) == ([100], [20])
 
 
-def test_gaps_of_a_log_without_times_have_the_rate(tmp_path: Path) -> None:
+def test_gaps_of_a_log_without_times_have_the_rate(tmp_path):
     path = _lines(tmp_path / "custom.jsonl", [{"prompt": "abcd" * 10, "output_tokens": 3}] * 4000)
     requests = read_requests(path, rate_per_s=5.0, seed=2)
     assert set(requests.prompt.tolist()) == {10}
@@ -86,7 +84,7 @@ def test_gaps_of_a_log_without_times_have_the_rate(tmp_path: Path) -> None:
     assert np.array_equal(requests.arrival_s, again.arrival_s)
 
 
-def test_benchmark_results_of_vllm(tmp_path: Path) -> None:
+def test_benchmark_results_of_vllm(tmp_path):
     path = tmp_path / "result.json"
     result = {"input_lens": [10, 20], "output_lens": [5, 6], "ttfts": [0.1, 0.2]}
     path.write_text(json.dumps(result | {"start_times": [7.0, 9.5]}))
@@ -96,7 +94,7 @@ def test_benchmark_results_of_vllm(tmp_path: Path) -> None:
     assert len(read_requests(path, rate_per_s=1.0)) == 2
 
 
-def test_an_answer_of_unknown_length_is_given(tmp_path: Path) -> None:
+def test_an_answer_of_unknown_length_is_given(tmp_path):
     path = _lines(tmp_path / "custom.jsonl", [{"prompt": "abcdefgh", "timestamp": 4}])
     with pytest.raises(InputError, match=r"1 of 1 requests do not state.*add --output TOKENS"):
         read_requests(path)
@@ -126,14 +124,14 @@ def test_an_answer_of_unknown_length_is_given(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_faulty_log_is_refused_by_its_fault(tmp_path: Path, content: str, message: str) -> None:
+def test_a_faulty_log_is_refused_by_its_fault(tmp_path, content, message):
     path = tmp_path / "log.jsonl"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
         read_json_log(path)
 
 
-def test_rates_are_for_logs_without_times(tmp_path: Path) -> None:
+def test_rates_are_for_logs_without_times(tmp_path):
     path = _lines(tmp_path / "trace.jsonl", MOONCAKE)
     with pytest.raises(InputError, match=r"states its times; leave --rate 2 out"):
         read_requests(path, rate_per_s=2.0)
@@ -142,7 +140,7 @@ def test_rates_are_for_logs_without_times(tmp_path: Path) -> None:
         read_requests(path)
 
 
-def test_mooncake_counts_milliseconds_and_blocks_that_may_be_missing(tmp_path: Path) -> None:
+def test_mooncake_counts_milliseconds_and_blocks_that_may_be_missing(tmp_path):
     alone = {"timestamp": 61_000, "input_length": 700, "output_length": 5}
     path = _lines(tmp_path / "trace.jsonl", [*MOONCAKE, alone])
     requests = read_requests(path)

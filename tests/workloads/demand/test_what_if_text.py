@@ -46,19 +46,19 @@ def _raised(text: str) -> tuple[int, int, float]:
         ("growth=10%,launch@0d=20%", (0, 4 * 1440, 1.32)),  # several make one scenario
     ],
 )
-def test_numbers_are_read(text: str, expected: tuple[int, int, float]) -> None:
+def test_numbers_are_read(text, expected):
     first, minutes, factor = _raised(text)
     assert (first, minutes) == expected[:2]
     assert factor == pytest.approx(expected[2])
 
 
-def test_the_clock_counts_from_the_start_of_the_run() -> None:
+def test_the_clock_counts_from_the_start_of_the_run():
     afternoon = Horizon(constant(1.0, minutes=1440, start="2024-01-01T18:00"))
     requests = changed(afternoon, "spike@02:00x2/1min").demand.requests[0]
     assert np.flatnonzero(requests > 1).tolist() == [8 * 60]
 
 
-def test_monday_keeps_what_came_before() -> None:
+def test_monday_keeps_what_came_before():
     week = Horizon(
         constant(1.0, minutes=5 * 1440, start="2024-01-06T00:00"),
         constant(2.0, minutes=1440, start="2024-01-05T00:00"),
@@ -70,7 +70,7 @@ def test_monday_keeps_what_came_before() -> None:
     assert monday.history.requests.sum() == 2 * 1440 + 2 * 1440
 
 
-def test_growth_holds_for_the_history_and_a_launch_does_not() -> None:
+def test_growth_holds_for_the_history_and_a_launch_does_not():
     both = Horizon(FLAT.demand, constant(10.0, minutes=1440))
     grown, launched = (changed(both, text).history for text in ("growth=50%", "launch@0d=50%"))
     assert grown is not None
@@ -83,9 +83,7 @@ def test_growth_holds_for_the_history_and_a_launch_does_not() -> None:
     days=st.integers(1, 2),
 )
 @examples(20)
-def test_zones_move_requests_by_hours_and_keep_their_number(
-    shares: dict[int, int], days: int
-) -> None:
+def test_zones_move_requests_by_hours_and_keep_their_number(shares, days):
     rng = np.random.default_rng(0)
     counts, lengths = rng.integers(0, 5, (1, 3 * 1440)), rng.integers(1, 9, (2, 1, 3 * 1440))
     whole = replace(
@@ -108,7 +106,7 @@ def test_zones_move_requests_by_hours_and_keep_their_number(
     assert tokens == pytest.approx((counts * lengths[0]).sum() * sum(shares.values()) / 100)
 
 
-def test_one_zone_of_all_users_changes_nothing_and_half_a_day_is_refused() -> None:
+def test_one_zone_of_all_users_changes_nothing_and_half_a_day_is_refused():
     day = Horizon(constant(10.0, minutes=1440).times(np.arange(1440)))
     assert (changed(day, "zones=0:100%").demand.requests == day.demand.requests).all()
     with pytest.raises(InputError, match=r"needs whole days, and .* has 0\.5; choose --days"):
@@ -134,7 +132,7 @@ def test_one_zone_of_all_users_changes_nothing_and_half_a_day_is_refused() -> No
         ("zones=0:-50%", "has a share below 0"),
     ],
 )
-def test_mistakes(text: str, message: str) -> None:
+def test_mistakes(text, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
         changed(FLAT, text)
 
@@ -145,7 +143,7 @@ def _file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_means_and_sums_by_name(tmp_path: Path) -> None:
+def test_means_and_sums_by_name(tmp_path):
     head = "hour,requests,{0}_mean,{1}_sum\n0,100,1500,2000\n1,300,500,9000\n"
     both = head.format("prompt_tokens", "output_tokens")
     demand = read_demand(_file(tmp_path, both))
@@ -163,9 +161,7 @@ def test_means_and_sums_by_name(tmp_path: Path) -> None:
         ("prompt_tokens_mean", "3e6", "prompt_tokens_sum"),
     ],
 )
-def test_an_implausible_reading_is_refused(
-    tmp_path: Path, column: str, tokens: str, remedy: str
-) -> None:
+def test_an_implausible_reading_is_refused(tmp_path, column, tokens, remedy):
     text = f"hour,requests,{column}\n0,2000,{tokens}\n1,2000,{tokens}\n"
     with pytest.raises(InputError, match=f"is called {remedy}"):
         read_demand(_file(tmp_path, text))

@@ -43,7 +43,7 @@ def _simulated(built: Scenario) -> float:
     return float(simulated["training_chip_hours"] / simulated["chip_hours"])
 
 
-def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
+def test_the_closed_form_is_what_foresight_lends(base):
     """The level within a point, and what longer changes or more demand do within a tenth."""
     middle, share = expected(base).lendable_share, _simulated(base)
     assert middle == pytest.approx(share, abs=0.01)
@@ -59,7 +59,7 @@ def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
 
 
 @pytest.mark.parametrize("capacity", [0.95, 1.2])
-def test_a_faster_unit_lends_what_the_same_demand_leaves(base: Scenario, capacity: float) -> None:
+def test_a_faster_unit_lends_what_the_same_demand_leaves(base, capacity):
     """The ends of the interval of a unit's capacity, against runs of units that are as fast."""
     other = scenario(
         base.cluster,
@@ -76,7 +76,7 @@ def test_a_faster_unit_lends_what_the_same_demand_leaves(base: Scenario, capacit
     assert (share > lendable_share(base)) == (capacity > 1)
 
 
-def test_what_is_not_lent_is_paid_for(base: Scenario) -> None:
+def test_what_is_not_lent_is_paid_for(base):
     forecast = expected(base)
     demand = base.demand
     tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
@@ -88,7 +88,7 @@ def test_what_is_not_lent_is_paid_for(base: Scenario) -> None:
 
 
 @pytest.mark.parametrize("regions", [(), ("us=-8:70%", "eu=+1:30%")])
-def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions: tuple[str, ...]) -> None:
+def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions):
     names = ("us", "eu", "us") if regions else ("", "", "")
     built = scenario(
         [cluster(text) for text in ("trn2-ultraserver:60", "trn3-gen2:30", "trn3-gen2:20")],
@@ -108,7 +108,7 @@ def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions: tuple
     )
 
 
-def test_a_region_without_users_may_be_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_without_users_may_be_the_first(monkeypatch):
     built = scenario(
         [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")],
         demand("azure-conv"),
@@ -136,7 +136,7 @@ def _lent(need: FloatArray, units: float, **changes: float) -> FloatArray:
     return np.asarray(units - kept_units(need, **changes).sum(axis=0))
 
 
-def test_changes_without_end_leave_what_the_peak_does_not_need() -> None:
+def test_changes_without_end_leave_what_the_peak_does_not_need():
     need = np.array([[1.0, 4.0, 2.0], [1.0, 1.0, 1.0]])
     endless = _lent(need, 10.0, lead_s=float("inf"), back_s=0.0)
     assert endless.tolist() == [5.0] * 3
@@ -147,7 +147,7 @@ def test_changes_without_end_leave_what_the_peak_does_not_need() -> None:
     assert half.tolist() == [6.5, 5.0, 7.0]
 
 
-def test_broken_shares_of_servers_and_of_larger_parts_come_together() -> None:
+def test_broken_shares_of_servers_and_of_larger_parts_come_together():
     servers = Failures(97 * 3600.0 / 4, 3 * 3600.0, servers=4)
     assert broken_share(servers) == pytest.approx(0.03)
     more = replace(servers, domains=(Domain("rack", 9 * 3600.0, 3600.0),))

@@ -38,7 +38,7 @@ GPUS, DAYS, UNEXPECTED = 16_384, 54, 419
 interruptions were not planned, most of them of hardware."""
 
 
-def test_the_catalogue_has_the_published_rate_of_a_chip() -> None:
+def test_the_catalogue_has_the_published_rate_of_a_chip():
     entry = shipped_catalogue().entry("fleet.failure", "chip_mtbf")
     hours = GPUS * DAYS * 24 / UNEXPECTED
     assert entry.source.startswith("LLAMA3")
@@ -72,9 +72,7 @@ def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
     ],
     ids=["servers by themselves", "half a unit", "four units"],
 )
-def test_broken_hours_of_a_domain_are_those_of_the_closed_form(
-    racks: tuple[Domain, ...], parts: int, size: float
-) -> None:
+def test_broken_hours_of_a_domain_are_those_of_the_closed_form(racks, parts, size):
     """Within five standard errors of a compound Poisson process; overlaps take up to a share."""
     units, days, seeds = 3200, 1, 2
     (domain,) = racks or (Domain(SERVER, 200 * 3600.0, 2 * 3600.0, units=0),)
@@ -94,7 +92,7 @@ def test_broken_hours_of_a_domain_are_those_of_the_closed_form(
         assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * units * 4)
 
 
-def test_domains_of_machines_from_the_catalogue() -> None:
+def test_domains_of_machines_from_the_catalogue():
     """Servers fail by cause, cables and racks by their own rates; a rack of NVL72 is the unit."""
     trainium, nvl72 = (
         failures_from(cluster(name), (), domains=True)
@@ -128,7 +126,7 @@ def _trained_through(failures: Failures, days: int) -> FleetRun:
     )
 
 
-def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike() -> None:
+def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike():
     """Ninety of a hundred units train, so nine in ten faults stop the gang; the rest only count."""
     faults = (Interruption("switch", 2 * 3600.0), Interruption("software", 6 * 3600.0))
     run = _trained_through(Failures(1e15, 3600.0, servers=4, interruptions=faults), 3)
@@ -148,7 +146,7 @@ def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike() -> None:
     assert tally.tokens < quiet.jobs[0][1].tokens
 
 
-def test_faults_that_never_occur_change_nothing() -> None:
+def test_faults_that_never_occur_change_nothing():
     some = Failures(40 * 3600.0, 3600.0, servers=4)
     never = replace(some, interruptions=(Interruption("switch", inf),))
     without, with_them = _trained_through(some, 1), _trained_through(never, 1)
@@ -158,7 +156,7 @@ def test_faults_that_never_occur_change_nothing() -> None:
         Interruption("switch", 0.0)
 
 
-def test_interruptions_of_machines_are_those_of_a_job_on_all_chips() -> None:
+def test_interruptions_of_machines_are_those_of_a_job_on_all_chips():
     """A single server needs no fabric, so only its software stops what it trains."""
     machine = cluster("trn2-ultraserver:2000")
     rates = {one.name: one.per_s for one in failure_rates(machine, machine.chips).causes}
@@ -175,7 +173,7 @@ def test_interruptions_of_machines_are_those_of_a_job_on_all_chips() -> None:
     assert failures_from(machine, ()).interruptions == ()
 
 
-def test_a_lost_server_takes_its_share_and_no_more() -> None:
+def test_a_lost_server_takes_its_share_and_no_more():
     """40 serving units, one server of four down for ever in each that fails."""
     flat = constant(1.0, minutes=600)
     load = scaled_to_fleet(flat, [SERVICE], 40)
@@ -192,7 +190,7 @@ def test_a_lost_server_takes_its_share_and_no_more() -> None:
     assert hours["broken_chip_hours"] == pytest.approx(total[-1, Role.BROKEN] * 16 / 3.6e6)
 
 
-def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
+def test_a_gang_loses_the_whole_unit_which_then_works_on():
     gang = TrainingJob(
         "gang", units=20, min_units=10, reclaim="shrink", checkpoint="peer", standby="warm"
     )
@@ -209,7 +207,7 @@ def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
     assert total.sum() == 22 * 4
 
 
-def test_serving_is_topped_up_for_servers_that_are_down() -> None:
+def test_serving_is_topped_up_for_servers_that_are_down():
     load = scaled_to_fleet(constant(1.0, minutes=1440), [SERVICE], 40)
     often = Failures(unit_mtbf_s=40 * 3600.0, repair_s=10 * 3600.0, servers=4)
     seen: list[int] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +29,7 @@ MINUTES = 600
 DEAR = (np.arange(MINUTES) >= 200) & (np.arange(MINUTES) < 320)
 
 
-def test_a_bad_price_file_is_refused_before_capacity_is_simulated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_price_file_is_refused_before_capacity_is_simulated(tmp_path, monkeypatch):
     def never(*_: object, **__: object) -> None:
         raise AssertionError("the capacity was simulated first")
 
@@ -43,7 +40,7 @@ def test_a_bad_price_file_is_refused_before_capacity_is_simulated(
         cs.run_fleet("trn2-ultraserver:2", model="llama-3.1-8b", days=0.1, price=bad)
 
 
-def test_a_mistake_in_prices_by_region_names_the_region_and_the_row(tmp_path: Path) -> None:
+def test_a_mistake_in_prices_by_region_names_the_region_and_the_row(tmp_path):
     path, rows = (
         tmp_path / "price.csv",
         [f"{at},{hour},20" for at in ("us", "eu") for hour in range(24)],
@@ -75,7 +72,7 @@ def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:
     )
 
 
-def test_training_that_is_held_is_saved_and_goes_on_afterwards() -> None:
+def test_training_that_is_held_is_saved_and_goes_on_afterwards():
     free, held = _run(np.zeros(MINUTES, bool)), _run(DEAR)
     units = role_units(held)
     busy = units[:, Role.TRAINING] + units[:, Role.EVALUATION]
@@ -90,7 +87,7 @@ def test_training_that_is_held_is_saved_and_goes_on_afterwards() -> None:
         assert (after.reclaims, after.starts) == (1, 1)
 
 
-def test_electricity_costs_its_price_in_every_minute() -> None:
+def test_electricity_costs_its_price_in_every_minute():
     prices = Prices(np.where(DEAR, 90.0, 30.0), cap_usd_per_mwh=50.0)
     held, free = _run(prices.dear), _run(np.zeros(MINUTES, bool))
     numbers = summary(held, prices)
@@ -101,7 +98,7 @@ def test_electricity_costs_its_price_in_every_minute() -> None:
     assert summary(free)["electricity_usd"] is None
 
 
-def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path: Path) -> None:
+def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path):
     file = tmp_path / "prices.csv"
     file.write_text("hour,usd_per_mwh\n" + "".join(f"{h},{h - 5}\n" for h in reversed(range(24))))
     day = read_tariff(file)("2024-05-10T22:30", 180)
@@ -113,7 +110,7 @@ def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path: Pat
     assert week.dear.tolist() == [True, False]
 
 
-def test_dated_prices_hold_until_the_next(tmp_path: Path) -> None:
+def test_dated_prices_hold_until_the_next(tmp_path):
     file = tmp_path / "prices.csv"
     file.write_text("time,usd_per_mwh\n2024-05-10T00:00,10\n2024-05-10T01:00Z,20\n")
     assert read_tariff(file)("2024-05-10T00:59", 2).usd_per_mwh.tolist() == [10.0, 20.0]
@@ -137,7 +134,7 @@ def test_dated_prices_hold_until_the_next(tmp_path: Path) -> None:
         ("time,usd_per_mwh\nnoon,1\n2024-05-09,1\n", "ascending times"),
     ],
 )
-def test_bad_prices_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_prices_are_refused(tmp_path, text, message):
     file = tmp_path / "prices.csv"
     file.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -159,9 +156,7 @@ NIGHT_TARIFF = np.where(HOURS < 8, 20.0, 100.0)
         (20.0 + HOURS, 0.25, 6),
     ],
 )
-def test_the_stated_share_of_each_day_trains(
-    hourly: np.ndarray[Any, Any], share: float, hours: float
-) -> None:
+def test_the_stated_share_of_each_day_trains(hourly, share, hours):
     prices = np.repeat(np.tile(hourly, 3), 60)
     policy = price_aware(static(1), share=share)
     trains = np.zeros(2 * DAY, bool)
@@ -170,7 +165,7 @@ def test_the_stated_share_of_each_day_trains(
             minute=minute, hour=minute % DAY / 60, load=np.ones((1, minute + 1)),
             prices_usd_per_mwh=prices[minute:],
         )  # fmt: skip
-        trains[minute] = policy(view).training is None  # type: ignore[union-attr]
+        trains[minute] = policy(view).training is None
     assert (trains.reshape(2, DAY).sum(axis=1) / 60).tolist() == [hours] * 2
 
 
@@ -183,7 +178,7 @@ def _by_region(folder: Path) -> Path:
     return file
 
 
-def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path: Path) -> None:
+def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path):
     tariff = read_tariff(_by_region(tmp_path), carbon_usd_per_t=50.0, zones={"us": -8.0, "eu": 1.0})
     prices = tariff("2024-05-10T00:00", 24 * 60)
     each = {name: prices.within(name) for name in ("us", "eu")}
@@ -204,7 +199,7 @@ def _run_regions(folder: Path, policy: str, **words: float) -> cs.FleetResult:
     )  # fmt: skip
 
 
-def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path) -> None:
+def test_each_region_trains_when_its_own_power_is_cheap(tmp_path):
     done = _run_regions(tmp_path, "price", price_share=0.5)
     frame, kinds = done.frame(), done.run.kinds
     hour = np.arange(len(frame)) // 60
@@ -223,7 +218,7 @@ def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path) -> None:
     assert ends["low"] <= done.summary["carbon_kg"] <= ends["high"]
 
 
-def test_a_price_of_carbon_moves_training_to_the_clean_region(tmp_path: Path) -> None:
+def test_a_price_of_carbon_moves_training_to_the_clean_region(tmp_path):
     free, weighed = (
         _run_regions(tmp_path, "mpc", carbon_price=cost).summary for cost in (0.0, 2000.0)
     )

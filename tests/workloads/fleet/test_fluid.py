@@ -111,9 +111,7 @@ def _arrivals(parts: list[tuple[int, float]], rate_per_s: float, seed: int) -> F
 
 @given(parts=SEGMENTS, seed=st.integers(0, 99))
 @examples(12)
-def test_a_fluid_serves_and_delays_as_its_replicas_do(
-    unit: Unit, parts: list[tuple[int, float]], seed: int
-) -> None:
+def test_a_fluid_serves_and_delays_as_its_replicas_do(unit, parts, seed):
     """Completions and waits of every minute, through bursts beyond what the replicas serve."""
     table = unit.capacity
     arrival_s = _arrivals(parts, table.rate_max_per_s, seed)

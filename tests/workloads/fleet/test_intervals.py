@@ -63,9 +63,7 @@ def _ends(fleet: FleetResult, causes: Causes) -> dict[str, Any]:
     return fleet_intervals(fleet.scenario, fleet.summary, _forecast, causes=causes)
 
 
-def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(
-    fleet: FleetResult,
-) -> None:
+def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(fleet):
     repeated: list[Any] = []
 
     def watch(each: Iterable[Any], _: str) -> Sequence[Any]:
@@ -83,7 +81,7 @@ def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(
 
 
 @pytest.mark.parametrize("cause", ["demand", "capacity", "step_time"])
-def test_more_uncertainty_of_any_input_is_wider(fleet: FleetResult, cause: str) -> None:
+def test_more_uncertainty_of_any_input_is_wider(fleet, cause):
     little, much = (
         _ends(fleet, replace(KNOWN, **{cause: Uncertain(1 / factor, factor)}))["training_tokens"]
         for factor in (1.05, 1.25)
@@ -92,7 +90,7 @@ def test_more_uncertainty_of_any_input_is_wider(fleet: FleetResult, cause: str) 
     assert much["high"] > little["high"] >= fleet.summary["training_tokens"]
 
 
-def test_the_step_time_scales_tokens_and_nothing_else(fleet: FleetResult) -> None:
+def test_the_step_time_scales_tokens_and_nothing_else(fleet):
     ends, tokens = _ends(fleet, replace(KNOWN, step_time=SPREAD)), fleet.summary["training_tokens"]
     assert ends["training_tokens"]["low"] == pytest.approx(tokens * 0.8, rel=0.005)
     assert ends["training_tokens"]["high"] == pytest.approx(tokens * 1.25, rel=0.005)
@@ -122,7 +120,7 @@ def _by_brute_force(fleet: FleetResult, causes: Causes, draws: int) -> list[dict
 
 
 @pytest.mark.slow
-def test_the_interval_is_that_of_brute_force(fleet: FleetResult) -> None:
+def test_the_interval_is_that_of_brute_force(fleet):
     ends, rows = _ends(fleet, ALL), _by_brute_force(fleet, ALL, 300)
     for name in (
         *("training_tokens", "training_chip_hours", "inference_chip_hours", "served_tokens"),
@@ -137,7 +135,7 @@ def test_the_interval_is_that_of_brute_force(fleet: FleetResult) -> None:
         assert inside.mean() == pytest.approx(0.8, abs=0.1), name
 
 
-def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind() -> None:
+def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind():
     """With and without, ends differ by less than 4 % of the result."""
     large = cs.run_fleet(
         "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.2, scale_to_peak=0.6
@@ -158,14 +156,14 @@ def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind() -> None:
             assert by_small[name][end] == pytest.approx(by_large[name][end], abs=0.04 * value)
 
 
-def test_stated_sizes_keep_the_fleet_as_it_is() -> None:
+def test_stated_sizes_keep_the_fleet_as_it_is():
     stated = cs.run_fleet(
         "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.01, reserve=20
     )
     assert miniature(stated.scenario) is stated.scenario
 
 
-def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_stated() -> None:
+def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_stated():
     """Weeks that grow by a tenth differ by that; a single day says nothing of the next."""
     week = np.tile(np.repeat([1.0, 3.0], 720), 7)
     growing = np.concatenate([week * 1.1**number for number in range(8)])
@@ -178,7 +176,7 @@ def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_state
     assert "5 days" in level.basis
 
 
-def test_a_fleet_without_failures_or_with_a_stated_rate_knows_them() -> None:
+def test_a_fleet_without_failures_or_with_a_stated_rate_knows_them():
     done = cs.run_fleet("trn2-ultraserver:8", unit_rate=5.0, days=0.02, failures="off")
     causes = causes_of(done.scenario)
     assert causes.capacity.is_point
@@ -204,7 +202,7 @@ def _run(policy: Policy, *, failures: Failures = FAILING, days: int = 3, seed: i
     )
 
 
-def test_failures_do_not_depend_on_the_policy() -> None:
+def test_failures_do_not_depend_on_the_policy():
     """Repairs that take no time leave no unit that is down, so that every draw counts."""
     at_once = replace(FAILING, repair_s=0.0)
     counts = [
@@ -216,7 +214,7 @@ def test_failures_do_not_depend_on_the_policy() -> None:
     assert _run(static(5), failures=at_once, days=1, seed=1).failures != counts[0]
 
 
-def test_a_difference_is_surer_than_two_runs_of_their_own() -> None:
+def test_a_difference_is_surer_than_two_runs_of_their_own():
     """Headrooms of 10 and 20 %: three days of which two are a weekend."""
     runs = [_run(threshold(headroom=share)) for share in (0.1, 0.2)]
     one, two = (daily_training(run) for run in runs)
@@ -233,7 +231,7 @@ def test_a_difference_is_surer_than_two_runs_of_their_own() -> None:
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=12), st.integers(0, 9))
-def test_the_interval_is_student_s(values: list[float], seed: int) -> None:
+def test_the_interval_is_student_s(values, seed):
     other = np.random.default_rng(seed).normal(size=len(values))
     ends = paired_interval(np.array(values), other)
     assert ends is not None

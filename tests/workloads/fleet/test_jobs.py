@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ from workloads.fleet.state.services import Service
 from workloads.serving.tables import fixed_rate
 
 
-def test_sizes_and_rates_of_jobs() -> None:
+def test_sizes_and_rates_of_jobs():
     job = TrainingJob("j", units=100, min_units=10, step_units=20, tokens_per_s=((10, 1.0),))
     assert [job.fits(n) for n in (9, 10, 29, 30, 99, 1000)] == [0, 10, 10, 30, 90, 90]
     curve = TrainingJob("k", units=100, tokens_per_s=((10, 100.0), (100, 500.0)))
@@ -46,7 +45,7 @@ def test_sizes_and_rates_of_jobs() -> None:
     assert 100 < curve.rate(30) < 500
 
 
-def test_jobs_from_a_file(tmp_path: Path) -> None:
+def test_jobs_from_a_file(tmp_path):
     path = tmp_path / "jobs.csv"
     path.write_text(
         "name,units,min_units,step_units,count,iteration_s,step_tokens,reclaim,evaluation\n"
@@ -78,14 +77,14 @@ def test_jobs_from_a_file(tmp_path: Path) -> None:
         ("name,units\na,2\na,3\n", "2 jobs are called 'a'. Give each its own name"),
     ],
 )
-def test_bad_job_files(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_job_files(tmp_path, text, message):
     path = tmp_path / "jobs.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         read_jobs(path)
 
 
-def test_costs_come_from_the_catalogue_and_scale() -> None:
+def test_costs_come_from_the_catalogue_and_scale():
     costs = ChangeCosts.from_catalogue(4)
     nvme = costs.load_s(4 * 0.75e12)
     assert nvme == pytest.approx(85, rel=0.01)
@@ -115,7 +114,7 @@ def _job(name: str, **changes: object) -> TrainingJob:
     return TrainingJob(name, **{**usual, **changes})  # type: ignore[arg-type]
 
 
-def test_a_job_arrives_ends_and_hands_on_its_units() -> None:
+def test_a_job_arrives_ends_and_hands_on_its_units():
     first = _job("first", work_tokens=360_000.0, deadline_s=3700.0, priority=0)
     second = _job("second", arrives_s=7200.0, work_tokens=180_000.0, deadline_s=8000.0, priority=1)
     third = _job("third", priority=2)
@@ -131,7 +130,7 @@ def test_a_job_arrives_ends_and_hands_on_its_units() -> None:
     assert (document["jobs_in_time"], document["jobs_with_deadline"]) == (1, 2)
 
 
-def test_a_job_begins_when_it_arrives() -> None:
+def test_a_job_begins_when_it_arrives():
     """Also between two decisions of the policy."""
     for arrives_s in (0.0, 5 * 3600.0, 5 * 3600.0 + 31.0):
         run = _run(_job("late", arrives_s=arrives_s))
@@ -139,7 +138,7 @@ def test_a_job_begins_when_it_arrives() -> None:
         assert jobs_frame(run).loc[0, "tokens"] == pytest.approx(tokens, abs=0.11)
 
 
-def test_checkpoints_are_written_to_the_store() -> None:
+def test_checkpoints_are_written_to_the_store():
     """Ten hours, one checkpoint each half hour, of the job's real size."""
     costs = ChangeCosts.from_catalogue(4)
     run = _run(_job("one", state_bytes=1e12, checkpoint_every_s=1800.0), costs=costs)
@@ -147,7 +146,7 @@ def test_checkpoints_are_written_to_the_store() -> None:
     assert 18 <= written <= 20
 
 
-def test_money_adds_up() -> None:
+def test_money_adds_up():
     run = _run(_job("one"))
     document = summary(run)
     assert document["revenue_usd"] == pytest.approx(document["served_tokens"] * 2e-6)
@@ -159,7 +158,7 @@ def test_money_adds_up() -> None:
     assert document["margin_usd"] == pytest.approx(document["revenue_usd"] - cost)
 
 
-def test_a_file_of_jobs_has_hours(tmp_path: Path) -> None:
+def test_a_file_of_jobs_has_hours(tmp_path):
     path = tmp_path / "jobs.csv"
     path.write_text("name,units,arrives_h,deadline_h,work_tokens\nnight,4,20,30,1e12\n")
     (job,) = read_jobs(path)
@@ -210,8 +209,8 @@ def _simulated_step_s(split: Split, behind: int, steps: int = 40) -> float:
 )
 @examples(60)
 def test_the_steady_state_is_that_of_waiting_processes(
-    rollout: float, update: float, transfer: float, rollouts: int, updates: int
-) -> None:
+    rollout, update, transfer, rollouts, updates
+):
     for behind, mode in ((0, LOCKSTEP), (1, BEHIND)):
         split = PostTraining(rollout, update, transfer, 1e4, mode).on(rollouts, updates)
         assert split.step_s == pytest.approx(_simulated_step_s(split, behind))
@@ -225,9 +224,7 @@ def test_the_steady_state_is_that_of_waiting_processes(
     st.sampled_from(MODES),
 )
 @examples(200)
-def test_no_other_split_is_faster(
-    rollout: float, update: float, transfer: float, units: int, mode: str
-) -> None:
+def test_no_other_split_is_faster(rollout, update, transfer, units, mode):
     job = PostTraining(rollout, update, transfer, 1e5, mode)
     every = min(job.on(count, units - count).step_s for count in range(1, units))
     best = job.best(units)
@@ -236,7 +233,7 @@ def test_no_other_split_is_faster(
     assert best.tokens_per_s * best.step_s == pytest.approx(1e5)
 
 
-def test_the_longer_phase_bounds_a_step() -> None:
+def test_the_longer_phase_bounds_a_step():
     slow_rollouts, slow_updates = (
         PostTraining(rollout, update, 1.0, 1e4).on(4, 4)
         for rollout, update in ((10.0, 1000.0), (1000.0, 10.0))
@@ -249,13 +246,13 @@ def test_the_longer_phase_bounds_a_step() -> None:
         TrainingJob("tuning", 4, post_training="behind")
 
 
-def test_weights_go_through_all_adapters_of_a_unit() -> None:
+def test_weights_go_through_all_adapters_of_a_unit():
     """405 billion parameters of 2 B through 64 adapters of 200 Gbit/s."""
     assert transfer_s(cluster("trn2-ultraserver:4"), 405e9) == pytest.approx(810e9 / 1.6e12)
     assert transfer_s(cluster("trn2-ultraserver"), 405e9) == 0.0
 
 
-def test_the_fleet_runs_post_training_at_night(tmp_path: Path) -> None:
+def test_the_fleet_runs_post_training_at_night(tmp_path):
     jobs = tmp_path / "jobs.csv"
     rows = "rl,8,8,,one-behind,4000000\ngrpo,4,2,,lockstep,\n"
     jobs.write_text("name,units,min_units,reclaim,post_training,step_tokens\n" + rows)

@@ -32,9 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("plan", [None, ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))])
-def test_a_rate_is_searched_once_and_kept_exactly(
-    plan: ParallelPlan | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rate_is_searched_once_and_kept_exactly(plan, monkeypatch):
     searched = iter([TrainingRate(2, 1 / 3, plan)])
     monkeypatch.setattr(night_work, "_searched", lambda *inputs: next(searched))
     rates = [training_rate(MODEL, cluster("trn2.48xlarge")) for _ in range(2)]
@@ -50,9 +48,7 @@ def test_a_rate_is_searched_once_and_kept_exactly(
         ("dgx-h100:9", 8),
     ],
 )
-def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(
-    machine: str, units: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(machine, units, monkeypatch):
     searched, plan = [], ParallelPlan(tp=8)
     speeds = {"none": 6.0, "selective": 7.0}
 
@@ -70,7 +66,7 @@ def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(
     assert searched == [(units, chips, name) for name in ("none", "selective", "full")]
 
 
-def test_other_inputs_have_other_names() -> None:
+def test_other_inputs_have_other_names():
     machine = cluster("trn2.48xlarge")
     assert rate_digest(MODEL, machine) == rate_digest(MODEL, cluster("trn2.48xlarge"))
     others = {

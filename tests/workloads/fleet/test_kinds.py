@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,9 +55,7 @@ def _demand(peak_per_s: float) -> Demand:
 
 @pytest.mark.parametrize("parts", [(7, 5), (1, 11), (4, 4, 4)])
 @pytest.mark.parametrize("policy", [threshold, forecast, lambda: static(6)])
-def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
-    parts: Sequence[int], policy: Any
-) -> None:
+def test_kinds_of_the_same_units_are_one_kind_of_their_sum(parts, policy):
     demand = _demand(20.0)
     whole = simulate(demand, [_kind("all", 12)], policy())
     divided = simulate(demand, [_kind(f"part {n}", n) for n in parts], policy())
@@ -83,8 +80,8 @@ def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
 )
 @examples(25)
 def test_every_kind_keeps_its_chips_and_every_token_is_counted(
-    units: list[int], rates: list[float], chips: list[int], never: bool, load: float, seed: int
-) -> None:
+    units, rates, chips, never, load, seed
+):
     kinds = [
         _kind(
             f"kind {n}",
@@ -119,7 +116,7 @@ def test_every_kind_keeps_its_chips_and_every_token_is_counted(
             assert np.allclose(each, frame[f"{role}_units"])
 
 
-def test_the_second_kind_serves_only_what_the_first_cannot() -> None:
+def test_the_second_kind_serves_only_what_the_first_cannot():
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
     run = simulate(constant(60 * 3.0 * 6, minutes=30), kinds, static(6))
     assert [float(kind.service_units[-1, 0]) for kind in run.kinds] == [4.0, 4.0]
@@ -128,7 +125,7 @@ def test_the_second_kind_serves_only_what_the_first_cannot() -> None:
     assert [float(kind.service_units[-1, 0]) for kind in low.kinds] == [2.0, 0.0]
 
 
-def test_units_that_break_are_replaced_from_the_next_kind() -> None:
+def test_units_that_break_are_replaced_from_the_next_kind():
     fails = Failures(3e4, 1e9)
     kinds = [_kind("first", 5, failures=fails), _kind("second", 5)]
     run = simulate(constant(60 * 2.0 * 5, minutes=MINUTES), kinds, static(5))
@@ -138,7 +135,7 @@ def test_units_that_break_are_replaced_from_the_next_kind() -> None:
     assert run.queues[0].served[-1] == run.queues[0].capacity[-1] == 600
 
 
-def test_a_kind_that_never_serves_trains_all_the_time() -> None:
+def test_a_kind_that_never_serves_trains_all_the_time():
     kinds = [_kind("serves", 4), replace(_kind("trains", 3), serves=False)]
     run = simulate(_demand(20.0), kinds, threshold())
     evaluation = role_units(replace(run, kinds=run.kinds[1:]))[:, Role.EVALUATION]
@@ -148,7 +145,7 @@ def test_a_kind_that_never_serves_trains_all_the_time() -> None:
     assert [kind.service_units[-1, 0] for kind in stated.kinds] == [2.0, 0.0]
 
 
-def test_a_policy_sees_the_kinds_and_may_place_them_itself() -> None:
+def test_a_policy_sees_the_kinds_and_may_place_them_itself():
     seen: list[View] = []
 
     def mine(view: View) -> Any:
@@ -167,7 +164,7 @@ def test_a_policy_sees_the_kinds_and_may_place_them_itself() -> None:
         simulate(constant(60.0, minutes=2), kinds, lambda view: [[1], [1], [1]])
 
 
-def test_a_limit_on_training_is_spent_where_units_serve_last() -> None:
+def test_a_limit_on_training_is_spent_where_units_serve_last():
     from workloads.fleet.policies.view import Decision
 
     def four(_: View) -> Decision:
@@ -189,7 +186,7 @@ def test_a_limit_on_training_is_spent_where_units_serve_last() -> None:
         (Limits(cap=2), [[1], [0]]),
     ],
 )
-def test_floor_and_cap_hold_for_all_kinds_together(limits: Limits, placed: list[list[int]]) -> None:
+def test_floor_and_cap_hold_for_all_kinds_together(limits, placed):
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
     kinds = [replace(kind, fleet=replace(kind.fleet, limits=limits)) for kind in kinds]
     for policy in (static(1), lambda _: [[1], [0]]):
@@ -202,7 +199,7 @@ def test_floor_and_cap_hold_for_all_kinds_together(limits: Limits, placed: list[
     assert counted / 3 == (2 if limits.cap else max(5, limits.floor))
 
 
-def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
+def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind():
     kinds = [_kind("small", 2), _kind("large", 3, chips=128, serves=False)]
     kinds[1] = replace(kinds[1], economics=replace(PRICES, busy_w=1500.0))
     dear = np.repeat([10.0, 50.0], 5)
@@ -221,7 +218,7 @@ def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
     assert sum(row["electricity_usd"] for row in rows) == pytest.approx(numbers["electricity_usd"])
 
 
-def test_costs_are_divided_among_the_kinds_that_work() -> None:
+def test_costs_are_divided_among_the_kinds_that_work():
     kinds = [_kind("serves", 4), replace(_kind("idle", 4, jobs=()), serves=False)]
     kinds[0] = replace(kinds[0], jobs=())
     numbers = summary(simulate(constant(60.0, minutes=5), kinds, static(1)))
@@ -231,7 +228,7 @@ def test_costs_are_divided_among_the_kinds_that_work() -> None:
     )
 
 
-def test_speed_is_the_ratio_of_rates() -> None:
+def test_speed_is_the_ratio_of_rates():
     kinds = [_kind("a", 1, 2.0), _kind("b", 1, 3.0), replace(_kind("c", 1, 5.0), serves=False)]
     assert speeds_of(constant(6.0, minutes=3), kinds)[:, 0] == pytest.approx([1.0, 1.5, 0.0])
 
@@ -242,7 +239,7 @@ def _planning() -> Policy:
     return predictive(expected_by_forecast(), PolicyInputs(), situation)
 
 
-def test_a_plan_serves_with_the_kind_whose_training_is_worth_least() -> None:
+def test_a_plan_serves_with_the_kind_whose_training_is_worth_least():
     quarter = np.full(2, 15.0)
     ahead = Outlook(
         quarter,
@@ -278,9 +275,7 @@ def _batch(rate: float, per_minute: float) -> BatchWork:
 
 @pytest.mark.parametrize("policy", [threshold, _planning])
 @pytest.mark.parametrize("speeds", [(2.0, 2.0), (2.0, 1.0)])
-def test_batch_requests_run_on_every_kind_that_serves(
-    policy: Any, speeds: tuple[float, ...]
-) -> None:
+def test_batch_requests_run_on_every_kind_that_serves(policy, speeds):
     kinds = [_kind(f"kind {n}", 6, rate) for n, rate in enumerate(speeds)]
     kinds.append(replace(_kind("trains", 3), serves=False))
     run = simulate(_demand(12.0), kinds, policy(), batch=_batch(2.0, 240.0))
@@ -302,7 +297,7 @@ def _fleet(clusters: Any = FLEET, policy: str | Policy = "threshold", **words: A
     return cs.run_fleet(clusters, "azure-code", policy=policy, **{**usual, **words})
 
 
-def test_a_machine_that_is_stated_twice_is_one_kind() -> None:
+def test_a_machine_that_is_stated_twice_is_one_kind():
     once, twice = (
         _fleet(names)
         for names in (["trn2-ultraserver:9"], ["trn2-ultraserver:4", "trn2-ultraserver:5"])
@@ -310,7 +305,7 @@ def test_a_machine_that_is_stated_twice_is_one_kind() -> None:
     assert once.summary == twice.summary
 
 
-def test_a_run_can_be_sent_to_another_process(tmp_path: Path) -> None:
+def test_a_run_can_be_sent_to_another_process(tmp_path):
     (tmp_path / "prices.csv").write_text(
         "hour,usd_per_mwh\n" + "".join(f"{hour},{hour}\n" for hour in range(24))
     )
@@ -320,7 +315,7 @@ def test_a_run_can_be_sent_to_another_process(tmp_path: Path) -> None:
     assert sent.frame().equals(fleet.frame())
 
 
-def test_the_cheapest_the_fastest_and_the_stated_serve_first() -> None:
+def test_the_cheapest_the_fastest_and_the_stated_serve_first():
     by_price, by_chips = (_fleet(serve_on=word).scenario.kinds for word in ("cheapest", "fastest"))
     assert [kind.name for kind in by_price] == ["trn2-ultraserver", "trn3-gen2"]
     assert [kind.name for kind in by_chips] == ["trn2-ultraserver", "trn3-gen2"]

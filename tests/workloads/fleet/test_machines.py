@@ -43,19 +43,17 @@ from workloads.serving import azure_lengths, profile
         ("trn2-ultraserver", "deepseek-v3", 16, "bf16"),
     ],
 )
-def test_the_shortest_replica_that_fits(
-    machine: str, model: str, chips: int, precision: str
-) -> None:
+def test_the_shortest_replica_that_fits(machine, model, chips, precision):
     replica = next(fitting_replicas(named(model), cluster(machine)))
     assert (replica.chips, replica.precision) == (chips, precision)
 
 
-def test_a_model_that_fits_nowhere_is_refused_with_the_numbers() -> None:
+def test_a_model_that_fits_nowhere_is_refused_with_the_numbers():
     with pytest.raises(InputError, match="1,342 GB of weights, 8 chips hold 616 GB"):
         next(fitting_replicas(named("deepseek-v3"), cluster("dgx-h100")))
 
 
-def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice() -> None:
+def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice():
     machine = cluster("trn2-ultraserver")
     model = named("deepseek-v3")
     small, whole, in_groups = islice(fitting_replicas(model, machine, precision="bf16"), 3)
@@ -72,7 +70,7 @@ def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice
 
 
 @pytest.mark.slow
-def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo() -> None:
+def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo():
     machine, model = cluster("trn2-ultraserver:4"), named("deepseek-v3")
     demand = constant(0.1, minutes=60, prompt_tokens=2500.0, output_tokens=30.0)
     chunked = FleetInputs(prefill="chunked")
@@ -88,14 +86,14 @@ def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo() -> None:
     "machine",
     ["trn2-ultraserver:4", pytest.param("trn3-gen2:2", marks=pytest.mark.slow), "gb200-nvl72:2"],
 )
-def test_a_plan_is_found_and_is_simulated(machine: str) -> None:
+def test_a_plan_is_found_and_is_simulated(machine):
     rate = training_rate(named("llama-3.1-8b"), cluster(machine))
     assert rate.plan is not None
     assert rate.plan.global_batch == rate.units * cluster(machine).chips_per_domain
     assert rate.tokens_per_s > 1e5 * rate.units
 
 
-def test_mixtures_divide_the_demand() -> None:
+def test_mixtures_divide_the_demand():
     demand = constant(100.0, minutes=60)
     big, small = named("llama-3.1-70b"), named("llama-3.1-8b")
     parts, models = divided(demand, [(big, None), (small, None)])
@@ -112,7 +110,7 @@ def test_mixtures_divide_the_demand() -> None:
         divided(three, [(big, None), (small, None)])
 
 
-def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval() -> None:
+def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval():
     machine = cluster("trn2-ultraserver:64")
     model = named("llama-3.1-8b")
     demand = constant(10.0, minutes=60)
@@ -138,9 +136,7 @@ DENSE, MIXTURE = named("llama-3.1-8b"), named("mixtral-8x7b")
         ("trn2.48xlarge:8", 8, {2}),  # two
     ],
 )
-def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
-    machine: str, tp: int, sizes: set[int]
-) -> None:
+def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(machine, tp, sizes):
     fleet = cluster(machine)
     alone, *groups = ways_of(FleetInputs(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
     assert alone.apart is None
@@ -158,9 +154,7 @@ def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
         (FleetInputs(prefill="separate"), 0, 0),
     ],
 )
-def test_a_stated_way_holds_on_every_machine(
-    serving: FleetInputs, trainium: int, hopper: int
-) -> None:
+def test_a_stated_way_holds_on_every_machine(serving, trainium, hopper):
     for machine, pieces in (("trn2-ultraserver:8", trainium), ("dgx-h200:8", hopper)):
         fleet = cluster(machine)
         for model in (DENSE, MIXTURE):
@@ -169,7 +163,7 @@ def test_a_stated_way_holds_on_every_machine(
 
 
 @pytest.mark.parametrize(("machine", "pieces"), [("dgx-h200:8", 8192), ("dgx-a100:8", 2048)])
-def test_other_machines_run_pieces_beside_decoding(machine: str, pieces: int) -> None:
+def test_other_machines_run_pieces_beside_decoding(machine, pieces):
     fleet = cluster(machine)
     (prompts,) = ways_of(FleetInputs(), DENSE, fleet, profile(DENSE, fleet))
     assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
@@ -177,14 +171,14 @@ def test_other_machines_run_pieces_beside_decoding(machine: str, pieces: int) ->
 
 @pytest.mark.parametrize("machine", ["trn2-ultraserver:8", "dgx-h200:8"])
 @pytest.mark.parametrize("words", [{}, {"chunk": 512}, {"disaggregate": "1:1"}])
-def test_stated_slots_are_those_of_every_way(machine: str, words: dict[str, Any]) -> None:
+def test_stated_slots_are_those_of_every_way(machine, words):
     fleet = cluster(machine)
     ways = ways_of(FleetInputs(slots=16, tp=4, **words), DENSE, fleet, profile(DENSE, fleet, tp=4))
     assert {way.batching.slots for way in ways} == {16}
 
 
 @pytest.mark.slow
-def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_more() -> None:
+def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_more():
     demand = demand_of(DemandInputs(demand=("azure-conv",), days=1.0))
     inputs = FleetInputs()
 
@@ -233,8 +227,8 @@ def _way(service: Service) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "kind", "slo"), CASES)
 def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_say(
-    model: str, kind: str, slo: str
-) -> None:
+    model, kind, slo
+):
     """Tables of all ways, with and without a prefix cache; 3,000 requests know a rate to 4 %."""
     case, most = (model, kind, slo), []
     for share in (None, "50%"):
@@ -255,7 +249,7 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_s
     assert cached > 0.96 * plain
 
 
-def test_services_of_one_model_share_the_split() -> None:
+def test_services_of_one_model_share_the_split():
     demand, model = mix([_demand(kind) for kind in ("conv", "code")]), named("llama-3.1-70b")
     services = services_from(demand, UNIT, [model, model], FleetInputs(), requests=1)
     assert len({_way(service) for service in services}) == 1
@@ -282,7 +276,7 @@ def _fleet(name: str, model: str, *more: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CLUSTERS, RAINIER])
-def test_the_fleet_runs_on_every_machine(name: str) -> None:
+def test_the_fleet_runs_on_every_machine(name):
     result = _fleet(name, "llama-3.1-8b", "--policy", "static")
     assert sum(result[f"{one}_chip_hours"] for one in GROUPS) == result["chip_hours"]
     assert result["chips"] == cluster(name).chips
@@ -305,21 +299,21 @@ def test_the_fleet_runs_on_every_machine(name: str) -> None:
         ("p5en.48xlarge:16", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
     ],
 )
-def test_large_models_and_mixtures_run(name: str, model: str, more: tuple[str, ...]) -> None:
+def test_large_models_and_mixtures_run(name, model, more):
     """On Trn2 the first token of 256 experts takes 6.5 s and more, over the usual limit of 6 s."""
     result = _fleet(name, model, *more)
     assert len(result["replicas"]) == 1 + model.count(",")
     assert result["served_tokens"] > 0
 
 
-def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
+def test_trn3_says_that_its_serving_overheads_are_trn2_s():
     few = ("llama-3.1-8b", "--tp", "4", "--prefill", "separate")
     gen1 = " ".join(_fleet("trn3-gen1:2", *few)["notes"])
     assert "serving overheads of trn3 are assumed: As on Trn2" in gen1
     assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", *few)["notes"])
 
 
-def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts() -> None:
+def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts():
     alone = _fleet("trn2.48xlarge:8", "llama-3.1-8b")
     (replica,) = alone["replicas"]
     assert (replica["replicas_per_unit"], replica["chunk_tokens"]) == (1, 0)

@@ -49,7 +49,7 @@ OUT = Window("out", 3600.0, 7200.0, 4)
 ROLL = Window("roll", 3600.0, 1800.0, 5, rolling=True)
 
 
-def test_a_window_takes_its_units_out_for_its_length() -> None:
+def test_a_window_takes_its_units_out_for_its_length():
     run = _run(OUT)
     out = _units(run, Role.MAINTENANCE)
     assert out.tolist() == [0] * 60 + [4] * 120 + [0] * (MINUTES - 180)
@@ -57,7 +57,7 @@ def test_a_window_takes_its_units_out_for_its_length() -> None:
     check_conserved(run)
 
 
-def test_a_rolling_upgrade_takes_every_unit_out_once() -> None:
+def test_a_rolling_upgrade_takes_every_unit_out_once():
     run = _run(ROLL)
     out = _units(run, Role.MAINTENANCE)
     assert out[60:150].tolist() == [5] * 60 + [2] * 30
@@ -65,7 +65,7 @@ def test_a_rolling_upgrade_takes_every_unit_out_once() -> None:
     assert run.kinds[0].maintained == 12
 
 
-def test_a_window_waits_until_the_one_before_has_ended() -> None:
+def test_a_window_waits_until_the_one_before_has_ended():
     """Three groups of a roll take half an hour each, and as units come first, two minutes more."""
     roll = replace(ROLL, units=4, begin_s=0.0)
     after = replace(OUT, begin_s=5400.0)
@@ -78,7 +78,7 @@ def test_a_window_waits_until_the_one_before_has_ended() -> None:
     assert alone.kinds[0].maintenance_late_ms == 0
 
 
-def test_people_are_told_of_a_window_that_never_begins() -> None:
+def test_people_are_told_of_a_window_that_never_begins():
     windows = ["roll@0d00:00+30min=1", "out@0d02:00+2min=1"]
     words: dict[str, Any] = {"unit_rate": 5.0, "days": 121 / 1440, "policy": "static"}
     fleet = cs.run_fleet(
@@ -89,7 +89,7 @@ def test_people_are_told_of_a_window_that_never_begins() -> None:
     assert fleet.summary["maintenance_late_s"] == 60.0
 
 
-def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave() -> None:
+def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave():
     idle = _run(OUT, load=8.0, units=12)
     assert (_units(idle, Role.SERVING) == 8).all()
     rolled = _run(replace(ROLL, units=4), load=8.0, units=12, costs=ChangeCosts.fixed(120.0))
@@ -98,7 +98,7 @@ def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave
     assert rolled.queues[0].backlog.max() == 0
 
 
-def test_a_fleet_without_spare_units_serves_less_meanwhile() -> None:
+def test_a_fleet_without_spare_units_serves_less_meanwhile():
     run = _run(OUT, load=12.0)
     serving, queue = _units(run, Role.SERVING), run.queues[0]
     assert serving.min() == 8
@@ -108,7 +108,7 @@ def test_a_fleet_without_spare_units_serves_less_meanwhile() -> None:
 
 @pytest.mark.parametrize("reclaim", [each for each in RECLAIMS if each != "drain"])
 @pytest.mark.parametrize("window", [OUT, ROLL])
-def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim: str, window: Window) -> None:
+def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim, window):
     elastic = reclaim == "shrink"
     job = TrainingJob(
         *("gang", 10, 2 if elastic else 10, 2 if elastic else 1, ((1, 1e3),), 6e4, reclaim)
@@ -123,7 +123,7 @@ def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim: str, window: Win
     check_conserved(run)
 
 
-def test_policies_see_units_in_maintenance_as_broken() -> None:
+def test_policies_see_units_in_maintenance_as_broken():
     seen: list[int] = []
 
     def mine(view: View) -> int:
@@ -156,13 +156,13 @@ def test_policies_see_units_in_maintenance_as_broken() -> None:
         ),
     ],
 )
-def test_a_wrong_window_is_one_line(texts: list[str], message: str) -> None:
+def test_a_wrong_window_is_one_line(texts, message):
     with pytest.raises(cs.InputError, match=message) as refused:
         windows_from(texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
     assert not re.search(r"\n", str(refused.value))
 
 
-def test_windows_of_different_kinds_may_overlap_and_follow_each_other() -> None:
+def test_windows_of_different_kinds_may_overlap_and_follow_each_other():
     texts = ["out@0d02:00+4h=a:3", "roll@0d03:00+1h=b:5", "out@0d06:00+1h=a:2"]
     windows = windows_from(texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
     assert [(each.begin_s, each.length_s, each.units) for each in windows["a"]] == [

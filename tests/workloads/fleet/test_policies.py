@@ -36,7 +36,7 @@ def _hourly_prices(_start: str, minutes: int) -> Prices:
     return Prices(np.where(hours < 12, 20.0, 100.0))
 
 
-def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
+def test_every_policy_is_one_entry_and_says_what_it_does():
     for name, kind in KINDS.items():
         assert kind.name == name
         assert kind.bound in KINDS
@@ -51,7 +51,7 @@ def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
         policy_named("power-cap", PolicyInputs(), situation)
 
 
-def test_a_view_tells_prices_power_and_a_forecast() -> None:
+def test_a_view_tells_prices_power_and_a_forecast():
     options = FleetOptions(
         FleetInputs(unit_rate=5.0, failures="off"), DemandInputs(days=0.2, start_day=3.0)
     )
@@ -65,7 +65,7 @@ def test_a_view_tells_prices_power_and_a_forecast() -> None:
 
     done = run(prepared, policy)
     last = seen[-1]
-    assert last.prices_usd_per_mwh[0] == prepared.prices.usd_per_mwh[last.minute]  # type: ignore[union-attr]
+    assert last.prices_usd_per_mwh[0] == prepared.prices.usd_per_mwh[last.minute]
     actual = timeline(done)["power_w"].iloc[last.minute - 1]
     assert last.power_w == pytest.approx(actual, rel=0.05)
     ahead = last.forecast(120)
@@ -74,7 +74,7 @@ def test_a_view_tells_prices_power_and_a_forecast() -> None:
     assert ahead[0, 0] == pytest.approx(float(came[0]), rel=0.8)
 
 
-def test_the_documented_example_runs(tmp_path: Path) -> None:
+def test_the_documented_example_runs(tmp_path):
     """The code of docs/how-to/add-a-policy.md, as a file of a user and as a built-in policy."""
     blocks = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.S)
     mine = tmp_path / "mine.py"
@@ -87,12 +87,12 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
     names: dict[str, object] = {}
     exec(blocks[-1], names)
     kind = names["KIND"]
-    assert kind.name == "half"  # type: ignore[attr-defined]
-    built = kind.build(PolicyInputs(), Situation(prepared.need, 60.0, 60.0))  # type: ignore[attr-defined]
+    assert kind.name == "half"
+    built = kind.build(PolicyInputs(), Situation(prepared.need, 60.0, 60.0))
     assert summary(run(prepared, built))["inference_chip_hours"] > 0
 
 
-def test_limits_quantise_in_blocks_above_the_floor() -> None:
+def test_limits_quantise_in_blocks_above_the_floor():
     limits = Limits(floor=68, cap=278, block=30)
     wishes = [limits.quantised(np.array([wish]), 278)[0] for wish in (0, 68, 69, 98.0, 250, 400)]
     assert wishes == [68, 68, 98, 98, 278, 278]
@@ -108,16 +108,14 @@ def test_limits_quantise_in_blocks_above_the_floor() -> None:
     st.integers(0, 50),
     st.integers(1, 500),
 )
-def test_limits_never_exceed_the_fleet(
-    wish: list[float], block: int, floor: int, units: int
-) -> None:
+def test_limits_never_exceed_the_fleet(wish, block, floor, units):
     blocks = Limits(block=block, floor=floor).quantised(np.array(wish), units)
     assert blocks.sum() <= units
     assert blocks.min() >= 0
     assert blocks.sum() >= min(floor, units)
 
 
-def test_threshold_rises_at_once_and_falls_after_the_hold() -> None:
+def test_threshold_rises_at_once_and_falls_after_the_hold():
     policy = threshold(headroom=0.0, hysteresis=0.0, hold_s=180)
     rise = policy(view_of(load=np.array([[5.0, 5, 8]])))
     fall = policy(view_of(load=np.array([[5.0, 4, 3]]), serving=np.array([8])))
@@ -125,15 +123,15 @@ def test_threshold_rises_at_once_and_falls_after_the_hold() -> None:
     assert np.asarray(fall).tolist() == [5.0]
 
 
-def test_clock_knows_the_hour() -> None:
+def test_clock_knows_the_hour():
     policy = clock(8, 2, night_from=22, night_to=6)
     hours = [policy(view_of(hour=hour)) for hour in (21.9, 22.0, 3.0, 6.0)]
     assert [float(np.asarray(each)[0]) for each in hours] == [8, 2, 2, 8]
 
 
-def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp() -> None:
+def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp():
     def orders(minutes: range, **how: float) -> list[float]:
-        policy = oracle(need, **how)  # type: ignore[arg-type]
+        policy = oracle(need, **how)
         return [float(np.asarray(policy(view_of(minute=minute)))[0]) for minute in minutes]
 
     need = np.array([[5.0, 1, 5, 1, 1, 1, 1, 1, 1, 5]])
@@ -142,21 +140,21 @@ def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp() -> No
     assert orders(range(4, 9), ramp=1) == [1, 1, 2, 3, 4]
 
 
-def test_forecast_looks_at_the_same_kind_of_day() -> None:
+def test_forecast_looks_at_the_same_kind_of_day():
     week = np.concatenate([np.full(DAY, level) for level in (5, 1, 1, 9, 9.0)])
     expected, _ = predict(week[: 3 * DAY + 1], every=15, lead=15, first_weekday=4)
     assert expected[-1] == 9.0 or expected[-1] == 5.0
     assert days_back(np.array([3 * DAY]), 4).tolist() == [3]
 
 
-def test_forecast_of_flat_load_is_the_load() -> None:
+def test_forecast_of_flat_load_is_the_load():
     policy = forecast()
     load = np.full((1, 3 * DAY), 7.0)
     assert policy(view_of(minute=3 * DAY, load=load)) == pytest.approx([7.35])
     assert policy(view_of(minute=3 * DAY + 1, load=load)) is None
 
 
-def test_smoothing_is_a_trailing_mean() -> None:
+def test_smoothing_is_a_trailing_mean():
     assert smoothed(np.array([5.0, 0, 0, 0, 0, 10])).tolist() == [5, 2.5, 5 / 3, 1.25, 1, 2]
 
 
@@ -176,22 +174,22 @@ BAD_ANSWERS: tuple[tuple[Any, str], ...] = (
 
 
 @pytest.mark.parametrize(("wrong", "message"), BAD_ANSWERS)
-def test_an_answer_that_says_nothing_is_refused(wrong: Any, message: str) -> None:
+def test_an_answer_that_says_nothing_is_refused(wrong, message):
     with pytest.raises(InputError, match=message):
         answer(lambda _: wrong, view_of(kinds=(None,)), np.array([3.0]))
 
 
-def test_answers_are_kept_and_limit_training() -> None:
+def test_answers_are_kept_and_limit_training():
     view, before = view_of(kinds=(None,)), np.array([3.0])
     assert answer(lambda _: None, view, before).serving is before
     for limits in (2, 2.0, [2], (2,), np.array([2]), np.int64(2)):
-        training = answer(lambda _, limits=limits: Decision(None, limits), view, before).training  # type: ignore[misc]
+        training = answer(lambda _, limits=limits: Decision(None, limits), view, before).training
         assert np.atleast_1d(np.asarray(training)).tolist() == [2]
     with pytest.raises(InputError, match="one number for 2 services"):
         answer(static(1), view_of(load=np.ones((2, 1))), np.zeros(2))
 
 
-def test_a_users_policy_file(tmp_path: Path) -> None:
+def test_a_users_policy_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def policy(view):\n    return view.load[:, -1] * 2\n")
     assert np.asarray(load_policy(path)(view_of())).tolist() == [2.0]
@@ -209,9 +207,7 @@ def test_a_users_policy_file(tmp_path: Path) -> None:
         load_policy(tmp_path / "none.py")
 
 
-def test_what_a_users_policy_prints_stays_off_standard_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_users_policy_prints_stays_off_standard_output(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text("print('loaded')\ndef policy(view):\n    print('asked')\n    return 2\n")
     assert load_policy(path)(view_of()) == 2
@@ -219,7 +215,7 @@ def test_what_a_users_policy_prints_stays_off_standard_output(
     assert (printed.out, printed.err) == ("", "loaded\nasked\n")
 
 
-def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path: Path) -> None:
+def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def policy(view, margin=1.5, floor=1):\n    return margin * floor\n")
     assert load_policy(path)(view_of()) == 1.5
@@ -245,9 +241,7 @@ def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path: Pa
         (0.05, 90.0, 300.0, 120.0),  # waiting work of 300 unit-minutes takes 30 more for ten
     ],
 )
-def test_units_stay_while_fewer_than_the_hysteresis_are_idle(
-    hysteresis: float, load: float, backlog: float, units: float
-) -> None:
+def test_units_stay_while_fewer_than_the_hysteresis_are_idle(hysteresis, load, backlog, units):
     """Units wanted of 100 that serve, after an hour of a load, without headroom."""
     view = view_of(
         minute=60, load=np.full((1, 60), load), serving=np.array([100]), units=200,

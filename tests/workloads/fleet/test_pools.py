@@ -46,14 +46,14 @@ def _run(demand: Demand, weights: str = "") -> FleetRun:
     )
 
 
-def test_services_of_other_weights_pay_for_every_move() -> None:
+def test_services_of_other_weights_pay_for_every_move():
     apart, together = (summary(_run(MIX, weights)) for weights in ("", "m"))
     assert apart["service_moves"] == 0 < apart["weight_changes"]
     assert together["service_moves"] > 0 == together["weight_changes"]
     assert apart["slo_attainment"] < together["slo_attainment"]
 
 
-def test_units_of_services_sum_to_the_pool() -> None:
+def test_units_of_services_sum_to_the_pool():
     run = _run(MIX.between(0, 1440), "m")
     check_conserved(run)
     pool = np.diff(run.kinds[0].spent_server_ms[:, -1]) / 60_000 / run.kinds[0].servers
@@ -61,14 +61,14 @@ def test_units_of_services_sum_to_the_pool() -> None:
     assert {"code_units", "conv_slo_attainment"} <= set(timeline(run))
 
 
-def test_two_services_pass_units_to_each_other_and_to_training() -> None:
+def test_two_services_pass_units_to_each_other_and_to_training():
     run = _run(MIX.between(0, 1440))
     check_conserved(run)
     assert set(changes_frame(run)["to"]) == {"code", "conv", "lent"}
     assert run.kinds[0].spent_server_ms[-1, len(Role) :].min() > 0
 
 
-def test_services_of_one_model_hold_the_same_weights() -> None:
+def test_services_of_one_model_hold_the_same_weights():
     machine = cluster("trn2-ultraserver:4")
     services = services_from(MIX.between(0, 60), machine, (), FleetInputs(unit_rate=1.0))
     assert len({service.weights for service in services}) == 1
@@ -76,9 +76,7 @@ def test_services_of_one_model_hold_the_same_weights() -> None:
 
 @pytest.mark.parametrize("services", [[(0,), (1,), (2,)], [(1,), (0,), (2,)], [(0, 2), (1,)]])
 @pytest.mark.parametrize("shape", [(3,), (3, 5)])
-def test_rows_of_services_are_summed_by_pool(
-    services: list[tuple[int, ...]], shape: tuple[int, ...]
-) -> None:
+def test_rows_of_services_are_summed_by_pool(services, shape):
     values = np.random.default_rng(0).random(shape)
     pools = [Pool(str(members), members, 1.0) for members in services]
     result = by_pool(values, pools)
@@ -89,9 +87,7 @@ def test_rows_of_services_are_summed_by_pool(
 @pytest.mark.parametrize(
     ("waiting", "shares"), [([0, 0], [0.5, 0.5]), ([3, 0], [1.0, 0.0]), ([2, 6], [0.5, 0.5])]
 )
-def test_a_pool_divides_its_time_by_the_work_of_its_services(
-    waiting: list[int], shares: list[float]
-) -> None:
+def test_a_pool_divides_its_time_by_the_work_of_its_services(waiting, shares):
     queues = [SimpleNamespace(waiting=count, arrivals=np.zeros(1, np.int64)) for count in waiting]
     world: Any = SimpleNamespace(
         queues=queues, pools=[Pool("both", (0, 1), 1.0)], rate_max_per_s=np.array([[1.0], [3.0]])

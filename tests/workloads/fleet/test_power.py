@@ -117,14 +117,14 @@ def _check_cap(run: FleetRun, cap_w: float) -> None:
 
 @given(_capped())
 @examples(8)
-def test_nothing_trains_in_a_minute_above_the_cap(capped: tuple[FleetRun, float]) -> None:
+def test_nothing_trains_in_a_minute_above_the_cap(capped):
     _check_cap(*capped)
 
 
 @pytest.mark.slow
 @given(_capped())
 @examples(100)
-def test_nothing_trains_above_the_cap_of_any_fleet(capped: tuple[FleetRun, float]) -> None:
+def test_nothing_trains_above_the_cap_of_any_fleet(capped):
     _check_cap(*capped)
 
 
@@ -137,9 +137,7 @@ def test_nothing_trains_above_the_cap_of_any_fleet(capped: tuple[FleetRun, float
     st.floats(0, 1.2),
 )
 @examples(60)
-def test_as_much_trains_within_the_watts_as_by_brute_force(
-    stated: list[tuple[int, int, float, float]], level: float
-) -> None:
+def test_as_much_trains_within_the_watts_as_by_brute_force(stated, level):
     kinds = [
         _kind(f"kind {n}", units, min(serving, units), busy_w, worth)
         for n, (units, serving, busy_w, worth) in enumerate(stated)
@@ -160,7 +158,7 @@ def test_as_much_trains_within_the_watts_as_by_brute_force(
     assert trained >= best - worth.max() + 1e-9 or trained == pytest.approx(best)
 
 
-def test_training_is_shed_first_where_a_watt_trains_least() -> None:
+def test_training_is_shed_first_where_a_watt_trains_least():
     view = _view(_kind("frugal", 10, 0, 30.0), _kind("hungry", 10, 0, 90.0, worth=2.0))
     assert [kind.rise_w for kind in view.kinds] == [20.0, 60.0]
     for watts, units in ((800.0, [10, 10]), (500.0, [10, 5]), (150.0, [7, 0]), (-1.0, [0, 0])):
@@ -174,7 +172,7 @@ def test_training_is_shed_first_where_a_watt_trains_least() -> None:
 
 
 @pytest.mark.parametrize("serves", ["trn2-ultraserver", "trn3-gen2"])
-def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves: str) -> None:
+def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves):
     kinds = ["trn2-ultraserver:10", "trn3-gen2:10"]
     words: dict[str, Any] = {"unit_rate": 5.0, "days": 0.4, "scale_to_peak": 0.5, "failures": "off"}
     done = cs.run_fleet(kinds, policy="mpc", power_cap=2.0, serve_on=serves, **words)
@@ -190,13 +188,13 @@ def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves: str) -> None:
         (0.0, 1e3, "power_w of the policy: the catalogue has no power of a; leave"),
     ],
 )
-def test_a_policy_states_a_cap_that_is_a_power(kind_w: float, cap_w: float, message: str) -> None:
+def test_a_policy_states_a_cap_that_is_a_power(kind_w, cap_w, message):
     view = _view(_kind("a", 3, 1, kind_w))
     with pytest.raises(cs.InputError, match=message):
         answer(lambda _: Decision([1], power_w=cap_w), view, np.zeros(1))
 
 
-def test_a_cap_is_refused_where_no_policy_acts() -> None:
+def test_a_cap_is_refused_where_no_policy_acts():
     words: dict[str, Any] = {"power_cap": 2.0, "days": 1.0, "change_time": "2d", "unit_rate": 5.0}
     with pytest.raises(cs.InputError, match="role that take longer than the run of 1 day, in"):
         cs.run_fleet("trn2-ultraserver:4", policy="mpc", **words)
@@ -204,9 +202,7 @@ def test_a_cap_is_refused_where_no_policy_acts() -> None:
     assert "over_cap_minutes" not in done.summary
 
 
-def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(
-    tmp_path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(tmp_path, capsys):
     kinds, prices = ["trn2-ultraserver:4", "tpu-v6e-pod:2"], tmp_path / "prices.csv"
     prices.write_text("hour,usd_per_mwh\n" + "".join(f"{hour},50\n" for hour in range(24)))
     done = cs.run_fleet(kinds, unit_rate=5.0, days=0.1, policy="threshold", price=prices).summary
@@ -219,7 +215,7 @@ def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(
     assert "no power of tpu-v6e-pod; trn2-ultraserver drew" in capsys.readouterr().err
 
 
-def test_regret_is_zero_for_the_oracle_itself() -> None:
+def test_regret_is_zero_for_the_oracle_itself():
     best = {"training_chip_hours": 50.0, "slo_attainment": 1.0}
     none = {"training_chip_hours": 10.0, "slo_attainment": 1.0}
     assert regret(best, best, none)["regret_training_chip_hours"] == 0.0
@@ -227,14 +223,14 @@ def test_regret_is_zero_for_the_oracle_itself() -> None:
     assert regret(none, best, none)["captured"] == 0.0
 
 
-def test_economics_of_machines() -> None:
+def test_economics_of_machines():
     rainier = Economics.of(cluster("rainier"))
     assert rainier.busy_w == 750.0
     assert rainier.usd_per_chip_s * 3600 == pytest.approx(2.235)
     assert Economics.of(cluster("p5en.48xlarge:4")).idle_w > 0
 
 
-def test_energy_and_cost_of_a_day() -> None:
+def test_energy_and_cost_of_a_day():
     run = simulate_one(FLAT_DAY, [SERVICE], Fleet(100), static(100))
     numbers = summary(run)
     half = 100 * 64 * (400 + 0.5 * 350) * 1.12

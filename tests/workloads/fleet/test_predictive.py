@@ -81,7 +81,7 @@ def _moved(run: FleetRun) -> int:
     return sum(one.units for one in run.changes)
 
 
-def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:
+def test_a_valley_that_ends_before_lent_units_train_is_not_lent():
     """Of an hour, half is over when the forecast lends 16 more units; they come back untrained."""
     changing = _planning()
     planned, followed = _run(60, changing), _run(60, forecast(headroom=0.0))
@@ -90,7 +90,7 @@ def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:
     assert _moved(followed) - _moved(planned) == 6 * 2 * 16  # there and back in each of six valleys
 
 
-def test_a_programme_without_a_solution_serves_the_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_programme_without_a_solution_serves_the_need(monkeypatch):
     monkeypatch.setattr("scipy.optimize.milp", lambda *_, **_words: SimpleNamespace(x=None))
     run = _run(60, _planning())
     assert run.queues[0].served.sum() == run.queues[0].arrivals.sum()
@@ -112,7 +112,7 @@ def _ahead(need: list[float], price: list[float], **changes: Any) -> FirstStep:
     return first_step(replace(outlook, **changes))
 
 
-def test_the_programme_is_solved_right() -> None:
+def test_the_programme_is_solved_right():
     """Against every integer plan of a small case: 4 units needed, a valley of two steps, then 3."""
     need, units, lead = np.array([4, 1, 1, 3]), 5, 1.5
     plans = np.stack(np.meshgrid(*[np.arange(units + 1)] * 4, indexing="ij"), axis=-1).reshape(
@@ -139,7 +139,7 @@ def test_the_programme_is_solved_right() -> None:
     assert first_step(both).kept.sum() == pytest.approx(10.0)
 
 
-def test_the_programme_weighs_prices_deadlines_and_power() -> None:
+def test_the_programme_weighs_prices_deadlines_and_power():
     dear_first, half = [1.0, 0.0], {"share": 0.5}
     assert _ahead([0, 0], [0.0, 1.0], **half).training == pytest.approx(10)
     assert _ahead([0, 0], dear_first, **half).training == pytest.approx(0)
@@ -178,7 +178,7 @@ def _scenario(folder: Path, **demand: Any) -> Scenario:
     return scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
 
 
-def test_deadlines_are_met_that_other_policies_miss(tmp_path: Path) -> None:
+def test_deadlines_are_met_that_other_policies_miss(tmp_path):
     prepared = _scenario(tmp_path)
     names = ("forecast", "mpc", "mpc-oracle", "static")
     runs = {name: run(prepared, policy_of(name, prepared)) for name in names}
@@ -196,7 +196,7 @@ def _noisy_prices(_start: str, minutes: int) -> Prices:
     return Prices(np.where(quarter % 96 < 64, 40.0, 90.0) + noise)
 
 
-def test_prices_are_weighed_with_deadlines_and_changes(tmp_path: Path) -> None:
+def test_prices_are_weighed_with_deadlines_and_changes(tmp_path):
     economics = Economics(750.0, 400.0, 1.12, 0.001)
     plain = _scenario(tmp_path).changed(lambda _: {"economics": economics})
     priced = replace(plain, tariff=_noisy_prices).at(plain.horizon)
@@ -216,7 +216,7 @@ def test_prices_are_weighed_with_deadlines_and_changes(tmp_path: Path) -> None:
     assert planned["training_tokens"] > 1.2 * with_deadlines
 
 
-def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path: Path) -> None:
+def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path):
     prepared = _scenario(tmp_path, batch_share="30%")
     ruled, planned = (
         summary(run(prepared, policy_of(name, prepared)), prepared.prices)
@@ -228,9 +228,7 @@ def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path: Path) -> 
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2 * DAY), st.integers(1, 30))
-def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
-    added: list[float], steps: int
-) -> None:
+def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(added, steps):
     due, minutes = np.cumsum(added), np.full(steps, 60.0)
     waiting = view_of(units=20, load=np.full((1, 10 * DAY), 10.0), batch_due=due)
     needs = list(_batch_needs(waiting, minutes))
@@ -247,9 +245,7 @@ def test_batch_work_is_due_by_its_deadlines_and_none_is_lost(
     st.floats(-50, 5000),
     st.sampled_from([1e-3, 0.92, 100.0]),
 )
-def test_a_plan_knows_prices_but_not_their_unit_or_level(
-    prices: list[float], more: float, unit: float
-) -> None:
+def test_a_plan_knows_prices_but_not_their_unit_or_level(prices, more, unit):
     """A tariff shifted, in cents or in another currency is the same tariff; a flat one is none."""
     minutes, one = np.concatenate([np.full(24, 15.0), np.full(18, 60.0)]), np.ones(1)
     none = np.zeros(1, np.int64)
@@ -268,7 +264,7 @@ def test_a_plan_knows_prices_but_not_their_unit_or_level(
     assert not scaled(np.full(1440, more)).any()
 
 
-def test_a_policy_limits_single_jobs(tmp_path: Path) -> None:
+def test_a_policy_limits_single_jobs(tmp_path):
     prepared = _scenario(tmp_path)
     seen: list[dict[str, int]] = []
 

@@ -76,7 +76,7 @@ def _run(prepared: Scenario, name: str, seed: int = 0) -> FleetRun:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 @pytest.mark.parametrize("name", KINDS)
-def test_units_chip_hours_and_tokens_are_conserved(name: str, seed: int, tmp_path: Path) -> None:
+def test_units_chip_hours_and_tokens_are_conserved(name, seed, tmp_path):
     # The busiest hours need more than there is, so that requests wait and are shed.
     prepared = _prepared(_demand(seed, days=1.5, units=18.0), tmp_path)
     done = _run(prepared, name, seed)
@@ -104,7 +104,7 @@ def test_units_chip_hours_and_tokens_are_conserved(name: str, seed: int, tmp_pat
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["static", "threshold", "forecast", "mpc", "oracle"])
-def test_growth_never_lends_more(name: str, seed: int, tmp_path: Path) -> None:
+def test_growth_never_lends_more(name, seed, tmp_path):
     base = _prepared(_demand(seed, days=1.4, units=20.0), tmp_path, units=60, failing=False)
     lent = [
         summary(_run(each, name), each.prices)["training_chip_hours"]
@@ -130,15 +130,8 @@ WINDOWS = st.builds(
 )
 @examples(15)
 def test_any_mix_of_jobs_and_windows_conserves(
-    reclaim: str,
-    gang: int,
-    seed: int,
-    headroom: float,
-    notice: float,
-    costs: ChangeCosts,
-    breaks: bool,
-    window: Window | None,
-) -> None:
+    reclaim, gang, seed, headroom, notice, costs, breaks, window
+):
     load = scaled_to_fleet(azure_code().between(600, 1320), [SERVICE], 30)
     jobs = [
         TrainingJob(f"a{n}", gang, gang, reclaim=reclaim, priority=n, state_bytes=1e13)

@@ -21,7 +21,7 @@ from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
 
-def test_deepseek_day_from_a_built_in_policy() -> None:
+def test_deepseek_day_from_a_built_in_policy():
     """278 nodes at load share 1.0; steps of 30 nodes above a floor of 68; changes are free."""
     service = Service("deepseek", fixed_rate(1000.0))
     load = deepseek_day().times(278 * 1000.0 * 60.0)
@@ -51,7 +51,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("name", ["code", "conv"])
-def test_headroom_against_lead_time(name: str) -> None:
+def test_headroom_against_lead_time(name):
     """The published study of the Azure week; one cell of the 32 differs by more than rounding."""
     frame = lendable(demand(f"azure-{name}").requests[0])
     for controller, rows in TABLE[name].items():
@@ -63,7 +63,7 @@ def test_headroom_against_lead_time(name: str) -> None:
         assert np.median(np.abs(mine["headroom"].to_numpy() - headroom)) < 0.006
 
 
-def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme() -> None:
+def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme():
     """1,000 UltraServers × 4 instances × 0.75 TB = 3 PB through 1 TB/s."""
     step = constant(60 * 3.5 * 1000, minutes=120).times(np.repeat([0.0, 1.0], 60))
     latency = {}
@@ -90,5 +90,5 @@ def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme()
     assert latency["host"] == pytest.approx(61, rel=0.01)
 
 
-def test_period_means_spread_evenly() -> None:
+def test_period_means_spread_evenly():
     assert period_means(np.array([1.0, 3.0, 5.0]), 2).tolist() == [2.0, 2.0, 5.0]

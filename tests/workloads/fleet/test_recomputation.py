@@ -156,7 +156,7 @@ def _serving_units(run: FleetRun) -> FloatArray:
 @pytest.mark.parametrize(
     ("name", "days"), [("static", 1), ("threshold", 1), ("forecast", 3), ("oracle", 1)]
 )
-def test_serving_hours_of_free_changes(name: str, days: int, trace: str) -> None:
+def test_serving_hours_of_free_changes(name, days, trace):
     """Within 1 % in all, and to the unit in nearly every minute where nothing waits.
 
     A forecast looks back on earlier days; the others see a day as they see three.
@@ -172,7 +172,7 @@ def test_serving_hours_of_free_changes(name: str, days: int, trace: str) -> None
 
 
 @pytest.mark.parametrize("trace", ["code", "conv"])
-def test_serving_hours_when_a_change_takes_ten_minutes(trace: str) -> None:
+def test_serving_hours_when_a_change_takes_ten_minutes(trace):
     """Units that trained take ten minutes; there is no evaluation, whose units come at once."""
     demand = scaled_to_fleet(TRACES[trace]().between(0, 2 * DAY), [SERVICE], UNITS, peak_share=0.7)
     run = simulate(
@@ -205,7 +205,7 @@ POLICIES = st.sampled_from(["static", "threshold", "forecast", "oracle"])
 @pytest.mark.slow
 @given(_demands(), POLICIES)
 @examples(150)
-def test_serving_hours_of_any_demand(demand: Demand, name: str) -> None:
+def test_serving_hours_of_any_demand(demand, name):
     need = _need(demand.requests[0])
     if need.max() > UNITS or need.sum() == 0:
         return

@@ -101,7 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_mistake_is_one_line(words: dict[str, Any], message: str) -> None:
+def test_a_mistake_is_one_line(words, message):
     with pytest.raises(cs.InputError, match=message) as caught:
         cs.run_fleet(demand="azure-code", **{**USUAL, **words})
     assert "\n" not in str(caught.value)
@@ -118,15 +118,13 @@ def test_a_mistake_is_one_line(words: dict[str, Any], message: str) -> None:
         ({"tp": 8, "prefix_cache": "50%"}, "^--tp and --prefix-cache change"),
     ],
 )
-def test_settings_of_replicas_change_nothing_beside_a_rate(
-    words: dict[str, Any], named: str
-) -> None:
+def test_settings_of_replicas_change_nothing_beside_a_rate(words, named):
     with pytest.raises(cs.InputError, match=f"{named} nothing beside --unit-rate"):
         FleetInputs(unit_rate=3.0, **words)
 
 
 @pytest.mark.parametrize("cluster", [["a", "b"], {"us": "a"}, "trn2-ultraserver:8,trn3-gen2:4"])
-def test_lending_of_several_kinds_says_what_to_ask_instead(cluster: Any) -> None:
+def test_lending_of_several_kinds_says_what_to_ask_instead(cluster):
     with pytest.raises(cs.InputError, match="one kind of units in one region; ask for each"):
         cs.lend(cluster, "burstgpt")
 
@@ -139,9 +137,7 @@ def test_lending_of_several_kinds_says_what_to_ask_instead(cluster: Any) -> None
         (["--batch-share", "20%", "--token-price", "2"], ""),
     ],
 )
-def test_a_discount_that_no_request_gets_is_named(
-    more: list[str], note: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_discount_that_no_request_gets_is_named(more, note, capsys):
     words = "fleet --cluster trn2-ultraserver:4 --unit-rate 4 --quiet --days 0.05 --policy static"
     assert run([*words.split(), "--no-compare", "--batch-discount", "0.3", *more]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if "--batch-discount" in line]

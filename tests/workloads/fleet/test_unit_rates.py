@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +70,7 @@ def _service(split: str, where: str = "trn2-ultraserver:8", **how: object) -> Se
     return service
 
 
-def test_the_slower_pool_binds(served: Profile) -> None:
+def test_the_slower_pool_binds(served):
     """Long prompts with short answers wait for prefill, and long answers for decode."""
     group = Pools(2, 3, 1e12)
     prompts = TableRuns(batching=WHOLE, requests=600, pools=group)
@@ -85,9 +84,7 @@ def test_the_slower_pool_binds(served: Profile) -> None:
     assert bound_by_decode == pytest.approx(3 * one_decode_replica, rel=0.02)
 
 
-def test_groups_fill_units_or_take_several(
-    service: Service, served: Profile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_fill_units_or_take_several(service, served, monkeypatch):
     """Twice the groups in a unit serve twice as much; a group of two units serves half in each."""
     # The rates of saturation are read, not the latencies, for which a table runs twelve loads.
     monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
@@ -108,7 +105,7 @@ def test_groups_fill_units_or_take_several(
     assert row["kv_transfer_bytes_per_s"] == pytest.approx(16 * 25e9)
 
 
-def test_units_of_a_group_change_their_roles_together() -> None:
+def test_units_of_a_group_change_their_roles_together():
     """Groups of four units: whatever the policy wants, a multiple of four serves."""
     service = Service("chat", fixed_rate(0.5), 1e9, apart=GROUP)
     block = block_of([service])
@@ -121,7 +118,7 @@ def test_units_of_a_group_change_their_roles_together() -> None:
     assert set(serving.tolist()) == {4.0, 12.0}
 
 
-def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service: Service) -> None:
+def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service):
     """Groups over four servers fail as a unit; groups inside one leave the other servers alone."""
     small = _service("1:3", tp=4)
     assert not service.lives_in_a_server(4)
@@ -130,7 +127,7 @@ def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service: Servi
     assert failures_from(UNIT, [small]).servers == 4
 
 
-def test_the_caches_of_prefill_replicas_fill_after_a_change(served: Profile) -> None:
+def test_the_caches_of_prefill_replicas_fill_after_a_change(served):
     """Twice the prefill replicas have twice the cache to fill, from the same queue of prompts."""
     small = replace(served, kv_budget_bytes=served.kv_budget_bytes / 4)
     lengths = fixed_lengths(4096, 2)
@@ -187,12 +184,12 @@ def test_the_caches_of_prefill_replicas_fill_after_a_change(served: Profile) -> 
         ),
     ],
 )  # fmt: skip
-def test_impossible_units_are_refused(call: Callable[[], object], message: str) -> None:
+def test_impossible_units_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
-def test_lending_keeps_floor_block_and_reserve() -> None:
+def test_lending_keeps_floor_block_and_reserve():
     words = ["lend", "--cluster", "trn2-ultraserver:50", "--unit-rate", "1", "--json"]
     words += ["--demand", "burstgpt", "--failures", "off"]
     free = document_of(words)
@@ -212,7 +209,7 @@ def _units(document: dict[str, Any]) -> list[int]:
     return hours
 
 
-def test_a_cold_cache_costs_what_a_cold_replica_loses(served: Profile) -> None:
+def test_a_cold_cache_costs_what_a_cold_replica_loses(served):
     """The same saturated requests with an empty and with a full cache: when both are done."""
     runs = TableRuns(batching=Batching(chunk_tokens=512), prefix_share=0.6, requests=2000)
     small = replace(served, kv_budget_bytes=served.kv_budget_bytes / 4)
@@ -229,7 +226,7 @@ def test_a_cold_cache_costs_what_a_cold_replica_loses(served: Profile) -> None:
     assert ends[0] - ends[1] == pytest.approx(expected, rel=0.15)
 
 
-def test_a_unit_counts_as_capacity_when_its_cache_is_full() -> None:
+def test_a_unit_counts_as_capacity_when_its_cache_is_full():
     """A change takes 60 s, and 300 s more while the cache fills; the policy is told both."""
     service = Service("chat", fixed_rate(2.0), 1e9, cold_s=300.0)
     costs = ChangeCosts.fixed(60.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import fields
-from typing import Any
 
 import pytest
 
@@ -38,7 +37,7 @@ from workloads.options.fleet import (
 )
 
 
-def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
+def test_every_option_is_read_by_the_set_up_or_by_a_policy():
     """An option that nothing reads would change nothing, whatever a user states."""
     stated = FleetOptions(FleetInputs(unit_rate=5.0), DemandInputs(days=0.05, batch_share="20%"))
     groups = {each.name: observed(getattr(stated, each.name)) for each in fields(FleetOptions)}
@@ -81,11 +80,11 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
         ),
     ],
 )
-def test_what_no_policy_reads_is_named(changes: dict[str, Any], expected: list[str]) -> None:
+def test_what_no_policy_reads_is_named(changes, expected):
     assert unread_options(PolicyInputs(**changes, compare=False), priced=False) == expected
 
 
-def test_comparison_reads_what_static_reads() -> None:
+def test_comparison_reads_what_static_reads():
     stated = PolicyInputs(policy="threshold", static_units=5.0)
     assert unread_options(stated, priced=False) == []
     alone = dataclasses.replace(stated, compare=False)
@@ -102,14 +101,12 @@ def test_comparison_reads_what_static_reads() -> None:
         ({}, {"weights": "host", "change_time": "0s"}, ["--weights host"]),
     ],
 )
-def test_what_a_stated_rate_or_time_leaves_unread(
-    fleet: dict[str, Any], limits: dict[str, Any], names: list[str]
-) -> None:
+def test_what_a_stated_rate_or_time_leaves_unread(fleet, limits, names):
     remarks = unread_with_unit_rate(FleetInputs(**fleet), LimitInputs(**limits))
     assert [remark.partition(" changes nothing ")[0] for remark in remarks] == names
 
 
-def test_no_row_about_fleets_is_read_by_nothing() -> None:
+def test_no_row_about_fleets_is_read_by_nothing():
     numbers = noting(shipped_catalogue())
     cluster = machine("trn2-ultraserver:20", catalogue=numbers)
     question = FleetOptions(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from topologies.clusters.names import cluster
@@ -24,7 +22,7 @@ TABLE_5 = {
 NETWORK = 35
 
 
-def test_the_rates_are_those_of_llama_3() -> None:
+def test_the_rates_are_those_of_llama_3():
     rates = failure_rates(cluster("dgx-h100:2048"), 16384)
     expected = {cause.name: cause.per_s * WINDOW_S for cause in rates.causes}
     for name, count in TABLE_5.items():
@@ -36,20 +34,20 @@ def test_the_rates_are_those_of_llama_3() -> None:
     assert (rates.low, rates.high) == pytest.approx((2.3 / 3.79, 6.5 / 3.79), rel=0.01)
 
 
-def test_a_job_on_half_of_the_chips_fails_half_as_often() -> None:
+def test_a_job_on_half_of_the_chips_fails_half_as_often():
     machine = cluster("trn2-ultraserver:16")
     whole, half = failure_rates(machine, 1024), failure_rates(machine, 512)
     assert half.mtbf_s == pytest.approx(2 * whole.mtbf_s)
 
 
-def test_one_server_has_no_fabric_and_no_cables() -> None:
+def test_one_server_has_no_fabric_and_no_cables():
     counted = counts(cluster("trn2.48xlarge"), 16)
     assert (counted["optical-link"], counted["switch"], counted["server"]) == (0, 0, 1)
     assert counted["copper-link"] == counted["nic"]
     assert counts(cluster("trn2-ultraserver"), 64)["copper-link"] > 64
 
 
-def test_a_number_is_failures_of_a_chip_a_year() -> None:
+def test_a_number_is_failures_of_a_chip_a_year():
     machine = cluster("dgx-h100:4")
     rates = read_failures("0.5", machine, 32)
     assert rates.per_s == pytest.approx(0.5 * 32 / YEAR_S)
@@ -57,7 +55,7 @@ def test_a_number_is_failures_of_a_chip_a_year() -> None:
     assert read_failures("0", machine, 32).per_s == 0
 
 
-def test_a_file_names_causes(tmp_path: Path) -> None:
+def test_a_file_names_causes(tmp_path):
     path = tmp_path / "causes.csv"
     path.write_text("cause,per,mtbf,replaces\npump,server,1000h,1\nscheduler,job,10d,0\n")
     rates = read_failures(str(path), cluster("dgx-h100:4"), 32)
@@ -81,7 +79,7 @@ def test_a_file_names_causes(tmp_path: Path) -> None:
         ("pump,server\n", "not as many cells"),
     ],
 )
-def test_a_wrong_file_is_told_by_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_file_is_told_by_line(tmp_path, text, message):
     path = tmp_path / "causes.csv"
     path.write_text(text if text.startswith("cause") else f"cause,per,mtbf,replaces\n{text}")
     with pytest.raises(InputError, match=message):
@@ -89,11 +87,11 @@ def test_a_wrong_file_is_told_by_line(tmp_path: Path, text: str, message: str) -
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "nofile.csv", ""])
-def test_a_wrong_number_is_refused(text: str) -> None:
+def test_a_wrong_number_is_refused(text):
     with pytest.raises(InputError):
         read_failures(text, cluster("dgx-h100:4"), 32)
 
 
-def test_a_job_is_not_larger_than_its_cluster() -> None:
+def test_a_job_is_not_larger_than_its_cluster():
     with pytest.raises(InputError, match="does not fit"):
         failure_rates(cluster("dgx-h100:4"), 33)

@@ -30,7 +30,7 @@ def elastic(rates: Any, **changes: Any) -> Job:
     return job(rates, **{**usual, **changes})
 
 
-def test_a_spare_starts_beside_the_job_and_joins_it() -> None:
+def test_a_spare_starts_beside_the_job_and_joins_it():
     # Fails at 505 and goes back to the copy of 500; noticed at 515, three replicas compute from
     # 535; the spare has started by 815 and joins until 835. The checkpoint is due 1,000 s of
     # computing after 535.
@@ -49,7 +49,7 @@ def test_a_spare_starts_beside_the_job_and_joins_it() -> None:
     assert (done.checkpoints, done.replaced) == (1, 1)
 
 
-def test_without_a_spare_the_others_go_on_until_the_repair() -> None:
+def test_without_a_spare_the_others_go_on_until_the_repair():
     # As above, but the unit is back at 905 and has started by 1205.
     trial = elastic(failing(1e9, replaces=True), spares=0)
     done = scripted(trial, [505], [400])
@@ -61,12 +61,12 @@ def test_without_a_spare_the_others_go_on_until_the_repair() -> None:
     assert done.goodput > waiting.goodput
 
 
-def test_a_failure_that_replaces_nothing_leaves_a_replica_out_for_its_start() -> None:
+def test_a_failure_that_replaces_nothing_leaves_a_replica_out_for_its_start():
     done = scripted(elastic(failing(1e9), spares=0), [505])
     assert parts_s(done)["fewer_replicas"] == pytest.approx(280 * (1 - 1 / 1.375), abs=0.002)
 
 
-def test_two_lost_units_of_one_group_cost_one_group() -> None:
+def test_two_lost_units_of_one_group_cost_one_group():
     # The second failure, at 605, finds the other unit of the group that is left out: it takes the
     # place of the lost one, and three replicas go on.
     trial = elastic(failing(1e9, replaces=True), spares=0)
@@ -79,7 +79,7 @@ def test_two_lost_units_of_one_group_cost_one_group() -> None:
     assert "waiting_for_spares" not in parts_s(done)
 
 
-def test_a_job_waits_where_no_replica_is_whole() -> None:
+def test_a_job_waits_where_no_replica_is_whole():
     one = Replicas(groups=2, units=1, microbatches=8, resize_s=20.0)
     trial = elastic(failing(1e9, replaces=True), spares=0, units=2, replicas=one)
     done = scripted(trial, [505, 100], [1000, 1000])
@@ -101,14 +101,8 @@ RATES = st.tuples(st.floats(300, 1e5), st.booleans())
     seed=st.integers(0, 99),
 )
 def test_every_millisecond_is_booked_once(
-    rate: tuple[float, bool],
-    groups: int,
-    units: int,
-    microbatches: int,
-    spares: int,
-    resize_s: float,
-    seed: int,
-) -> None:
+    rate, groups, units, microbatches, spares, resize_s, seed
+):
     trial = elastic(
         failing(rate[0], replaces=rate[1]),
         units=groups * units,
@@ -133,9 +127,7 @@ def test_every_millisecond_is_booked_once(
         pytest.param(3000.0, 100, 100, 0.0, marks=pytest.mark.slow),
     ],
 )
-def test_goodput_is_never_lower_than_without(
-    mtbf_s: float, groups: int, spares: int, warm_s: float
-) -> None:
+def test_goodput_is_never_lower_than_without(mtbf_s, groups, spares, warm_s):
     trial = elastic(
         failing(mtbf_s, replaces=True),
         units=2 * groups,
@@ -153,7 +145,7 @@ def test_goodput_is_never_lower_than_without(
         assert going_on > waiting + 0.3 * 200 / (mtbf_s + 400)
 
 
-def test_the_closed_form_knows_of_it() -> None:
+def test_the_closed_form_knows_of_it():
     trial = elastic(
         failing(5000.0), units=40, replicas=Replicas(20, 2, 16, 60.0), span_s=5e6, spares=100
     )
@@ -162,7 +154,7 @@ def test_the_closed_form_knows_of_it() -> None:
     assert smooth_goodput(trial) > smooth_goodput(replace(trial, replicas=None)) + 0.02
 
 
-def test_replicas_of_a_plan() -> None:
+def test_replicas_of_a_plan():
     inner = ParallelPlan(tp=8, pp=2, dp=32, global_batch=128)
     assert replicas_of(inner, 8, 64, 1.0) == Replicas(4, 2, 4, 1.0)
     outer = replace(inner, order=("tp", "cp", "pp", "dp"))

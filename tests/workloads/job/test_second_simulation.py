@@ -130,7 +130,7 @@ RECOVERIES = ((0, 60, 900), (0, 30), (0, 1200), (0, 0.2, 1), (60, 4 * 3600, 40 *
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_every_part_takes_the_same_share(seed: int) -> None:
+def test_every_part_takes_the_same_share(seed):
     job = _random_job(np.random.default_rng(seed))
     outcomes = [simulate(job, np.random.default_rng([seed, run])) for run in range(RUNS)]
     by_hand = [ByHand(job, np.random.default_rng([99, seed, run])).run() for run in range(RUNS)]

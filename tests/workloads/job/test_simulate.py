@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,13 +21,13 @@ from workloads.job.job import Job, Recovery
 from workloads.job.simulate import _Run, simulate
 
 
-def test_without_failures_only_checkpoints_cost_time() -> None:
+def test_without_failures_only_checkpoints_cost_time():
     done = run(job(span_s=1020 * 3 + 1))
     assert parts_s(done) == {"useful": 3001, "checkpoint": 60}
     assert done.checkpoints == 3
 
 
-def test_a_failure_loses_what_was_done_since_the_last_checkpoint() -> None:
+def test_a_failure_loses_what_was_done_since_the_last_checkpoint():
     # Saved at 1020; fails at 1520, is noticed at 1530, starts until 1630, computes until 2000.
     done = scripted(job(failing(1e9), span_s=2000), [1520])
     assert parts_s(done) == {
@@ -41,7 +40,7 @@ def test_a_failure_loses_what_was_done_since_the_last_checkpoint() -> None:
     assert dict(done.failures) == {"chip": 1}
 
 
-def test_a_failure_in_a_restart_begins_it_again() -> None:
+def test_a_failure_in_a_restart_begins_it_again():
     # Fails at 500 and again 60 s into the restart, which began at 510.
     done = scripted(job(failing(1e9), span_s=1000), [500, 70])
     assert parts_s(done) == {
@@ -52,7 +51,7 @@ def test_a_failure_in_a_restart_begins_it_again() -> None:
     }
 
 
-def test_a_checkpoint_counts_once_it_is_written() -> None:
+def test_a_checkpoint_counts_once_it_is_written():
     # Copied at 1020, written at 1120: a failure before goes back to the start.
     early = scripted(job(failing(1e9), write_s=100, span_s=1500), [1100])
     late = scripted(job(failing(1e9), write_s=100, span_s=1500), [1130])
@@ -60,13 +59,13 @@ def test_a_checkpoint_counts_once_it_is_written() -> None:
     assert parts_s(late)["lost_work"] == 110
 
 
-def test_a_checkpoint_waits_for_the_one_before_it() -> None:
+def test_a_checkpoint_waits_for_the_one_before_it():
     # Intervals of 10 s, written for 100: the second begins at 130 instead of 40.
     done = run(job(interval_s=10, stall_s=20, write_s=100, span_s=150))
     assert parts_s(done) == {"useful": 10 + 10, "checkpoint": 20 + 90 + 20}
 
 
-def test_without_a_spare_the_job_waits_for_the_repair() -> None:
+def test_without_a_spare_the_job_waits_for_the_repair():
     # Fails at 500; noticed at 510; repaired at 500 + 400; starts until 1000.
     none = scripted(job(failing(1e9, replaces=True), spares=0, span_s=1500), [500], [400])
     one = scripted(job(failing(1e9, replaces=True), spares=1, span_s=1500), [500], [400])
@@ -81,11 +80,11 @@ def test_without_a_spare_the_job_waits_for_the_repair() -> None:
     assert (none.replaced, one.spares_used) == (1, 1)
 
 
-def test_a_slow_server_costs_what_it_adds_until_it_is_replaced() -> None:
+def test_a_slow_server_costs_what_it_adds_until_it_is_replaced():
     # Slow from 500 on, known at 700, replaced after the checkpoint at 1000.
     slow = Stragglers(per_s=1e-9, slower=0.25, found_after_s=200)
     trial = job(stragglers=slow, span_s=1620)
-    done = simulate(trial, Scripted({3: [500.0], 2: [50.0]}))  # type: ignore[arg-type]
+    done = simulate(trial, Scripted({3: [500.0], 2: [50.0]}))
     assert parts_s(done) == {
         "useful": 500 + 400 + 500,
         "stragglers": 100,
@@ -94,12 +93,12 @@ def test_a_slow_server_costs_what_it_adds_until_it_is_replaced() -> None:
     }
 
 
-def test_a_restart_longer_than_any_run_without_failure_leaves_no_time() -> None:
+def test_a_restart_longer_than_any_run_without_failure_leaves_no_time():
     assert expected_goodput(1.0, 1.0, checkpoint_s=0.0, restart_s=1e3) == 0.0
 
 
 @pytest.mark.parametrize("interval_s", [500, 1500, 4000])
-def test_goodput_is_that_of_exponential_failures(interval_s: float) -> None:
+def test_goodput_is_that_of_exponential_failures(interval_s):
     """Four standard errors over 3,000 failures are less than half a per cent."""
     mtbf_s = 20_000.0
     done = run(job(failing(mtbf_s), interval_s=interval_s, span_s=3000 * mtbf_s))
@@ -109,7 +108,7 @@ def test_goodput_is_that_of_exponential_failures(interval_s: float) -> None:
     assert done.failures["chip"] == pytest.approx(3000, abs=4 * 3000**0.5)
 
 
-def test_the_best_interval_is_where_the_closed_form_has_it() -> None:
+def test_the_best_interval_is_where_the_closed_form_has_it():
     curve = search_interval(job(failing(20_000.0), stall_s=20), seed=0)
     assert curve is not None
     expected_s = minimize_scalar(
@@ -124,7 +123,7 @@ def test_the_best_interval_is_where_the_closed_form_has_it() -> None:
     assert best - near < 0.001
 
 
-def test_the_best_interval_does_not_follow_from_the_length_of_the_runs() -> None:
+def test_the_best_interval_does_not_follow_from_the_length_of_the_runs():
     """Without spares slow servers stay, so that a longer run has less goodput."""
     rates = failing(20_000.0, replaces=True)
     slow = Stragglers(per_s=1e-6, slower=0.1, found_after_s=300)
@@ -136,7 +135,7 @@ def test_the_best_interval_does_not_follow_from_the_length_of_the_runs() -> None
 
 
 @pytest.mark.parametrize(("least_s", "best_s"), [(5.0, 5.0), (20.0, 10.0), (1.0, 1.0), (0.1, 1.0)])
-def test_the_interval_of_least_waste_is_within_the_points(least_s: float, best_s: float) -> None:
+def test_the_interval_of_least_waste_is_within_the_points(least_s, best_s):
     """A waste of a / t + b t + c is least at the root of a / b."""
     points = (1.0, 2.0, 5.0, 10.0)
     goodput = [1 - (1e-4 * least_s**2 / point + 1e-4 * point + 0.01) for point in points]
@@ -153,14 +152,12 @@ def test_the_interval_of_least_waste_is_within_the_points(least_s: float, best_s
         (2e8, 95.0, 20 * 365 / 2e8 * 86_400),  # 20 years at most
     ],
 )
-def test_compared_runs_have_enough_failures_and_few_checkpoints(
-    mtbf_s: float, interval_s: float, failures: float
-) -> None:
+def test_compared_runs_have_enough_failures_and_few_checkpoints(mtbf_s, interval_s, failures):
     trial = job(failing(mtbf_s), stall_s=5)
     assert _span_s(trial, interval_s) == pytest.approx(failures * mtbf_s)
 
 
-def test_no_failures_need_no_interval() -> None:
+def test_no_failures_need_no_interval():
     assert search_interval(job(), seed=0) is None
 
 
@@ -175,14 +172,8 @@ def test_no_failures_need_no_interval() -> None:
     seed=st.integers(0, 99),
 )
 def test_every_millisecond_is_counted_once(
-    mtbf_s: float,
-    interval_s: float,
-    stall_s: float,
-    write_s: float,
-    spares: int,
-    slower: float,
-    seed: int,
-) -> None:
+    mtbf_s, interval_s, stall_s, write_s, spares, slower, seed
+):
     trial = job(
         failing(mtbf_s, replaces=True),
         interval_s=interval_s,
@@ -216,15 +207,8 @@ def test_every_millisecond_is_counted_once(
     seed=st.integers(0, 1000),
 )
 def test_intervals_run_as_one_event_equal_those_run_one_by_one(
-    times_s: tuple[float, float, float],
-    slow: tuple[float, float],
-    mtbf_s: float,
-    replaces: bool,
-    spares: int,
-    peers: bool,
-    slices: int,
-    seed: int,
-) -> None:
+    times_s, slow, mtbf_s, replaces, spares, peers, slices, seed
+):
     compute_s, stall_s, write_s = times_s
     trial = replace(
         job(),
@@ -246,7 +230,7 @@ def test_intervals_run_as_one_event_equal_those_run_one_by_one(
         assert simulate(trial, np.random.default_rng(seed), slices) == at_once
 
 
-def test_months_without_failures_takes_a_few_events() -> None:
+def test_months_without_failures_takes_a_few_events():
     whole = _Run(job(interval_s=1, stall_s=1, span_s=100 * 86400), np.random.default_rng(0))
     assert whole.run().goodput == 0.5
     assert next(whole.env._eid) < 20
@@ -263,7 +247,7 @@ def test_months_without_failures_takes_a_few_events() -> None:
         ({"rates": failing(1e-3)}, "failures are expected"),
     ],
 )
-def test_impossible_jobs_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_jobs_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         job(**changes)
 
@@ -273,9 +257,7 @@ DAY_S = 86400.0
 
 @pytest.mark.parametrize("mtbf_h", [3.0, 12.0, 100.0])
 @pytest.mark.parametrize("slow", [Stragglers(), Stragglers(1 / (20 * DAY_S), 0.2, 6 * 3600.0)])
-def test_closed_forms_are_within_half_a_point_of_the_simulation(
-    mtbf_h: float, slow: Stragglers
-) -> None:
+def test_closed_forms_are_within_half_a_point_of_the_simulation(mtbf_h, slow):
     trial = Job(
         rates=FailureRates((Cause("chip", 1 / (mtbf_h * 3600), True),)),
         recovery=Recovery(400.0, 30.0, 600.0, 0.2, 4 * 3600.0),
@@ -292,9 +274,7 @@ def test_closed_forms_are_within_half_a_point_of_the_simulation(
 
 
 @pytest.mark.parametrize("found_after_s", [0.0, 1800.0])
-def test_a_straggler_slows_half_an_interval_and_the_time_until_it_is_found(
-    found_after_s: float,
-) -> None:
+def test_a_straggler_slows_half_an_interval_and_the_time_until_it_is_found(found_after_s):
     """It is replaced with the next checkpoint, here at no cost but what the interval had left."""
     trial = Job(
         rates=FailureRates(()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +35,7 @@ def _flat() -> Profile:
     return toy_replica(name="flat", decode_kv_s=0.0, kv_bytes_per_token=1.0, kv_budget_bytes=1e6)
 
 
-def test_prompts_that_run_first_make_decode_stand_still() -> None:
+def test_prompts_that_run_first_make_decode_stand_still():
     """Pieces of 4, 4 and 2 tokens take 1.4, 1.4 and 1.2 s in which the first request waits."""
     load = requests_of((0.0, 4, 3), (0.1, 10, 1))
     first = serve(_flat(), load, Batching(4, 4, prompts=FIRST))
@@ -81,12 +80,7 @@ POLLS = Batching(4, 100, poll_passes=4)
         ([(0.0, 2, 1)], Batching(4, 100, gather_passes=30, gather_tokens=100), None, [1.2]),
     ],
 )  # fmt: skip
-def test_first_tokens_come_as_the_scheduler_lets_prompts_run(
-    rows: list[tuple[float, int, int]],
-    how: Batching,
-    guess: Speculation | None,
-    first_token_s: list[float],
-) -> None:
+def test_first_tokens_come_as_the_scheduler_lets_prompts_run(rows, how, guess, first_token_s):
     served = serve(_flat(), requests_of(*rows), how, speculation=guess)
     assert served.first_token_s.tolist() == pytest.approx(first_token_s)
 
@@ -101,16 +95,14 @@ def test_first_tokens_come_as_the_scheduler_lets_prompts_run(
         ("tensorrt-llm", "dgx-b200", WHOLE, 8192, 2048),
     ],
 )
-def test_defaults_of_engines(
-    engine: str, machine: str, prompts: str, chunk: int, slots: int
-) -> None:
+def test_defaults_of_engines(engine, machine, prompts, chunk, slots):
     how = batching_from(cs.cluster(machine), scheduler=engine)
     assert (how.prompts, how.chunk_tokens, how.overlapped) == (prompts, chunk, True)
     assert how.slots == slots
     assert batching_from(cs.cluster(machine), chunk=128, scheduler=engine).slots == 127
 
 
-def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first() -> None:
+def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first():
     """Four prompts of 4 tokens take 1.4 s each while decode pauses, so all four end together."""
     load = requests_of(*[(0.0, 4, 3)] * 12)
     waves = closed_loop(_flat(), load, 4, Batching(4, 4, prompts=FIRST))
@@ -119,7 +111,7 @@ def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first()
     assert mixed.ttft_s[4:].mean() < 0.7 * waves.ttft_s.mean()
 
 
-def test_mixed_chunks_run_prompts_beside_decode() -> None:
+def test_mixed_chunks_run_prompts_beside_decode():
     how = engine_batching(cs.cluster("dgx-h200"), "sglang", 64, chunk_tokens=4096, mixed_chunk=True)
     assert (how.prompts, how.chunk_tokens, how.engine) == (BESIDE, 4096, "sglang")
 
@@ -128,7 +120,7 @@ def test_mixed_chunks_run_prompts_beside_decode() -> None:
     ("engine", "iteration_s", "request_s"),
     [("vllm", 1.1e-3, 10e-6), ("sglang", 2e-3, 10e-6), ("tensorrt-llm", 0.8e-3, 10e-6)],
 )
-def test_an_engine_brings_its_overheads(engine: str, iteration_s: float, request_s: float) -> None:
+def test_an_engine_brings_its_overheads(engine, iteration_s, request_s):
     model, machine = cs.model("llama-3.1-8b"), cs.cluster("dgx-h100")
     options = ServingOptions(engine_batching(machine, engine, 8))
     of_engine = options.deployment(model, machine, tp=1, precision=None).profile
@@ -138,7 +130,7 @@ def test_an_engine_brings_its_overheads(engine: str, iteration_s: float, request
     assert of_engine.decode_request_s - plain.decode_request_s == pytest.approx(request_s - 10e-6)
 
 
-def test_the_host_of_an_engine_sets_the_least_time_of_a_prompt() -> None:
+def test_the_host_of_an_engine_sets_the_least_time_of_a_prompt():
     model, machine, shipped = cs.model("llama-3.1-70b"), cs.cluster("dgx-h200"), shipped_catalogue()
     eager = {f"serving.gpu.{name}": "vllm-0.7" for name in ("graph_tokens", "layer_host")}
     variants = (engine_numbers(shipped, "vllm"), shipped.with_variants(eager))
@@ -149,7 +141,7 @@ def test_the_host_of_an_engine_sets_the_least_time_of_a_prompt() -> None:
     assert issued.linear(8) < issued.prompt_linear(8)
 
 
-def test_overheads_that_a_user_measured_stay() -> None:
+def test_overheads_that_a_user_measured_stay():
     shipped = shipped_catalogue()
     row = shipped.entry("serving.gpu", "iteration_overhead")
     mine = shipped.with_rows([row._replace(value=5e-3, exact=Fraction(5, 1000))])
@@ -230,14 +222,7 @@ SGLANG = (
          {"scheduler": "vllm", "tp": 2}, (), ()),
     ],
 )  # fmt: skip
-def test_a_replica_is_read_and_other_keys_are_named(
-    tmp_path: Path,
-    name: str,
-    text: str,
-    fields: dict[str, Any],
-    may: tuple[str, ...],
-    cannot: tuple[str, ...],
-) -> None:
+def test_a_replica_is_read_and_other_keys_are_named(tmp_path, name, text, fields, may, cannot):
     path = tmp_path / name
     path.write_text(text)
     read = read_engine_file(path)
@@ -265,14 +250,14 @@ def test_a_replica_is_read_and_other_keys_are_named(
         ("a.sh", "vllm serve 'm", "No closing quotation"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_what_cannot_be_read_is_refused(tmp_path, name, text, message):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         read_engine_file(path)
 
 
-def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path: Path) -> None:
+def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path):
     path = tmp_path / "a.sh"
     path.write_text("vllm serve m --tensor-parallel-size $TP --num-speculative-tokens 3")
     assert dict(read_engine_file(path, {"tp", "speculate"}).fields) == {"scheduler": "vllm"}
@@ -283,7 +268,7 @@ def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path: Path) -> None:
     assert dict(read_engine_file(path, stated).fields) == {"scheduler": "vllm"}
 
 
-def test_a_file_leaves_open_what_it_does_not_state(tmp_path: Path) -> None:
+def test_a_file_leaves_open_what_it_does_not_state(tmp_path):
     path = tmp_path / "a.sh"
     path.write_text("vllm serve m")
     read = read_engine_file(path)
@@ -310,12 +295,8 @@ FIELDS = st.fixed_dictionaries(
     precision=st.sampled_from([None, "fp8", "fp4"]),
 )
 def test_a_written_launch_is_read_as_the_replica(
-    tmp_path_factory: pytest.TempPathFactory,
-    engine: str,
-    fields: dict[str, Any],
-    divided: bool,
-    precision: str | None,
-) -> None:
+    tmp_path_factory, engine, fields, divided, precision
+):
     stated = dict(fields)
     if divided and fields["tp"] > 1:
         stated["ep"] = fields["tp"]
@@ -326,7 +307,7 @@ def test_a_written_launch_is_read_as_the_replica(
     assert dict(read_engine_file(path).fields) == {"scheduler": engine, **stated}
 
 
-def test_proposals_are_written_with_their_draft() -> None:
+def test_proposals_are_written_with_their_draft():
     assert '"num_speculative_tokens": 3' in launch_command("vllm", {"speculate": "3:0.7"}, "m")
     assert '"model": "d"' in launch_command("vllm", {"speculate": "3:0.7:d"}, "m")
 
@@ -340,9 +321,7 @@ def test_proposals_are_written_with_their_draft() -> None:
         ("nvidia/Llama-3.1-70B-Instruct-FP8 --quantization mxfp8", "mxfp8"),
     ],
 )
-def test_the_name_of_a_checkpoint_tells_its_precision(
-    tmp_path: Path, words: str, precision: str | None
-) -> None:
+def test_the_name_of_a_checkpoint_tells_its_precision(tmp_path, words, precision):
     path = tmp_path / "launch.sh"
     path.write_text(f"vllm serve {words} --tensor-parallel-size 4\n")
     assert read_engine_file(path).fields.get("precision") == precision

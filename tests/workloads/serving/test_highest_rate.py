@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def offered(lengths: Lengths = ONE_TOKEN, replica: Profile = REPLICA, **runs: ob
 
 
 @pytest.mark.parametrize("least", [20, 500])
-def test_requests_fill_the_slots_in_use_and_no_more(least: int) -> None:
+def test_requests_fill_the_slots_in_use_and_no_more(least):
     """Slots that stay empty at the highest rate change neither the run nor its length."""
     few, many = (
         at_highest_rate(offered(batching=Batching(slots), requests=30_000), Slo(1.0), least=least)
@@ -68,7 +67,7 @@ def test_requests_fill_the_slots_in_use_and_no_more(least: int) -> None:
 
 
 @pytest.mark.parametrize("limit_s", [0.25, 0.4, 1.0])
-def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s: float) -> None:
+def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s):
     """Lindley's recursion gives each wait; the rate is the highest of a fine scan that keeps 99 %.
 
     Its arrivals are those of the runs: one draw, stretched to each rate.
@@ -92,14 +91,14 @@ def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s: float) -> None:
     assert what_binds(queue, slo, highest) == "TTFT"
 
 
-def test_without_limits_replicas_are_always_busy() -> None:
+def test_without_limits_replicas_are_always_busy():
     queue = offered()
     highest = highest_rate(queue, Slo())
     assert highest == MOST * queue.saturated_per_s
     assert what_binds(queue, Slo(), highest) == "throughput"
 
 
-def test_an_slo_that_idle_replicas_miss_is_refused() -> None:
+def test_an_slo_that_idle_replicas_miss_is_refused():
     with pytest.raises(SloMissed, match=r"a keeps ttft 90 ms for only 0\.0%"):
         highest_rate(offered(), Slo(ttft_s=0.09))
 
@@ -113,9 +112,7 @@ def test_an_slo_that_idle_replicas_miss_is_refused() -> None:
         (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(), "memory"),
     ],
 )
-def test_the_cause_is_what_would_let_more_through(
-    replica: Profile, slots: int, slo: Slo, cause: str
-) -> None:
+def test_the_cause_is_what_would_let_more_through(replica, slots, slo, cause):
     """Prompts of 20 ms, and answers of 100 tokens that need a slot and room in the cache."""
     queue = offered(fixed_lengths(100, 100), replica, batching=Batching(slots=slots))
     assert what_binds(queue, slo, highest_rate(queue, slo)) == cause
@@ -137,9 +134,7 @@ def ways(**changes: object) -> list[TableRuns]:
     tpot_s=st.sampled_from([0.012, 0.02, 0.1, np.inf]),
     share=st.sampled_from([0.0, 0.5, 0.9]),
 )
-def test_the_ranking_is_that_of_brute_force(
-    tmp_path_factory: pytest.TempPathFactory, prompt: int, output: int, tpot_s: float, share: float
-) -> None:
+def test_the_ranking_is_that_of_brute_force(tmp_path_factory, prompt, output, tpot_s, share):
     lengths, slo = fixed_lengths(prompt, output), Slo(4.0, tpot_s)
     tried = ways(prefix_share=share)
     rates = []
@@ -159,7 +154,7 @@ def test_the_ranking_is_that_of_brute_force(
         assert rate == pytest.approx(best, rel=2 * (NEAR - 1))
 
 
-def test_kinds_of_requests_share_the_best_way(tmp_path: Path) -> None:
+def test_kinds_of_requests_share_the_best_way(tmp_path):
     """The way that is best for each alone differs; for both it is the best by their shares."""
     slo, tried = Slo(6.0, 0.1), ways()
     alone = [
@@ -181,7 +176,7 @@ def test_kinds_of_requests_share_the_best_way(tmp_path: Path) -> None:
     assert rate == pytest.approx(2 / (1 / each[0] + 1 / each[1]), rel=NEAR - 1)
 
 
-def test_a_ranking_is_kept_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ranking_is_kept_and_read_back(tmp_path, monkeypatch):
     question = (REPLICA, [(SHORT, 1.0)], Slo(4.0, 0.1), [[way] for way in ways()])
     first = rank_ways(*question, cache=tmp_path)
     monkeypatch.setattr("workloads.serving.tables.highest_rate", None)
@@ -204,7 +199,7 @@ def gpus() -> DeploymentSearch:
     return search_deployments(question())
 
 
-def test_the_first_are_the_best_of_all_candidates(gpus: DeploymentSearch) -> None:
+def test_the_first_are_the_best_of_all_candidates(gpus):
     """Rates are known to one per cent, so deployments as near as that may change places."""
     rates = []
     for _, words, offered in gpus.candidates:
@@ -218,14 +213,14 @@ def test_the_first_are_the_best_of_all_candidates(gpus: DeploymentSearch) -> Non
     assert len(gpus.candidates) > len(gpus.ranked)
 
 
-def test_no_rate_exceeds_its_bound(gpus: DeploymentSearch) -> None:
+def test_no_rate_exceeds_its_bound(gpus):
     """The bound of a split is that of endless requests, which a run of 150 may exceed a little."""
     for most, words, offered in gpus.candidates:
         measured = 0.99 * offered.saturated_per_s / offered.deployment.chips
         assert measured <= most * (1.1 if "disaggregate" in words else 1.0)
 
 
-def test_unlike_chips_are_split_and_count_by_their_price() -> None:
+def test_unlike_chips_are_split_and_count_by_their_price():
     usual = question("trn2.48xlarge", tp=4)
     options = ServingOptions(prefill_cluster=cluster("p5.48xlarge"))
     outcome = search_deployments(replace(usual, options=options))
@@ -238,7 +233,7 @@ def test_unlike_chips_are_split_and_count_by_their_price() -> None:
     assert best.rate_per_chip_s == best.rate_per_s / weighed
 
 
-def test_unlike_chips_without_a_price_are_not_compared(tmp_path: Path) -> None:
+def test_unlike_chips_without_a_price_are_not_compared(tmp_path):
     (tmp_path / "pod.yaml").write_text(
         "chip: b200\nscale_up: {shape: switch, size: 8, bandwidth: 900GB/s, latency: 1us}\n"
         "domains: 2\nscale_out: {like: infiniband-ndr}\n"
@@ -248,7 +243,7 @@ def test_unlike_chips_without_a_price_are_not_compared(tmp_path: Path) -> None:
         search_deployments(replace(question("trn2.48xlarge"), options=options))
 
 
-def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None:
+def test_candidates_are_ways_and_splits_that_fit(gpus):
     words = [words for _, words, _ in gpus.candidates]
     assert {each["tp"] for each in words} == {1, 2, 4, 8}
     splits = {each["disaggregate"] for each in words if each["tp"] == 2 and "disaggregate" in each}
@@ -265,15 +260,13 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
         (question("trn2.3xlarge", Slo(5.0, 0.2)), {()}),  # a domain of one chip has one degree
     ],
 )
-def test_only_what_is_open_is_searched(
-    limits: DeploymentQuestion, options: set[tuple[str, ...]]
-) -> None:
+def test_only_what_is_open_is_searched(limits, options):
     searched = search_deployments(limits).candidates
     assert {tuple(words) for _, words, _ in searched} == options
     assert {words.get("tp") for _, words, _ in searched} == {limits.tp}
 
 
-def test_slots_are_doubled_while_that_serves_more() -> None:
+def test_slots_are_doubled_while_that_serves_more():
     few_slots = question(slo=Slo(5.0, 0.2), tp=1)
     open_slots = replace(few_slots, batching={}, drawing={"requests": "poisson:0.1", "count": 600})
     few, more = (search_deployments(each).ranked[0] for each in (few_slots, open_slots))
@@ -282,6 +275,6 @@ def test_slots_are_doubled_while_that_serves_more() -> None:
     assert more.rate_per_s > few.rate_per_s
 
 
-def test_an_slo_that_none_keeps_names_the_nearest() -> None:
+def test_an_slo_that_none_keeps_names_the_nearest():
     with pytest.raises(SloMissed, match=r"at best with --tp \d.* keeps tpot 1 ms for only 0\.0%"):
         search_deployments(question(slo=Slo(tpot_s=0.001), tp=8))

@@ -41,29 +41,29 @@ def unlimited(blocks: list[list[int]]) -> list[int]:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=8, unique=True), max_size=30))
-def test_a_large_cache_hits_what_was_ever_seen(blocks: list[list[int]]) -> None:
+def test_a_large_cache_hits_what_was_ever_seen(blocks):
     assert lru_hits(blocks, 1000) == unlimited(blocks)
 
 
 @given(
     st.lists(st.lists(st.integers(0, 12), max_size=6, unique=True), max_size=20), st.integers(1, 8)
 )
-def test_a_larger_cache_hits_no_less_in_all(blocks: list[list[int]], capacity: int) -> None:
+def test_a_larger_cache_hits_no_less_in_all(blocks, capacity):
     small, large = lru_hits(blocks, capacity), lru_hits(blocks, 1000)
     assert all(a <= b for a, b in zip(small, large, strict=True))
 
 
-def test_the_end_of_a_prompt_is_dropped_first() -> None:
+def test_the_end_of_a_prompt_is_dropped_first():
     assert lru_hits([[1, 2, 3], [9], [1, 2, 3]], capacity=3) == [0, 0, 2]
 
 
-def test_a_share_grows_from_a_cold_cache() -> None:
+def test_a_share_grows_from_a_cold_cache():
     prompt = np.full(5, 1000)
     assert share_hits(prompt, 0.4).tolist() == [400] * 5
     assert share_hits(prompt, 0.4, cold_tokens=2000).tolist() == [0, 200, 400, 400, 400]
 
 
-def test_only_the_rest_of_a_prompt_takes_time() -> None:
+def test_only_the_rest_of_a_prompt_takes_time():
     plain = serve(replica(), requests_with([1000]))
     half = serve(replica(), with_prefix_cache(requests_with([1000]), "50%", kv_tokens=10**5))
     assert plain.ttft_s[0] == pytest.approx(1.0, rel=1e-3)
@@ -72,14 +72,14 @@ def test_only_the_rest_of_a_prompt_takes_time() -> None:
     assert half.kv_peak_tokens == plain.kv_peak_tokens
 
 
-def test_pieces_begin_where_the_cache_ends() -> None:
+def test_pieces_begin_where_the_cache_ends():
     many = Batching(4, chunk_tokens=100)
     plain = serve(replica(), requests_with([1000]), many)
     half = serve(replica(), with_prefix_cache(requests_with([1000]), "50%", kv_tokens=10**5), many)
     assert (plain.iterations, half.iterations) == (10 + 1, 5 + 1)
 
 
-def test_one_token_is_always_processed() -> None:
+def test_one_token_is_always_processed():
     whole = Requests(np.zeros(1), np.array([10]), np.array([2]), np.array([10]))
     assert whole.held(0) == 9
     assert serve(replica(), whole).ttft_s[0] == pytest.approx(0.001)
@@ -97,7 +97,7 @@ def mooncake(path: Path, blocks: list[list[int]]) -> Requests:
     return read_requests(path)
 
 
-def test_blocks_of_a_mooncake_trace_hit(tmp_path: Path) -> None:
+def test_blocks_of_a_mooncake_trace_hit(tmp_path):
     requests = mooncake(tmp_path / "trace.jsonl", [[1, 2], [1, 2, 3], [4], [1, 2, 3]])
     large = with_prefix_cache(requests, "trace", kv_tokens=10**6)
     small = with_prefix_cache(requests, "trace", kv_tokens=3 * BLOCK_TOKENS)
@@ -107,7 +107,7 @@ def test_blocks_of_a_mooncake_trace_hit(tmp_path: Path) -> None:
     assert (small.cached // BLOCK_TOKENS).tolist() == [0, 2, 0, 2]
 
 
-def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
+def test_counts_of_a_csv_are_taken_at_their_word(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(
         "timestamp_ms,prompt_tokens,output_tokens,reused_prefix_blocks\n"
@@ -124,7 +124,7 @@ def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
     assert read_requests(path).counted == [700.0]
 
 
-def test_a_log_without_prefixes_is_refused(tmp_path: Path) -> None:
+def test_a_log_without_prefixes_is_refused(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("time_s,prompt_tokens,output_tokens\n0,10,2\n")
     with pytest.raises(InputError, match="one of the columns cached_tokens, prefix_tokens"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ MEASURED = [("llama-3.1-405b", 2.442, 0.0379), ("llama-3.1-70b", 0.814, 0.0196)]
 
 
 @pytest.mark.parametrize(("name", "ttft_s", "tpot_s"), MEASURED)
-def test_trainium2_points_at_batch_one(name: str, ttft_s: float, tpot_s: float) -> None:
+def test_trainium2_points_at_batch_one(name, ttft_s, tpot_s):
     """10,000-token prompt, 1,500 tokens out, TP64: one trn2.48xlarge; one set of overheads."""
     replica = profile(named(name), TRN2, tp=64)
     served = serve(replica, requests_of((0.0, 10_000, 1500)), Batching(1, buckets=BUCKETS))
@@ -57,13 +56,11 @@ def test_trainium2_points_at_batch_one(name: str, ttft_s: float, tpot_s: float) 
         ("qwen3-next-80b-a3b", "dgx-h200", {"tp": 2}, 12 * 2 * 2 * 256 * 2),
     ],
 )
-def test_a_token_takes_bytes_of_the_cache(
-    model: str, machine: str, how: dict[str, Any], kv_bytes: int
-) -> None:
+def test_a_token_takes_bytes_of_the_cache(model, machine, how, kv_bytes):
     assert profile(named(model), cluster(machine), **how).kv_bytes_per_token == kv_bytes
 
 
-def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_them() -> None:
+def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_them():
     llama, latent = named("llama-3.1-70b"), named("deepseek-v3")
     trn1, h100 = (cluster(name) for name in ("trn1.32xlarge", "dgx-h100"))
     once = 2 * 80 * 8 * 128 * 2
@@ -88,8 +85,8 @@ NIM = [
 
 @pytest.mark.parametrize(("machine", "tp", "prompt", "output", "users", "what", "value"), NIM)
 def test_llama_70b_on_gpus_is_near_the_published_table(
-    machine: str, tp: int, prompt: int, output: int, users: int, what: str, value: float
-) -> None:
+    machine, tp, prompt, output, users, what, value
+):
     """NVIDIA NIM's table within 25 %; only TTFT at prompts of 200 tokens set an overhead."""
     replica = profile(named("llama-3.1-70b"), cluster(machine), tp=tp)
     batching = Batching(users, GPU_CHUNK)
@@ -101,14 +98,14 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
     ("size", "measured_us"),
     [(2**14, 5.3), (2**18, 10.8), (2**19, 15.8), (2**20, 17.3), (2**22, 34.3)],
 )
-def test_a_direct_all_reduce_takes_what_engines_measured(size: int, measured_us: float) -> None:
+def test_a_direct_all_reduce_takes_what_engines_measured(size, measured_us):
     """Medians of three engines on 8 H100 in CUDA graphs, aiconfigurator's tables."""
     rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", shipped_catalogue())
     (seconds,) = direct_reduce_s(rank, np.array([float(size)]), "serving.gpu")
     assert seconds == pytest.approx(measured_us * 1e-6, rel=0.15)
 
 
-def test_a_library_s_reduction_lies_on_lines_between_powers_of_two() -> None:
+def test_a_library_s_reduction_lies_on_lines_between_powers_of_two():
     rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "bf16", shipped_catalogue())
     before, last = library_reduce_s(rank, SIZES[-2:])
     size = np.array([SIZES[0] / 2, SIZES[-1] / np.sqrt(2), 3 * SIZES[-1]])
@@ -116,7 +113,7 @@ def test_a_library_s_reduction_lies_on_lines_between_powers_of_two() -> None:
     assert seconds == pytest.approx([0.0, np.sqrt(before * last), 3 * last])
 
 
-def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop() -> None:
+def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop():
     tokens, share = np.array([8.0, 4096.0]), (named("llama-3.1-70b"), cluster("dgx-b200"), 8)
     half, whole = (
         products_s(RankShare(*share, precision, shipped_catalogue()), tokens)
@@ -125,13 +122,13 @@ def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop() -> None:
     assert (half < whole).all()
 
 
-def test_small_models_take_their_share_of_trainiums_overhead() -> None:
+def test_small_models_take_their_share_of_trainiums_overhead():
     """Llama-3.1-8B on 16 Trn1 chips: 5.86 to 7.04 ms a token at batch 1, AWS Neuron."""
     replica = profile(named("llama-3.1-8b"), cluster("trn1.32xlarge"))
     assert 5.8e-3 < replica.decode_s(1, 4096) < 8.0e-3
 
 
-def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores() -> None:
+def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores():
     small = named("llama-3.1-8b")
     half, whole = (profile(small, cluster("trn2.3xlarge"), tp=ranks) for ranks in (2, 4))
     assert half.chips == whole.chips == 1
@@ -145,7 +142,7 @@ def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores() -> None:
     assert (two.chips, profile(small, TRN2, tp=8).chips) == (2, 8)
 
 
-def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
+def test_states_of_a_prompt_are_scanned_chunk_by_chunk():
     from experiments.validation.reading.rows import model_for
 
     gated = model_for("qwen3.5-9b")
@@ -157,7 +154,7 @@ def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", "trn2.48xlarge"])
-def test_layers_with_windows_read_no_more_of_a_cache(machine: str) -> None:
+def test_layers_with_windows_read_no_more_of_a_cache(machine):
     """On GPUs; programs of Trainium read whole caches."""
     model = named("llama-3.1-8b")
     whole, windowed = (
@@ -170,7 +167,7 @@ def test_layers_with_windows_read_no_more_of_a_cache(machine: str) -> None:
         assert windowed.attention_s(requests, cached) == expected
 
 
-def test_layers_of_mi300x_start_later_where_inputs_are_scaled() -> None:
+def test_layers_of_mi300x_start_later_where_inputs_are_scaled():
     model, machine = named("llama-3.1-70b"), cluster("mi300x-platform")
     plain_s, scaled_s = (
         small_kernels_s(
@@ -181,7 +178,7 @@ def test_layers_of_mi300x_start_later_where_inputs_are_scaled() -> None:
     assert scaled_s - plain_s == pytest.approx(80 * (45e-6 - 15e-6))
 
 
-def test_prompts_of_trainium_wait_for_all_reduces_of_their_size() -> None:
+def test_prompts_of_trainium_wait_for_all_reduces_of_their_size():
     """A prompt of 128 tokens takes the library's time of 1 MiB on 32 ranks, decode its floor."""
     machine, tokens = cluster("trn1.32xlarge"), np.array([1.0, 128.0])
     rank = RankShare(named("llama-3.1-8b"), machine, 16, "bf16", shipped_catalogue())
@@ -195,7 +192,7 @@ def test_prompts_of_trainium_wait_for_all_reduces_of_their_size() -> None:
     assert one == one_of_decode
 
 
-def test_query_heads_of_one_key_value_head_are_scored_as_two_at_most() -> None:
+def test_query_heads_of_one_key_value_head_are_scored_as_two_at_most():
     """On 8 and 24 ranks Llama-3.1-8B has 4 and 2 query heads beside one key-value head."""
     eight, wide = (
         profile(named("llama-3.1-8b"), cluster("inf2.48xlarge"), tp=chips) for chips in (4, 12)
@@ -206,7 +203,7 @@ def test_query_heads_of_one_key_value_head_are_scored_as_two_at_most() -> None:
     assert whole_heads.decode_kv_s == pytest.approx(32 * 4 * 2.3e-9)
 
 
-def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_models() -> None:
+def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_models():
     catalogue = shipped_catalogue()
     for chip, name, each_layer in (
         ("trn1", "llama-3.1-8b", 0.155e-9 * 4096),
@@ -219,7 +216,7 @@ def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_model
         assert overhead_s == pytest.approx(model.layers * each_layer), (chip, name)
 
 
-def test_more_tokens_than_a_table_has_take_proportionally_longer() -> None:
+def test_more_tokens_than_a_table_has_take_proportionally_longer():
     replica = profile(named("llama-3.1-8b"), cluster("inf2.48xlarge"), tp=4)
     most = float(replica.tokens[-1])
     assert replica.prompt_linear(1.5 * most) == pytest.approx(1.5 * replica.prompt_linear(most))

@@ -113,6 +113,6 @@ REPLICAS: tuple[tuple[Call, str], ...] = (
 
 
 @pytest.mark.parametrize(("call", "message"), [*BATCHINGS, *REQUESTS, *REPLICAS])
-def test_what_cannot_be_is_refused(call: Call, message: str) -> None:
+def test_what_cannot_be_is_refused(call, message):
     with pytest.raises(cs.InputError, match=message):
         call()

@@ -40,7 +40,7 @@ def causes(folder: Path, *rows: str) -> str:
     return str(path)
 
 
-def test_a_preempted_job_goes_back_to_its_checkpoint_and_restarts() -> None:
+def test_a_preempted_job_goes_back_to_its_checkpoint_and_restarts():
     jobs = [job(0, 8, 60), job(30, 8, 10, priority=1)]
     queue = cs.queue_jobs(
         CLUSTER, jobs, discipline="preempt", checkpoint_interval="20min", restart="5min"
@@ -53,7 +53,7 @@ def test_a_preempted_job_goes_back_to_its_checkpoint_and_restarts() -> None:
     assert queue.breakdown["lost_work"] == pytest.approx(10 / 85)
 
 
-def test_the_last_to_start_of_the_lowest_priority_is_stopped_and_no_more_than_needed() -> None:
+def test_the_last_to_start_of_the_lowest_priority_is_stopped_and_no_more_than_needed():
     running = [job(0, 2, 90, priority=1), job(1, 2, 90), job(2, 2, 90), job(3, 2, 90, priority=1)]
     queue = cs.queue_jobs(CLUSTER, [*running, job(10, 2, 10, priority=2)], **RESUMED)
     assert [each.preemptions for each in queue.jobs] == [0, 0, 1, 0, 0]
@@ -61,14 +61,14 @@ def test_the_last_to_start_of_the_lowest_priority_is_stopped_and_no_more_than_ne
     assert [each.preemptions for each in queue.jobs] == [0, 1, 1, 1, 0]
 
 
-def test_nothing_is_stopped_for_a_job_that_would_not_fit_all_the_same() -> None:
+def test_nothing_is_stopped_for_a_job_that_would_not_fit_all_the_same():
     jobs = [job(0, 4, 60, priority=1), job(0, 4, 60), job(1, 8, 10, priority=1)]
     queue = cs.queue_jobs(CLUSTER, jobs, **RESUMED)
     assert [each.preemptions for each in queue.jobs] == [0, 0, 0]
     assert queue.jobs[2].wait_s == 59 * 60
 
 
-def test_mean_waits_of_two_priorities_are_those_of_the_formula() -> None:
+def test_mean_waits_of_two_priorities_are_those_of_the_formula():
     """M/G/1 with preemptive-resume priorities, as each job needs all servers (Kleinrock 1976)."""
     rng, run_min = np.random.default_rng(1), (10.0, 60.0)
     load = np.array([0.3, 0.35])  # of the higher and of the lower priority
@@ -89,7 +89,7 @@ def test_mean_waits_of_two_priorities_are_those_of_the_formula() -> None:
         assert np.mean(waits) == pytest.approx(mean, rel=0.08)
 
 
-def test_a_job_that_fails_takes_the_time_of_the_formula(tmp_path: Path) -> None:
+def test_a_job_that_fails_takes_the_time_of_the_formula(tmp_path):
     """On its own servers, which software stops and nothing replaces (Daly, FGCS 22, 2006)."""
     stated = causes(tmp_path, "software,server,80h,0")  # 10 h for all eight servers
     times: dict[str, Any] = {"checkpoint_interval": "1h", "restart": "12min"}
@@ -103,7 +103,7 @@ def test_a_job_that_fails_takes_the_time_of_the_formula(tmp_path: Path) -> None:
     assert ended.wait_s == 0
 
 
-def test_servers_go_to_repair_and_come_back(tmp_path: Path) -> None:
+def test_servers_go_to_repair_and_come_back(tmp_path):
     """Each of them is down for the share of the time of a repair, whether a job is on it or not."""
     stated = causes(tmp_path, "host,server,100h,1")
     jobs = [job(0, 4, 60 * 4_000)]
@@ -124,9 +124,7 @@ def test_servers_go_to_repair_and_come_back(tmp_path: Path) -> None:
     st.sampled_from([0, 50, 200]),
     st.integers(0, 99),
 )
-def test_no_time_of_a_job_or_a_server_is_lost(
-    jobs: list[dict[str, Any]], discipline: str, place: str, failures: float, seed: int
-) -> None:
+def test_no_time_of_a_job_or_a_server_is_lost(jobs, discipline, place, failures, seed):
     queue = cs.queue_jobs(
         CLUSTER, jobs, discipline=discipline, place=place, failures=failures, seed=seed,
         checkpoint_interval="7min", restart="3min", repair="20min",
@@ -141,7 +139,7 @@ def test_no_time_of_a_job_or_a_server_is_lost(
     assert queue.used == pytest.approx(1 - queue.breakdown["down"] - queue.breakdown["idle"])
 
 
-def test_a_queue_that_would_not_get_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_would_not_get_on_is_refused(monkeypatch):
     monkeypatch.setattr(servers, "MOST_FAILURES", 1000)
     with pytest.raises(cs.InputError, match="more than 1,000 failures until all jobs have ended"):
         cs.queue_jobs(CLUSTER, [job(0, 8, 600)], failures=1e5)
@@ -153,7 +151,7 @@ def trained(tmp_path: Path, **stated: Any) -> dict[str, Any]:
     return {**plan, "submit": "0s", "steps": 1000, **stated}
 
 
-def test_a_stopped_job_with_a_model_pays_what_run_job_says(tmp_path: Path) -> None:
+def test_a_stopped_job_with_a_model_pays_what_run_job_says(tmp_path):
     mine = trained(tmp_path, tp=4, chips=32)
     jobs = [mine, job(0.001, 8, 60, priority=1)]
     queue = cs.queue_jobs(CLUSTER, jobs, discipline="preempt", checkpoint_interval=1000)
@@ -170,7 +168,7 @@ def test_a_stopped_job_with_a_model_pays_what_run_job_says(tmp_path: Path) -> No
     assert first.held_s == pytest.approx(first.job.run_s + sum(first.parts_s.values()), rel=1e-9)
 
 
-def test_neighbours_take_as_long_as_share_says(tmp_path: Path) -> None:
+def test_neighbours_take_as_long_as_share_says(tmp_path):
     """Each has a server below a switch for two, and the others elsewhere."""
     (tmp_path / "thin.yaml").write_text(THIN.replace("radix: 24", "radix: 12"))
     thin = cluster(str(tmp_path / "thin.yaml"))
@@ -195,9 +193,7 @@ def test_neighbours_take_as_long_as_share_says(tmp_path: Path) -> None:
     assert slowed.breakdown["neighbours"] > 0
 
 
-def test_a_neighbour_goes_on_faster_while_the_other_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_neighbour_goes_on_faster_while_the_other_is_stopped(tmp_path, monkeypatch):
     times_s = iter([600.0, 1e9])
     monkeypatch.setattr(servers.Servers, "_next_failure_s", lambda _: next(times_s))
     monkeypatch.setattr(queueing, "with_ends", lambda queue, *_: queue)
@@ -220,7 +216,7 @@ def test_a_neighbour_goes_on_faster_while_the_other_is_stopped(
     assert stopped.end_s == pytest.approx(end_s + rest_s, rel=1e-4)
 
 
-def test_checkpoints_that_cost_nothing_are_taken_once_a_second(tmp_path: Path) -> None:
+def test_checkpoints_that_cost_nothing_are_taken_once_a_second(tmp_path):
     path = tmp_path / "catalogue.csv"
     path.write_text(
         "part,quantity,variant,value,unit,grade,source,note\n"
@@ -233,14 +229,14 @@ def test_checkpoints_that_cost_nothing_are_taken_once_a_second(tmp_path: Path) -
     assert queue.jobs[0].parts_s["lost_work"] == pytest.approx(0.3)
 
 
-def test_domains_are_renumbered_in_order_of_appearance() -> None:
+def test_domains_are_renumbered_in_order_of_appearance():
     machine = cluster("trn2-ultraserver:8")
     first, second = np.array([5 * 64 + 3, 2 * 64 + 1]), np.array([2 * 64 + 7, 7 * 64])
     alike = _renumbered(machine, [first, second])
     assert [each.tolist() for each in alike] == [[3, 64 + 1], [64 + 7, 2 * 64]]
 
 
-def test_a_pair_of_placements_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pair_of_placements_is_simulated_once(monkeypatch):
     simulated: list[object] = []
     monkeypatch.setattr(
         hazards, "pair_slowdowns", lambda *pair: simulated.append(pair) or [1.5, 1.25]
@@ -264,13 +260,11 @@ def test_a_pair_of_placements_is_simulated_once(monkeypatch: pytest.MonkeyPatch)
         ({"restart": "3h", "failures": 1}, {}),
     ],
 )
-def test_options_that_change_nothing_are_named(
-    stated: dict[str, Any], reason: dict[str, str]
-) -> None:
+def test_options_that_change_nothing_are_named(stated, reason):
     assert cs.queue_jobs(CLUSTER, WAITING, **stated).without_effect == reason
 
 
-def test_a_file_of_causes_is_read_as_run_job_reads_it(tmp_path: Path) -> None:
+def test_a_file_of_causes_is_read_as_run_job_reads_it(tmp_path):
     stated = causes(tmp_path, "a,server,1h,0", "a,server,1h,0")
     with pytest.raises(cs.InputError, match="stands twice"):
         cs.queue_jobs(CLUSTER, WAITING, failures=stated)
@@ -311,9 +305,7 @@ DOMAINS = [job(0, 2, 100), job(0, 3, 60), job(1, 3, 10)]
         ([job(0, 3, 60), job(1, 1, 60), job(2, 4, 10)], "fifo", "domain", [0, 0, 0]),
     ],
 )  # fmt: skip
-def test_waits_by_hand(
-    jobs: list[dict[str, Any]], discipline: str, place: str, expected: list[float]
-) -> None:
+def test_waits_by_hand(jobs, discipline, place, expected):
     queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
     assert [round(each.wait_s / 60, 6) for each in queue.jobs] == expected
     assert f"mean wait={queue.waits_s.mean() / 3600:.2f} h" in repr(queue)
@@ -324,9 +316,7 @@ def test_waits_by_hand(
 
 
 @given(JOBS, st.sampled_from(list(DISCIPLINES)), st.sampled_from(list(PLACES)))
-def test_every_job_runs_once_and_no_server_twice(
-    jobs: list[dict[str, Any]], discipline: str, place: str
-) -> None:
+def test_every_job_runs_once_and_no_server_twice(jobs, discipline, place):
     queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
     assert len(queue.jobs) == len(jobs)
     assert all(each.wait_s >= 0 for each in queue.jobs)
@@ -344,7 +334,7 @@ def test_every_job_runs_once_and_no_server_twice(
 
 
 @given(JOBS)
-def test_backfill_never_delays_the_first_job_that_waits(jobs: list[dict[str, Any]]) -> None:
+def test_backfill_never_delays_the_first_job_that_waits(jobs):
     # All limits are the true times, so the first waiting job starts as under fifo.
     fifo, filled = (
         cs.queue_jobs(CLUSTER, jobs, discipline=name).jobs for name in ("fifo", "backfill")
@@ -355,7 +345,7 @@ def test_backfill_never_delays_the_first_job_that_waits(jobs: list[dict[str, Any
         assert filled[first].start_s <= fifo[first].start_s
 
 
-def test_a_study_has_all_other_disciplines_and_places() -> None:
+def test_a_study_has_all_other_disciplines_and_places():
     study = cs.queue_jobs(CLUSTER, WAITING, study=True)
     pairs = {(name, place) for name in DISCIPLINES for place in PLACES}
     assert set(study.others) == pairs - {("backfill", "any")}
@@ -363,7 +353,7 @@ def test_a_study_has_all_other_disciplines_and_places() -> None:
     assert study.others["fifo", "domain"].waits_s.tolist() == alone.waits_s.tolist()
 
 
-def test_a_predicted_job_runs_for_its_steps_and_bounds_the_wait(tmp_path: Path) -> None:
+def test_a_predicted_job_runs_for_its_steps_and_bounds_the_wait(tmp_path):
     model = config_file(tmp_path / "config.json", TOY_CONFIG)
     plan = {"model": str(model), "tp": 4, "dp": 32, "global_batch": 32, "seq": 512}
     step = cs.train(model, CLUSTER, **{name: plan[name] for name in list(plan)[1:]})
@@ -387,7 +377,7 @@ SLURM = """JobID|Submit|Start|End|NNodes|Timelimit|Priority
 """
 
 
-def test_the_output_of_sacct_is_read_as_slurm_writes_it(tmp_path: Path) -> None:
+def test_the_output_of_sacct_is_read_as_slurm_writes_it(tmp_path):
     path = tmp_path / "week.txt"
     path.write_text(SLURM)
     queue = cs.queue_jobs(CLUSTER, path)
@@ -429,7 +419,7 @@ def kubernetes() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wrong", [7, "x", [7], {"resources": 7}, [{"resources": {"limits": 7}}]])
-def test_containers_of_another_kind_have_no_chips(wrong: Any, tmp_path: Path) -> None:
+def test_containers_of_another_kind_have_no_chips(wrong, tmp_path):
     export = kubernetes()
     export["items"][0]["spec"]["template"] = {"spec": {"containers": wrong}}
     path = tmp_path / "week.json"
@@ -438,7 +428,7 @@ def test_containers_of_another_kind_have_no_chips(wrong: Any, tmp_path: Path) ->
         cs.queue_jobs(CLUSTER, path)
 
 
-def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path: Path) -> None:
+def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path):
     path = tmp_path / "week.json"
     path.write_text(json.dumps(kubernetes()))
     queue = cs.queue_jobs(CLUSTER, path)
@@ -469,7 +459,7 @@ def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path: Path) 
         ({"discipline": "backfil"}, r"'backfil' is none of fifo, .*backfill"),
     ],
 )
-def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str) -> None:
+def test_a_job_that_cannot_queue_is_refused(change, message):
     stated = {**job(0, 1, 60), **change}
     how = {"discipline": stated.pop("discipline")} if "discipline" in stated else {}
     present = {key: each for key, each in stated.items() if each is not None}
@@ -495,7 +485,7 @@ def test_a_job_that_cannot_queue_is_refused(change: dict[str, Any], message: str
         (json.dumps(kubernetes()).replace("aws.amazon.com/neuron", "cpu"), "have no limit of"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_record_that_cannot_be_read_is_refused(tmp_path, text, message):
     path = tmp_path / "record"
     path.write_text(text)
     with pytest.raises(cs.InputError, match=message):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ B = {"name": "b"}
          "job a: the plan needs 926.1 GB a rank, which has 103"),
     ],
 )  # fmt: skip
-def test_a_mistaken_job_is_refused_by_name(jobs: list[dict[str, Any]], message: str) -> None:
+def test_a_mistaken_job_is_refused_by_name(jobs, message):
     with pytest.raises(InputError) as refused:
         share(MACHINE, [{**JOB, **job} for job in jobs])
     assert message in str(refused.value)
@@ -78,7 +77,7 @@ def test_a_mistaken_job_is_refused_by_name(jobs: list[dict[str, Any]], message: 
         ),
     ],
 )
-def test_a_mistaken_file_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+def test_a_mistaken_file_is_refused_in_one_line(text, message, tmp_path):
     path = tmp_path / "jobs.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
@@ -88,7 +87,7 @@ def test_a_mistaken_file_is_refused_in_one_line(text: str, message: str, tmp_pat
     assert "\n" not in str(refused.value)
 
 
-def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path: Path) -> None:
+def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path):
     (tmp_path / "plan.yaml").write_text("tp: 4\npp: 2\n")
     path = tmp_path / "jobs.yaml"
     path.write_text("jobs: [{name: a, model: llama-3.1-8b, plan: plan.yaml, pp: 1, chips: 8}]")
@@ -101,8 +100,8 @@ def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path: Path) -> 
     [("tpu7x-pod", 6, "maxtext"), ("tpu-v5p-pod", 3, "maxtext"), ("trn2.48xlarge", 3, "")],
 )
 def test_a_file_of_maxtext_gets_the_devices_and_the_framework_of_the_chips(
-    tmp_path: Path, machine: str, microbatch: int, framework: str
-) -> None:
+    tmp_path, machine, microbatch, framework
+):
     """A chip of TPU7x is two devices to JAX, each with a batch of its own."""
     (tmp_path / "a.yml").write_text("base_config: base.yml\nper_device_batch_size: 3\n")
     path = tmp_path / "jobs.yaml"
@@ -115,9 +114,7 @@ def test_a_file_of_maxtext_gets_the_devices_and_the_framework_of_the_chips(
     st.lists(st.tuples(st.integers(1, 40), st.sampled_from(list(PLACEMENTS))), max_size=4),
     st.integers(0, 60),
 )
-def test_jobs_get_as_many_chips_as_they_ask_for_and_share_none(
-    sizes: list[tuple[int, str]], start: int
-) -> None:
+def test_jobs_get_as_many_chips_as_they_ask_for_and_share_none(sizes, start):
     jobs = [Asked(f"job{n}", chips, name) for n, (chips, name) in enumerate(sizes)]
     jobs.append(Asked("fixed", 4, start=start))
     try:
@@ -131,7 +128,7 @@ def test_jobs_get_as_many_chips_as_they_ask_for_and_share_none(
     assert places[-1].tolist() == list(range(start, start + 4))
 
 
-def test_placements_give_whole_servers_domains_and_equal_parts() -> None:
+def test_placements_give_whole_servers_domains_and_equal_parts():
     ultra = cluster("trn2-ultraserver:2")
     pair = [Asked("a", 24), Asked("b", 8)]
     firsts = {
