@@ -82,7 +82,6 @@ def test_half_a_day_with_faults_loses_no_hour(api, address, ask, tmp_path, deman
     assert [line["hour"] for line in lines] == [moment(monday + 60 * hour) for hour in range(15)]
     assert [line["hour"][11:13] for line in lines if line["status"] == "held"] == ["07", "08"]
     state = read_state(tmp_path / "faulty")
-    assert state is not None
     assert (state.counts["answered"], state.counts["held"], state.counts["errors"]) == (13, 2, 10)
     assert state.counts["late_rows"] == len(gap)  # the server has found them again
     assert state.counts["duplicate_rows"] > 0
@@ -154,21 +153,17 @@ def test_promises_are_judged_once_when_their_night_is_over(
     assert [each["broken"] for each in judged] == [False] * 6 + [True]
     assert judged[-1]["most_short_units"] > 0
     state = read_state(tmp_path / "state")
-    assert state is not None
     assert (state.counts["promises"], state.counts["broken_promises"]) == (7, 1)
     assert "cluster_sim_lend_promises_broken_total 1\n" in exposition(state)
 
 
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        ({"status": "error", "error": "bad\nquery"}, r"refuses query: bad\\nquery"),
-        ({"status": "success"}, "in another form"),
-        ([], "in another form"),
-        ({"status": "success", "data": {"result": [1]}}, "in another form .*IndexError"),
-        ({"status": "success", "data": {"result": [1, "NaN"]}}, "in another form"),
-    ],
-)
+@pytest.mark.parametrize(("document", "words"), [
+    ({"status": "error", "error": "bad\nquery"}, r"refuses query: bad\\nquery"),
+    ({"status": "success"}, "in another form"),
+    ([], "in another form"),
+    ({"status": "success", "data": {"result": [1]}}, "in another form .*IndexError"),
+    ({"status": "success", "data": {"result": [1, "NaN"]}}, "in another form"),
+])  # fmt: skip
 def test_an_answer_in_another_form_is_refused_in_one_line(
     document, words, api, address, ask, tmp_path
 ):
@@ -237,7 +232,6 @@ def test_a_file_that_grows_is_followed_by_its_own_time(ask, tmp_path, demand, mo
     # The rows between two looks at a file that is rotated are lost, and its hour is held.
     assert [line["status"] for line in seen][2:] == ["held", "answered", "answered"]
     state = read_state(folder)
-    assert state is not None
     assert (state.counts["duplicate_rows"], state.counts["refused_rows"]) == (1, 1)
     assert (folder.stat().st_mode & 0o777, (folder / STATE).stat().st_mode & 0o777) == (
         0o700,
@@ -262,15 +256,12 @@ def test_a_state_directory_is_for_one_source_and_one_process(ask, tmp_path, dema
         follower.look()
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("time,requests\n2024-05-20T00:00,x\n", "added rows, row 2: requests is 'x'"),
-        ("time,load_share\n2024-05-20T00:00,1\n", "neither requests nor requests_per_s"),
-        ("time,nonsense\n2024-05-20T00:00,1\n", "unknown column 'nonsense'"),
-        ('time,requests\n2024-05-20T00:00,"1\n', "is no CSV"),
-    ],
-)
+@pytest.mark.parametrize(("content", "words"), [
+    ("time,requests\n2024-05-20T00:00,x\n", "added rows, row 2: requests is 'x'"),
+    ("time,load_share\n2024-05-20T00:00,1\n", "neither requests nor requests_per_s"),
+    ("time,nonsense\n2024-05-20T00:00,1\n", "unknown column 'nonsense'"),
+    ('time,requests\n2024-05-20T00:00,"1\n', "is no CSV"),
+])  # fmt: skip
 def test_a_file_that_is_no_demand_is_refused(content, words, ask, tmp_path):
     path = tmp_path / "demand.csv"
     path.write_text(content)

@@ -48,15 +48,12 @@ def test_rows_are_kept_whatever_the_order(order, cut):
     assert [row[:3] for row in again] == [row[:3] for row in sorted(rows)]
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (Row("chat", START, 5.0), "2024-05-06T00:00 repeats a period with 5 requests, .* had 100"),
-        (Row("chat", START - 600, 5.0), "goes back by more than a day"),
-        (Row("chat", START + 96 * 15 + 32 * 1440, 5.0), "more than 31 days after"),
-        (Row("chat", START + 96 * 15 + 7, 5.0), "off the grid of 15 minutes"),
-    ],
-)
+@pytest.mark.parametrize(("row", "words"), [
+    (Row("chat", START, 5.0), "2024-05-06T00:00 repeats a period with 5 requests, .* had 100"),
+    (Row("chat", START - 600, 5.0), "goes back by more than a day"),
+    (Row("chat", START + 96 * 15 + 32 * 1440, 5.0), "more than 31 days after"),
+    (Row("chat", START + 96 * 15 + 7, 5.0), "off the grid of 15 minutes"),
+])  # fmt: skip
 def test_a_row_that_cannot_be_believed_stays_out(row, words):
     record = Record()
     record.take(_rows(97), "demand.csv")

@@ -122,24 +122,21 @@ def test_missing_periods_have_no_requests(tmp_path):
     assert read_demand(path).requests.tolist() == [[5, 5, 0, 0, 5]]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("minute,requets\n0,1\n", "unknown column 'requets'.*Did you mean requests"),
-        ("requests\n1\n", "no time column"),
-        ("minute,requests\n0,x\n", "row 2: requests is 'x'"),
-        ("minute,requests\n0,-1\n", "row 2: requests is '-1'"),
-        ("minute,requests\n0,1\n,2\n", "row 3: minute is empty"),
-        ("minute,requests\n0,1\n0,2\n", "two rows for one period"),
-        ("minute,requests\n0,1\n1.5,2\n2,1\n", "not on a grid of whole minutes"),
-        ("minute,requests\n0,0\n1,0\n", "no requests at all"),
-        ("minute,requests\n0,1\n9e12,1\n", "check the unit"),
-        ("time,requests\n2024-05-10,1\nnoon,2\n", "row 3: time is 'noon'"),
-        ("minute,requests\n", "no rows"),
-        ("", "is empty; its first line names the columns"),
-        ("minute,requests,load_share_of_peak,load_share\n0,1,1,1\n", "two columns mean load_share"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("minute,requets\n0,1\n", "unknown column 'requets'.*Did you mean requests"),
+    ("requests\n1\n", "no time column"),
+    ("minute,requests\n0,x\n", "row 2: requests is 'x'"),
+    ("minute,requests\n0,-1\n", "row 2: requests is '-1'"),
+    ("minute,requests\n0,1\n,2\n", "row 3: minute is empty"),
+    ("minute,requests\n0,1\n0,2\n", "two rows for one period"),
+    ("minute,requests\n0,1\n1.5,2\n2,1\n", "not on a grid of whole minutes"),
+    ("minute,requests\n0,0\n1,0\n", "no requests at all"),
+    ("minute,requests\n0,1\n9e12,1\n", "check the unit"),
+    ("time,requests\n2024-05-10,1\nnoon,2\n", "row 3: time is 'noon'"),
+    ("minute,requests\n", "no rows"),
+    ("", "is empty; its first line names the columns"),
+    ("minute,requests,load_share_of_peak,load_share\n0,1,1,1\n", "two columns mean load_share"),
+])  # fmt: skip
 def test_bad_files_are_refused_in_one_line(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as caught:
         read_demand(_file(tmp_path, text))
@@ -153,17 +150,14 @@ RATES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", "rps,timestamp\n5,2026-11-01T00:00:00-05:00\n7,2026-11-01T01:00:00-05:00\n"),
-        ("a.csv", "time,qps\n1793509200,5\n1793512800,7\n"),
-        ("a.csv", "Time,requests_per_second\n1793509200000,5\n1793512800000,7\n"),
-        ("a.csv", "timestamp_ms,requests\n1793509200000,18000\n1793512800000,25200\n"),
-        ("a.csv", "time_s,requests\n" + "1793509200,18000\n" * 2 + "1793512800,25200\n"),
-        ("a.json", json.dumps(RATES)),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), [
+    ("a.csv", "rps,timestamp\n5,2026-11-01T00:00:00-05:00\n7,2026-11-01T01:00:00-05:00\n"),
+    ("a.csv", "time,qps\n1793509200,5\n1793512800,7\n"),
+    ("a.csv", "Time,requests_per_second\n1793509200000,5\n1793512800000,7\n"),
+    ("a.csv", "timestamp_ms,requests\n1793509200000,18000\n1793512800000,25200\n"),
+    ("a.csv", "time_s,requests\n" + "1793509200,18000\n" * 2 + "1793512800,25200\n"),
+    ("a.json", json.dumps(RATES)),
+])  # fmt: skip
 def test_rates_are_read_in_the_forms_that_people_have(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
@@ -183,17 +177,14 @@ def test_means_by_other_names_are_not_assumed(tmp_path):
     assert demand("azure-code").notes == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.json", b'{"data": {"result": []}}', "has 0 series; ask for one"),
-        ("a.json", b'{"data": {"result": [{"value": [1, "2"]}]}}', "give an answer of query_range"),
-        ("a.csv", b"\xff\xfe\x00", "is not UTF-8 text"),
-        (".", b"", "is a directory; give a CSV file or a bundled name"),
-        ("azure-cod", b"", "Did you mean azure-code"),
-        ("nowhere/file.csv", b"", "there is no folder"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.json", b'{"data": {"result": []}}', "has 0 series; ask for one"),
+    ("a.json", b'{"data": {"result": [{"value": [1, "2"]}]}}', "give an answer of query_range"),
+    ("a.csv", b"\xff\xfe\x00", "is not UTF-8 text"),
+    (".", b"", "is a directory; give a CSV file or a bundled name"),
+    ("azure-cod", b"", "Did you mean azure-code"),
+    ("nowhere/file.csv", b"", "there is no folder"),
+])  # fmt: skip
 def test_what_is_no_demand_is_named(tmp_path, monkeypatch, name, content, message):
     monkeypatch.chdir(tmp_path)
     if content:

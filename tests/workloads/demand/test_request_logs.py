@@ -34,32 +34,23 @@ def test_chats_of_model_studio_count_seconds_and_blocks_of_16_tokens(tmp_path):
     requests = read_requests(path)
     assert requests.arrival_s.tolist() == [0.0, 1.5, 3.0]
     cached = with_prefix_cache(requests, "trace", kv_tokens=10_000).cached
-    assert cached is not None
     assert cached.tolist() == [0, 32, 32]
 
 
-@pytest.mark.parametrize(
-    ("header", "row"),
-    [
-        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.6805900,374,44"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2024-05-10 00:00:00.009930+00:00,374,44"),
-        (
-            "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
-            "5,ChatGPT,374,44,418,Conversation log",
-        ),
-        (
-            "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,"
-            "Log Type",
-            "5.5,17,3.2,GPT-4,374,44,418,API log",
-        ),
-        ("request_id,timestamp,input_tokens,output_tokens", "0,0.25,374,44"),
-        (
-            "arrived_at,num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio",
-            "0.25,374,44,418,8.5",
-        ),
-    ],
-    ids=["azure 2023", "azure 2024", "burstgpt", "burstgpt 2", "servegen", "vidur"],
-)
+@pytest.mark.parametrize(("header", "row"), [
+    ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.6805900,374,44"),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens", "2024-05-10 00:00:00.009930+00:00,374,44"),
+    ("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+     "5,ChatGPT,374,44,418,Conversation log"),
+    (
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,"
+        "Log Type",
+        "5.5,17,3.2,GPT-4,374,44,418,API log",
+    ),
+    ("request_id,timestamp,input_tokens,output_tokens", "0,0.25,374,44"),
+    ("arrived_at,num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio",
+     "0.25,374,44,418,8.5"),
+], ids=["azure 2023", "azure 2024", "burstgpt", "burstgpt 2", "servegen", "vidur"])  # fmt: skip
 def test_tables_of_public_logs_are_read_as_they_stand(tmp_path, header, row):
     path = tmp_path / "log.csv"
     path.write_text(f"{header}\n{row}\n{row}\n")
@@ -101,29 +92,24 @@ def test_an_answer_of_unknown_length_is_given(tmp_path):
     assert read_requests(path, output_tokens=9).output.tolist() == [9]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "holds no requests"),
-        ("[]", "holds no requests"),
-        ('{"prompt": "a"', r"line 1: no JSON"),
-        ("[" * 100_000, r"line 1: nested too deeply"),
-        ("[1]", r"entry 1: it is no object"),
-        ('{"question": "a"}', r"neither prompt_tokens nor .* it has question"),
-        ('{"prompt_tokens": -1, "output_tokens": 2}', r"entry 1: prompt_tokens is -1"),
-        ('{"prompt_tokens": NaN, "output_tokens": 2}', r"prompt_tokens is nan"),
-        ('{"prompt_tokens": "7", "output_tokens": 2}', r"prompt_tokens is '7'"),
-        ('{"prompt_tokens": ' + "9" * 400 + ', "output_tokens": 2}', r"prompt_tokens is 999"),
-        ('{"prompt_tokens": 1, "hash_ids": 7}', r"entry 1: hash_ids is 7; give whole numbers"),
-        ('{"prompt_tokens": 1, "hash_ids": ["a"]}', r"hash_ids is \['a'\]; give whole numbers"),
-        ('{"input_lens": [1], "output_lens": []}', r"output_lens is no list of 1 numbers"),
-        ('{"input_lens": [1], "output_lens": ["a"]}', r"request 1: output_lens is 'a'"),
-        (
-            '{"prompt": "a", "timestamp": 1}\n{"prompt": "b"}',
-            r"request 2 has no time, and others have one",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    ("", "holds no requests"),
+    ("[]", "holds no requests"),
+    ('{"prompt": "a"', r"line 1: no JSON"),
+    ("[" * 100_000, r"line 1: nested too deeply"),
+    ("[1]", r"entry 1: it is no object"),
+    ('{"question": "a"}', r"neither prompt_tokens nor .* it has question"),
+    ('{"prompt_tokens": -1, "output_tokens": 2}', r"entry 1: prompt_tokens is -1"),
+    ('{"prompt_tokens": NaN, "output_tokens": 2}', r"prompt_tokens is nan"),
+    ('{"prompt_tokens": "7", "output_tokens": 2}', r"prompt_tokens is '7'"),
+    ('{"prompt_tokens": ' + "9" * 400 + ', "output_tokens": 2}', r"prompt_tokens is 999"),
+    ('{"prompt_tokens": 1, "hash_ids": 7}', r"entry 1: hash_ids is 7; give whole numbers"),
+    ('{"prompt_tokens": 1, "hash_ids": ["a"]}', r"hash_ids is \['a'\]; give whole numbers"),
+    ('{"input_lens": [1], "output_lens": []}', r"output_lens is no list of 1 numbers"),
+    ('{"input_lens": [1], "output_lens": ["a"]}', r"request 1: output_lens is 'a'"),
+    ('{"prompt": "a", "timestamp": 1}\n{"prompt": "b"}',
+     r"request 2 has no time, and others have one"),
+])  # fmt: skip
 def test_a_faulty_log_is_refused_by_its_fault(tmp_path, content, message):
     path = tmp_path / "log.jsonl"
     path.write_text(content)
@@ -149,7 +135,6 @@ def test_mooncake_counts_milliseconds_and_blocks_that_may_be_missing(tmp_path):
     assert requests.output.tolist() == [500, 316, 5]
     assert read_json_log(path)["blocks"].tolist() == [[0, 1], [0, 42], []]
     hits = with_prefix_cache(requests, "trace", kv_tokens=10**6).cached
-    assert hits is not None
     assert hits.tolist() == [0, 512, 0]
     demand = read_demand(path)
     assert demand.requests.tolist() == [[2.0, 1.0]]

@@ -26,26 +26,23 @@ def _raised(text: str) -> tuple[int, int, float]:
     return int(where[0]), len(where), float(requests[where[0]] / 10.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("spike@2d02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
-        ("spike@2d+02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
-        ("spike@2dx1.5/1h", (2 * 1440, 60, 1.5)),
-        ("spike", (1440 + 120, 30, 2.0)),
-        ("failover@3d12:00+12h", (3 * 1440 + 720, 720, 2.0)),
-        ("failover@1d12:00x1.5+2h", (1440 + 720, 120, 1.5)),
-        ("failover", (2880, 720, 2.0)),
-        ("launch@1d=30%", (1440, 3 * 1440, 1.3)),
-        ("growth=30%", (0, 4 * 1440, 1.3)),
-        ("growth=0.3", (0, 4 * 1440, 1.3)),
-        ("growth=-20%", (0, 4 * 1440, 0.8)),
-        ("growth=-0.2", (0, 4 * 1440, 0.8)),
-        ("growth=-20", (0, 4 * 1440, 0.8)),
-        ("plus-30", (0, 4 * 1440, 1.3)),
-        ("growth=10%,launch@0d=20%", (0, 4 * 1440, 1.32)),  # several make one scenario
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("spike@2d02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
+    ("spike@2d+02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
+    ("spike@2dx1.5/1h", (2 * 1440, 60, 1.5)),
+    ("spike", (1440 + 120, 30, 2.0)),
+    ("failover@3d12:00+12h", (3 * 1440 + 720, 720, 2.0)),
+    ("failover@1d12:00x1.5+2h", (1440 + 720, 120, 1.5)),
+    ("failover", (2880, 720, 2.0)),
+    ("launch@1d=30%", (1440, 3 * 1440, 1.3)),
+    ("growth=30%", (0, 4 * 1440, 1.3)),
+    ("growth=0.3", (0, 4 * 1440, 1.3)),
+    ("growth=-20%", (0, 4 * 1440, 0.8)),
+    ("growth=-0.2", (0, 4 * 1440, 0.8)),
+    ("growth=-20", (0, 4 * 1440, 0.8)),
+    ("plus-30", (0, 4 * 1440, 1.3)),
+    ("growth=10%,launch@0d=20%", (0, 4 * 1440, 1.32)),  # several make one scenario
+])  # fmt: skip
 def test_numbers_are_read(text, expected):
     first, minutes, factor = _raised(text)
     assert (first, minutes) == expected[:2]
@@ -65,7 +62,6 @@ def test_monday_keeps_what_came_before():
     )
     monday = changed(week, "monday")
     assert (monday.demand.start, monday.demand.minutes) == ("2024-01-08T00:00", 1440)
-    assert monday.history is not None
     assert monday.history.start == "2024-01-05T00:00"
     assert monday.history.requests.sum() == 2 * 1440 + 2 * 1440
 
@@ -73,8 +69,6 @@ def test_monday_keeps_what_came_before():
 def test_growth_holds_for_the_history_and_a_launch_does_not():
     both = Horizon(FLAT.demand, constant(10.0, minutes=1440))
     grown, launched = (changed(both, text).history for text in ("growth=50%", "launch@0d=50%"))
-    assert grown is not None
-    assert launched is not None
     assert (grown.requests.max(), launched.requests.max()) == (15.0, 10.0)
 
 
@@ -93,7 +87,6 @@ def test_zones_move_requests_by_hours_and_keep_their_number(shares, days):
     cut = days * 1440
     text = "zones=" + "/".join(f"{hours:+}:{share}%" for hours, share in shares.items())
     spread = changed(Horizon(whole.between(cut, whole.minutes), whole.between(0, cut)), text)
-    assert spread.history is not None
     both = joined([spread.history, spread.demand])
     for minute in (0, cut, whole.minutes - 1):
         expected = sum(
@@ -113,25 +106,22 @@ def test_one_zone_of_all_users_changes_nothing_and_half_a_day_is_refused():
         changed(Horizon(constant(10.0, minutes=720)), "zones=+9:100%")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("flood", "unknown what-if 'flood'; choose from growth=30%"),
-        ("spike@9d02:00x3/30min", "9.083 days after the start of a run of 4 days"),
-        ("spike@2d25:00", "not a time of day"),
-        ("spike=3", "write it as spike@2d02:00x3/30min"),
-        ("growth", "is not a share; write growth=30%"),
-        ("growth=lots", "is not a share"),
-        ("growth=15000%", "a share of 150 is not in (-1, 100"),
-        ("monday@2d", "takes no numbers"),
-        ("failover@1d+12parsecs", "parsecs"),
-        ("zones", "'' is not hours from -24 to 24, each once, and a share; write zones=-8:50%"),
-        ("zones=+9:50%/9:50%", "'9:50%' is not hours from -24 to 24, each once"),
-        ("zones=30:50%", "'30:50%' is not hours from -24 to 24"),
-        ("zones=0:half", "'half' is not a share; write zones="),
-        ("zones=0:-50%", "has a share below 0"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("flood", "unknown what-if 'flood'; choose from growth=30%"),
+    ("spike@9d02:00x3/30min", "9.083 days after the start of a run of 4 days"),
+    ("spike@2d25:00", "not a time of day"),
+    ("spike=3", "write it as spike@2d02:00x3/30min"),
+    ("growth", "is not a share; write growth=30%"),
+    ("growth=lots", "is not a share"),
+    ("growth=15000%", "a share of 150 is not in (-1, 100"),
+    ("monday@2d", "takes no numbers"),
+    ("failover@1d+12parsecs", "parsecs"),
+    ("zones", "'' is not hours from -24 to 24, each once, and a share; write zones=-8:50%"),
+    ("zones=+9:50%/9:50%", "'9:50%' is not hours from -24 to 24, each once"),
+    ("zones=30:50%", "'30:50%' is not hours from -24 to 24"),
+    ("zones=0:half", "'half' is not a share; write zones="),
+    ("zones=0:-50%", "has a share below 0"),
+])  # fmt: skip
 def test_mistakes(text, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
         changed(FLAT, text)
@@ -153,14 +143,11 @@ def test_means_and_sums_by_name(tmp_path):
     assert demand.requests.sum() == 400.0
 
 
-@pytest.mark.parametrize(
-    ("column", "tokens", "remedy"),
-    [
-        ("prompt_tokens", "150", "prompt_tokens_mean"),
-        ("prompt_tokens_sum", "150", "prompt_tokens_mean"),
-        ("prompt_tokens_mean", "3e6", "prompt_tokens_sum"),
-    ],
-)
+@pytest.mark.parametrize(("column", "tokens", "remedy"), [
+    ("prompt_tokens", "150", "prompt_tokens_mean"),
+    ("prompt_tokens_sum", "150", "prompt_tokens_mean"),
+    ("prompt_tokens_mean", "3e6", "prompt_tokens_sum"),
+])  # fmt: skip
 def test_an_implausible_reading_is_refused(tmp_path, column, tokens, remedy):
     text = f"hour,requests,{column}\n0,2000,{tokens}\n1,2000,{tokens}\n"
     with pytest.raises(InputError, match=f"is called {remedy}"):

@@ -82,7 +82,6 @@ def test_a_constant_night_without_enough_units_expires_what_the_closed_form_says
     late = (arriving - served) * (1440 - begins)
     assert account["served_requests"] == pytest.approx(served * 1440, rel=0.015)
     assert account["late_requests"] == pytest.approx(late, rel=0.03)
-    assert run.batch is not None
     first = int(np.flatnonzero(run.batch.late)[0])
     assert first == pytest.approx(begins, rel=0.03)
     assert account["wait_s"]["max"] <= deadline * 60 == account["deadline_s"]
@@ -151,7 +150,6 @@ def test_requests_tokens_and_time_are_conserved(share, hours, reclaim, seed):
     account = _account(run)
     total = role_units(run).sum(axis=1)
     assert total == pytest.approx(32.0)
-    assert work is not None
     assert account["arrived_requests"] == pytest.approx(work.demand.requests.sum(), abs=1)
     frame = timeline(run)
     assert frame["batch_waiting_requests"].min() >= 0
@@ -162,7 +160,6 @@ def test_a_share_leaves_the_interactive_service():
     tier, demand = BatchTier(0.2), constant(100.0, minutes=10)
     rest = interactive(demand, tier)
     work = batch_work(rest, [SERVICE], tier)
-    assert work is not None
     assert rest.requests[0, 0] == 80.0
     assert work.demand.requests[0, 0] == pytest.approx(20.0)
 
@@ -171,17 +168,14 @@ TWO = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
 NINE, FIVE = constant(1.0, minutes=9), constant(1.0, minutes=5)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: BatchTier(0.0), "give a share above 0"),
-        (lambda: BatchTier(1.0), "below 1"),
-        (lambda: BatchTier(0.2, FIVE), "and of a demand of its own"),
-        (lambda: BatchTier(0.2, None, 30.0), "at least a minute"),
-        (lambda: batch_work(NINE, TWO, BatchTier(0.1)), "Give one --model"),
-        (lambda: batch_work(NINE, [SERVICE], BatchTier(demand=FIVE)), "as long"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: BatchTier(0.0), "give a share above 0"),
+    (lambda: BatchTier(1.0), "below 1"),
+    (lambda: BatchTier(0.2, FIVE), "and of a demand of its own"),
+    (lambda: BatchTier(0.2, None, 30.0), "at least a minute"),
+    (lambda: batch_work(NINE, TWO, BatchTier(0.1)), "Give one --model"),
+    (lambda: batch_work(NINE, [SERVICE], BatchTier(demand=FIVE)), "as long"),
+])  # fmt: skip
 def test_mistakes_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()

@@ -22,17 +22,13 @@ from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        threshold(),
-        forecast(),
-        static(60),
-        clock(60, 60),
-        oracle(np.full((1, 1440), 50.0), lead_s=600, shortest_valley_s=3600),
-    ],
-    ids=["threshold", "forecast", "static", "clock", "oracle"],
-)
+@pytest.mark.parametrize("policy", [
+    threshold(),
+    forecast(),
+    static(60),
+    clock(60, 60),
+    oracle(np.full((1, 1440), 50.0), lead_s=600, shortest_valley_s=3600),
+], ids=["threshold", "forecast", "static", "clock", "oracle"])  # fmt: skip
 def test_flat_demand_changes_no_roles(policy):
     run = simulate(FLAT_DAY, [SERVICE], Fleet(100), policy, jobs=default_jobs(100))
     assert run.changes == ()
@@ -61,15 +57,12 @@ def test_units_stay_for_the_length_of_their_lease():
     assert set(changes_frame(leased)["to"]) == {"lent"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"fleet": Fleet(0)}, "0 units"),
-        ({"services": []}, "0 services for a demand of 1"),
-        ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, unit has 100 units"),
-        ({"jobs": [evaluation_job(3), evaluation_job(3)]}, "2 evaluation jobs"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"fleet": Fleet(0)}, "0 units"),
+    ({"services": []}, "0 services for a demand of 1"),
+    ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, unit has 100 units"),
+    ({"jobs": [evaluation_job(3), evaluation_job(3)]}, "2 evaluation jobs"),
+])  # fmt: skip
 def test_a_fleet_without_units_and_jobs_too_large_for_it_are_refused(arguments, message):
     accepted = {"services": [SERVICE], "fleet": Fleet(100), **arguments}
     with pytest.raises(InputError, match=message):

@@ -63,15 +63,11 @@ def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
     )
 
 
-@pytest.mark.parametrize(
-    ("racks", "parts", "size"),
-    [
-        ((), 12_800, 0.25),
-        ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2),), 6400, 0.5),
-        ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4),), 800, 4.0),
-    ],
-    ids=["servers by themselves", "half a unit", "four units"],
-)
+@pytest.mark.parametrize(("racks", "parts", "size"), [
+    ((), 12_800, 0.25),
+    ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2),), 6400, 0.5),
+    ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4),), 800, 4.0),
+], ids=["servers by themselves", "half a unit", "four units"])  # fmt: skip
 def test_broken_hours_of_a_domain_are_those_of_the_closed_form(racks, parts, size):
     """Within five standard errors of a compound Poisson process; overlaps take up to a share."""
     units, days, seeds = 3200, 1, 2

@@ -119,21 +119,15 @@ def test_dated_prices_hold_until_the_next(tmp_path):
         read_tariff(file)("2024-05-10T00:00", 121)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("hour,usd\n0,1\n", "has no 'usd'"),
-        ("usd_per_mwh\n1\n", "one of hour and time"),
-        ("hour,usd_per_mwh\n0,1\n1,2\n", "0 to 23"),
-        (
-            "hour,usd_per_mwh\n0,x\n",
-            "row 2: usd_per_mwh is 'x'; it must be a number from -1,000,000",
-        ),
-        ("hour,usd_per_mwh\n0,1e300\n", "row 2: usd_per_mwh is '1e.300'; it must be a number"),
-        ("time,usd_per_mwh\n2024-05-10,1\n2024-05-09,1\n", "ascending times"),
-        ("time,usd_per_mwh\nnoon,1\n2024-05-09,1\n", "ascending times"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("hour,usd\n0,1\n", "has no 'usd'"),
+    ("usd_per_mwh\n1\n", "one of hour and time"),
+    ("hour,usd_per_mwh\n0,1\n1,2\n", "0 to 23"),
+    ("hour,usd_per_mwh\n0,x\n", "row 2: usd_per_mwh is 'x'; it must be a number from -1,000,000"),
+    ("hour,usd_per_mwh\n0,1e300\n", "row 2: usd_per_mwh is '1e.300'; it must be a number"),
+    ("time,usd_per_mwh\n2024-05-10,1\n2024-05-09,1\n", "ascending times"),
+    ("time,usd_per_mwh\nnoon,1\n2024-05-09,1\n", "ascending times"),
+])  # fmt: skip
 def test_bad_prices_are_refused(tmp_path, text, message):
     file = tmp_path / "prices.csv"
     file.write_text(text)
@@ -146,16 +140,13 @@ HOURS = np.arange(24)
 NIGHT_TARIFF = np.where(HOURS < 8, 20.0, 100.0)
 
 
-@pytest.mark.parametrize(
-    ("hourly", "share", "hours"),
-    [
-        (NIGHT_TARIFF, 0.0, 0),
-        (NIGHT_TARIFF, 8 / 24, 8),
-        (NIGHT_TARIFF, 1.0, 24),
-        (np.full(24, 50.0), 0.5, 12),
-        (20.0 + HOURS, 0.25, 6),
-    ],
-)
+@pytest.mark.parametrize(("hourly", "share", "hours"), [
+    (NIGHT_TARIFF, 0.0, 0),
+    (NIGHT_TARIFF, 8 / 24, 8),
+    (NIGHT_TARIFF, 1.0, 24),
+    (np.full(24, 50.0), 0.5, 12),
+    (20.0 + HOURS, 0.25, 6),
+])  # fmt: skip
 def test_the_stated_share_of_each_day_trains(hourly, share, hours):
     prices = np.repeat(np.tile(hourly, 3), 60)
     policy = price_aware(static(1), share=share)
@@ -204,7 +195,6 @@ def test_each_region_trains_when_its_own_power_is_cheap(tmp_path):
     frame, kinds = done.frame(), done.run.kinds
     hour = np.arange(len(frame)) // 60
     prices = done.scenario.prices
-    assert prices is not None
     for kind, ahead_h in zip(kinds, (-8, 1), strict=True):
         local = (hour + ahead_h) % 24  # the cheaper half of its day is the first
         assert frame[f"{kind.name}_training_units"][local >= 13].max() == 0

@@ -258,15 +258,12 @@ def _prepared(folder: Path, row: str) -> Scenario:
     return scenario(cluster("trn2-ultraserver:4"), constant(60.0), options, models=model)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("a,2,1,8e12,pause,async", "state of a pause take 2,000 GB .* reclaim checkpoint"),
-        ("a,2,1,5e12,,peer", "job a: copies at peers take 5,000 GB .* room for 1,759"),
-        # Copies of 1.2 TB and a state of 0.6 TB fit alone, and not together.
-        ("a,2,1,1.6e12,pause,peer", "copies at peers and the state of a pause take 2,000 GB"),
-    ],
-)
+@pytest.mark.parametrize(("row", "message"), [
+    ("a,2,1,8e12,pause,async", "state of a pause take 2,000 GB .* reclaim checkpoint"),
+    ("a,2,1,5e12,,peer", "job a: copies at peers take 5,000 GB .* room for 1,759"),
+    # Copies of 1.2 TB and a state of 0.6 TB fit alone, and not together.
+    ("a,2,1,1.6e12,pause,peer", "copies at peers and the state of a pause take 2,000 GB"),
+])  # fmt: skip
 def test_copies_and_states_are_held_against_host_memory(tmp_path, row, message):
     """8 TB over four servers are 2 TB a server, and 7 TB 1.75; the host has room for 1.76 TB."""
     with pytest.raises(InputError, match=message):

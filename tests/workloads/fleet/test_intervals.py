@@ -222,9 +222,6 @@ def test_a_difference_is_surer_than_two_runs_of_their_own():
     assert len(one) == 3
     paired = paired_interval(one, two)
     alone = [paired_interval(days, np.zeros(3)) for days in (one, two)]
-    assert paired is not None
-    assert alone[0] is not None
-    assert alone[1] is not None
     assert 0 < paired.low < paired.high  # less headroom trains more, for sure
     assert alone[0].low < alone[1].high  # which the two by themselves do not say
     assert (paired.high - paired.low) < 0.1 * (alone[0].high - alone[0].low)
@@ -234,7 +231,6 @@ def test_a_difference_is_surer_than_two_runs_of_their_own():
 def test_the_interval_is_student_s(values, seed):
     other = np.random.default_rng(seed).normal(size=len(values))
     ends = paired_interval(np.array(values), other)
-    assert ends is not None
     expected = stats.ttest_rel(values, other).confidence_interval(0.8)
     assert (ends.low, ends.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
     assert paired_interval(np.array(values[:1]), other[:1]) is None

@@ -62,21 +62,18 @@ def test_jobs_from_a_file(tmp_path):
     assert evaluation.reclaim == "drain"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("name,unit\na,1\n", "has no 'unit'.*Did you mean units"),
-        ("name\na\n", "no column 'units'"),
-        ("name,units\na,0\n", "min_units 0, units 0"),
-        ("name,units,reclaim\na,2,paus\n", "reclaim 'paus' is none of .*Did you mean pause"),
-        ("name,units,reclaim\na,2,drain\n", "evaluation is given back by draining"),
-        ("name,units,count\na,2,99999\n", "more than 1,000 jobs"),
-        ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
-        ("name,units,evaluation\na,2,2\n", "row 2: evaluation is '2'; write 1 or 0"),
-        ("name,units\n", "has no rows below its header"),
-        ("name,units\na,2\na,3\n", "2 jobs are called 'a'. Give each its own name"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("name,unit\na,1\n", "has no 'unit'.*Did you mean units"),
+    ("name\na\n", "no column 'units'"),
+    ("name,units\na,0\n", "min_units 0, units 0"),
+    ("name,units,reclaim\na,2,paus\n", "reclaim 'paus' is none of .*Did you mean pause"),
+    ("name,units,reclaim\na,2,drain\n", "evaluation is given back by draining"),
+    ("name,units,count\na,2,99999\n", "more than 1,000 jobs"),
+    ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
+    ("name,units,evaluation\na,2,2\n", "row 2: evaluation is '2'; write 1 or 0"),
+    ("name,units\n", "has no rows below its header"),
+    ("name,units\na,2\na,3\n", "2 jobs are called 'a'. Give each its own name"),
+])  # fmt: skip
 def test_bad_job_files(tmp_path, text, message):
     path = tmp_path / "jobs.csv"
     path.write_text(text)

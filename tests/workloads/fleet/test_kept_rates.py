@@ -39,15 +39,12 @@ def test_a_rate_is_searched_once_and_kept_exactly(plan, monkeypatch):
     assert rates == [TrainingRate(2, 1 / 3, plan)] * 2
 
 
-@pytest.mark.parametrize(
-    ("machine", "units"),
-    [
-        ("trn2.48xlarge:64", 8),
-        ("trn2.48xlarge:2", 2),
-        ("trn2-ultraserver:16", 2),
-        ("dgx-h100:9", 8),
-    ],
-)
+@pytest.mark.parametrize(("machine", "units"), [
+    ("trn2.48xlarge:64", 8),
+    ("trn2.48xlarge:2", 2),
+    ("trn2-ultraserver:16", 2),
+    ("dgx-h100:9", 8),
+])  # fmt: skip
 def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(machine, units, monkeypatch):
     searched, plan = [], ParallelPlan(tp=8)
     speeds = {"none": 6.0, "selective": 7.0}

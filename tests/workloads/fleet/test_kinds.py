@@ -177,15 +177,12 @@ def test_a_limit_on_training_is_spent_where_units_serve_last():
     assert lent == [1.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    ("limits", "placed"),
-    [
-        (Limits(), [[1], [0]]),
-        (Limits(floor=3), [[3], [0]]),
-        (Limits(floor=6), [[4], [4]]),  # four of the first, and four that serve as two of it
-        (Limits(cap=2), [[1], [0]]),
-    ],
-)
+@pytest.mark.parametrize(("limits", "placed"), [
+    (Limits(), [[1], [0]]),
+    (Limits(floor=3), [[3], [0]]),
+    (Limits(floor=6), [[4], [4]]),  # four of the first, and four that serve as two of it
+    (Limits(cap=2), [[1], [0]]),
+])  # fmt: skip
 def test_floor_and_cap_hold_for_all_kinds_together(limits, placed):
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
     kinds = [replace(kind, fleet=replace(kind.fleet, limits=limits)) for kind in kinds]
@@ -280,7 +277,6 @@ def test_batch_requests_run_on_every_kind_that_serves(policy, speeds):
     kinds.append(replace(_kind("trains", 3), serves=False))
     run = simulate(_demand(12.0), kinds, policy(), batch=_batch(2.0, 240.0))
     queue = run.batch
-    assert queue is not None
     assert queue.arrivals.sum() == queue.served.sum() + queue.late.sum() + queue.waiting[-1]
     assert queue.late.sum() == 0
     spent = [role_chip_ms(replace(run, kinds=(kind,)))[-1, Role.BATCH] for kind in run.kinds]

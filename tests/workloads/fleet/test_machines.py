@@ -31,18 +31,15 @@ from workloads.options.fleet import DemandInputs, FleetInputs
 from workloads.serving import azure_lengths, profile
 
 
-@pytest.mark.parametrize(
-    ("machine", "model", "chips", "precision"),
-    [
-        ("trn2-ultraserver", "llama-3.1-405b", 16, "bf16"),
-        ("trn3-gen1", "llama-3.1-405b", 16, "bf16"),
-        ("trn3-gen2", "llama-3.1-405b", 8, "bf16"),
-        ("gb200-nvl72", "llama-3.1-405b", 8, "bf16"),
-        ("dgx-h100", "llama-3.1-405b", 8, "fp8"),
-        ("dgx-b200", "deepseek-v3", 8, "fp8"),
-        ("trn2-ultraserver", "deepseek-v3", 16, "bf16"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "model", "chips", "precision"), [
+    ("trn2-ultraserver", "llama-3.1-405b", 16, "bf16"),
+    ("trn3-gen1", "llama-3.1-405b", 16, "bf16"),
+    ("trn3-gen2", "llama-3.1-405b", 8, "bf16"),
+    ("gb200-nvl72", "llama-3.1-405b", 8, "bf16"),
+    ("dgx-h100", "llama-3.1-405b", 8, "fp8"),
+    ("dgx-b200", "deepseek-v3", 8, "fp8"),
+    ("trn2-ultraserver", "deepseek-v3", 16, "bf16"),
+])  # fmt: skip
 def test_the_shortest_replica_that_fits(machine, model, chips, precision):
     replica = next(fitting_replicas(named(model), cluster(machine)))
     assert (replica.chips, replica.precision) == (chips, precision)
@@ -88,7 +85,6 @@ def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo():
 )
 def test_a_plan_is_found_and_is_simulated(machine):
     rate = training_rate(named("llama-3.1-8b"), cluster(machine))
-    assert rate.plan is not None
     assert rate.plan.global_batch == rate.units * cluster(machine).chips_per_domain
     assert rate.tokens_per_s > 1e5 * rate.units
 
@@ -125,17 +121,14 @@ def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval():
 DENSE, MIXTURE = named("llama-3.1-8b"), named("mixtral-8x7b")
 
 
-@pytest.mark.parametrize(
-    ("machine", "tp", "sizes"),
-    [
-        ("trn2-ultraserver:8", 16, {2, 4}),  # four replicas
-        ("trn2.48xlarge:8", 16, {2, 4}),  # one: groups of units
-        ("trn2-ultraserver:8", 4, {2, 4, 8}),  # sixteen
-        ("trn3-gen2:2", 8, {2, 3, 6}),  # eighteen, which four do not divide
-        ("trn2.48xlarge:3", 16, {2}),  # one, in a cluster without four units
-        ("trn2.48xlarge:8", 8, {2}),  # two
-    ],
-)
+@pytest.mark.parametrize(("machine", "tp", "sizes"), [
+    ("trn2-ultraserver:8", 16, {2, 4}),  # four replicas
+    ("trn2.48xlarge:8", 16, {2, 4}),  # one: groups of units
+    ("trn2-ultraserver:8", 4, {2, 4, 8}),  # sixteen
+    ("trn3-gen2:2", 8, {2, 3, 6}),  # eighteen, which four do not divide
+    ("trn2.48xlarge:3", 16, {2}),  # one, in a cluster without four units
+    ("trn2.48xlarge:8", 8, {2}),  # two
+])  # fmt: skip
 def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(machine, tp, sizes):
     fleet = cluster(machine)
     alone, *groups = ways_of(FleetInputs(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
@@ -145,15 +138,12 @@ def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(machine, tp, 
     assert splits == {(prefill, size - prefill) for size in sizes for prefill in range(1, size)}
 
 
-@pytest.mark.parametrize(
-    ("serving", "trainium", "hopper"),
-    [
-        (FleetInputs(prefill="chunked"), 8192, 8192),
-        (FleetInputs(chunk=1024), 1024, 1024),
-        (FleetInputs(chunk=0), 0, 0),
-        (FleetInputs(prefill="separate"), 0, 0),
-    ],
-)
+@pytest.mark.parametrize(("serving", "trainium", "hopper"), [
+    (FleetInputs(prefill="chunked"), 8192, 8192),
+    (FleetInputs(chunk=1024), 1024, 1024),
+    (FleetInputs(chunk=0), 0, 0),
+    (FleetInputs(prefill="separate"), 0, 0),
+])  # fmt: skip
 def test_a_stated_way_holds_on_every_machine(serving, trainium, hopper):
     for machine, pieces in (("trn2-ultraserver:8", trainium), ("dgx-h200:8", hopper)):
         fleet = cluster(machine)
@@ -238,7 +228,6 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_s
         usual = _service(case, prefix_cache=share)
         assert usual.capacity.rate_slo_per_s > 0.98 * max(rates.values())
         assert usual.capacity.rate_slo_per_s == rates[_way(usual)]
-        assert usual.choice is not None
         others = max(rate for way, rate in rates.items() if way != _way(usual))
         assert rates[usual.choice.runner_up] > 0.95 * others
         share_of_best = usual.choice.runner_up_share
@@ -289,16 +278,13 @@ def test_the_fleet_runs_on_every_machine(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "model", "more"),
-    [
-        ("trn2-ultraserver:8", "deepseek-v3", ("--slo", "ttft=30s,tpot=500ms")),
-        ("dgx-h200:8", "deepseek-v3", ()),
-        ("trn3-gen2:4", "llama-3.1-405b", ()),
-        ("gb200-nvl72:4", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
-        ("p5en.48xlarge:16", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
-    ],
-)
+@pytest.mark.parametrize(("name", "model", "more"), [
+    ("trn2-ultraserver:8", "deepseek-v3", ("--slo", "ttft=30s,tpot=500ms")),
+    ("dgx-h200:8", "deepseek-v3", ()),
+    ("trn3-gen2:4", "llama-3.1-405b", ()),
+    ("gb200-nvl72:4", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
+    ("p5en.48xlarge:16", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
+])  # fmt: skip
 def test_large_models_and_mixtures_run(name, model, more):
     """On Trn2 the first token of 256 experts takes 6.5 s and more, over the usual limit of 6 s."""
     result = _fleet(name, model, *more)

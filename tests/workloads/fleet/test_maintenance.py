@@ -135,27 +135,19 @@ def test_policies_see_units_in_maintenance_as_broken():
     assert (seen[59], seen[70], seen[200]) == (0, 4, 0)
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["out@2h=3"], "cannot be read; write out@1d02:00\\+4h=16 or roll"),
-        (["out@0d02:00+4h"], "cannot be read"),
-        (["stop@0d02:00+4h=3"], "cannot be read"),
-        (["out@0d02:00=3"], "states no length"),
-        (["out@0d02:00+4h=3"], "has several kinds of units; end with =a:3, =b:3"),
-        (["out@0d02:00+4h=c:3"], "has no kind 'c'; end with =a:3, =b:3"),
-        (["out@0d02:00+4h=a:11"], "11 units of a, which has 10; take fewer"),
-        (["out@3d02:00+4h=a:3"], "after the start of a run of 1 days"),
-        (
-            ["out@0d02:00+4h=a:3", "out@0d05:00+1h=a:2"],
-            "=a:2 overlaps out@0d02:00\\+4h=a:3, which ends 6 h after the start",
-        ),
-        (
-            ["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"],
-            "roll@0d02:00\\+1h=a:2 overlaps out@0d06:00",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("texts", "message"), [
+    (["out@2h=3"], "cannot be read; write out@1d02:00\\+4h=16 or roll"),
+    (["out@0d02:00+4h"], "cannot be read"),
+    (["stop@0d02:00+4h=3"], "cannot be read"),
+    (["out@0d02:00=3"], "states no length"),
+    (["out@0d02:00+4h=3"], "has several kinds of units; end with =a:3, =b:3"),
+    (["out@0d02:00+4h=c:3"], "has no kind 'c'; end with =a:3, =b:3"),
+    (["out@0d02:00+4h=a:11"], "11 units of a, which has 10; take fewer"),
+    (["out@3d02:00+4h=a:3"], "after the start of a run of 1 days"),
+    (["out@0d02:00+4h=a:3", "out@0d05:00+1h=a:2"],
+     "=a:2 overlaps out@0d02:00\\+4h=a:3, which ends 6 h after the start"),
+    (["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"], "roll@0d02:00\\+1h=a:2 overlaps out@0d06:00"),
+])  # fmt: skip
 def test_a_wrong_window_is_one_line(texts, message):
     with pytest.raises(cs.InputError, match=message) as refused:
         windows_from(texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))

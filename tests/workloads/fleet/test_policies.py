@@ -229,18 +229,15 @@ def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path):
             load_policy(path, stated)
 
 
-@pytest.mark.parametrize(
-    ("hysteresis", "load", "backlog", "units"),
-    [
-        (0.05, 96.0, 0.0, 100.0),
-        (0.05, 94.0, 0.0, 94.0),
-        (0.2, 81.0, 0.0, 100.0),
-        (0.2, 79.0, 0.0, 79.0),
-        (0.0, 99.0, 0.0, 99.0),
-        (0.5, 130.0, 0.0, 130.0),  # more load than units is followed at once
-        (0.05, 90.0, 300.0, 120.0),  # waiting work of 300 unit-minutes takes 30 more for ten
-    ],
-)
+@pytest.mark.parametrize(("hysteresis", "load", "backlog", "units"), [
+    (0.05, 96.0, 0.0, 100.0),
+    (0.05, 94.0, 0.0, 94.0),
+    (0.2, 81.0, 0.0, 100.0),
+    (0.2, 79.0, 0.0, 79.0),
+    (0.0, 99.0, 0.0, 99.0),
+    (0.5, 130.0, 0.0, 130.0),  # more load than units is followed at once
+    (0.05, 90.0, 300.0, 120.0),  # waiting work of 300 unit-minutes takes 30 more for ten
+])  # fmt: skip
 def test_units_stay_while_fewer_than_the_hysteresis_are_idle(hysteresis, load, backlog, units):
     """Units wanted of 100 that serve, after an hour of a load, without headroom."""
     view = view_of(

@@ -180,14 +180,11 @@ def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves):
     assert all(kind["training_tokens"] > 0 for kind in done.summary["kinds"])
 
 
-@pytest.mark.parametrize(
-    ("kind_w", "cap_w", "message"),
-    [
-        (30.0, -1.0, "caps power at -1.0 W"),
-        (30.0, float("nan"), "caps power at nan W"),
-        (0.0, 1e3, "power_w of the policy: the catalogue has no power of a; leave"),
-    ],
-)
+@pytest.mark.parametrize(("kind_w", "cap_w", "message"), [
+    (30.0, -1.0, "caps power at -1.0 W"),
+    (30.0, float("nan"), "caps power at nan W"),
+    (0.0, 1e3, "power_w of the policy: the catalogue has no power of a; leave"),
+])  # fmt: skip
 def test_a_policy_states_a_cap_that_is_a_power(kind_w, cap_w, message):
     view = _view(_kind("a", 3, 1, kind_w))
     with pytest.raises(cs.InputError, match=message):

@@ -90,34 +90,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        *(({"cluster": KINDS[0], **words}, message) for words, message in OF_ONE),
-        *(({"cluster": KINDS, **words}, message) for words, message in OF_KINDS),
-        *(
-            ({"cluster": REGIONS, "region": ZONES, **words}, message)
-            for words, message in OF_REGIONS
-        ),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    *(({"cluster": KINDS[0], **words}, message) for words, message in OF_ONE),
+    *(({"cluster": KINDS, **words}, message) for words, message in OF_KINDS),
+    *(
+        ({"cluster": REGIONS, "region": ZONES, **words}, message)
+        for words, message in OF_REGIONS
+    ),
+])  # fmt: skip
 def test_a_mistake_is_one_line(words, message):
     with pytest.raises(cs.InputError, match=message) as caught:
         cs.run_fleet(demand="azure-code", **{**USUAL, **words})
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ({"tp": 8}, "--tp changes"),
-        ({"prefill": "separate"}, "--prefill changes"),
-        ({"chunk": 512}, "--chunk changes"),
-        ({"precision": "fp8"}, "--precision changes"),
-        ({"cache": "kept"}, "--cache changes"),
-        ({"tp": 8, "prefix_cache": "50%"}, "^--tp and --prefix-cache change"),
-    ],
-)
+@pytest.mark.parametrize(("words", "named"), [
+    ({"tp": 8}, "--tp changes"),
+    ({"prefill": "separate"}, "--prefill changes"),
+    ({"chunk": 512}, "--chunk changes"),
+    ({"precision": "fp8"}, "--precision changes"),
+    ({"cache": "kept"}, "--cache changes"),
+    ({"tp": 8, "prefix_cache": "50%"}, "^--tp and --prefix-cache change"),
+])  # fmt: skip
 def test_settings_of_replicas_change_nothing_beside_a_rate(words, named):
     with pytest.raises(cs.InputError, match=f"{named} nothing beside --unit-rate"):
         FleetInputs(unit_rate=3.0, **words)
@@ -129,14 +123,11 @@ def test_lending_of_several_kinds_says_what_to_ask_instead(cluster):
         cs.lend(cluster, "burstgpt")
 
 
-@pytest.mark.parametrize(
-    ("more", "note"),
-    [
-        ([], "changes nothing without a batch tier"),
-        (["--batch-share", "20%"], "changes nothing without a price of tokens"),
-        (["--batch-share", "20%", "--token-price", "2"], ""),
-    ],
-)
+@pytest.mark.parametrize(("more", "note"), [
+    ([], "changes nothing without a batch tier"),
+    (["--batch-share", "20%"], "changes nothing without a price of tokens"),
+    (["--batch-share", "20%", "--token-price", "2"], ""),
+])  # fmt: skip
 def test_a_discount_that_no_request_gets_is_named(more, note, capsys):
     words = "fleet --cluster trn2-ultraserver:4 --unit-rate 4 --quiet --days 0.05 --policy static"
     assert run([*words.split(), "--no-compare", "--batch-discount", "0.3", *more]) == 0

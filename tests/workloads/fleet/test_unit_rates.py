@@ -141,49 +141,32 @@ def test_the_caches_of_prefill_replicas_fill_after_a_change(served):
     assert lost[1] == pytest.approx(lost[0], rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: _service("1:2"), r"groups of 3 replicas of 16 chips .* such as 1:1, 1:3"),
-        (lambda: _service("12:24"), r"has 512\. Use fewer replicas"),
-        (lambda: _service("one:3"), "write 1:3"),
-        (lambda: _service("1:3", prefix_cache="150%"), "--prefix-cache is '150%'"),
-        (lambda: _service("1:3", speculate="many"), "--speculate"),
-        (lambda: FleetInputs(disaggregate="1:3", chunk=512), "Leave --chunk out"),
-        (
-            lambda: FleetInputs(disaggregate="1:3", prefill="chunked"),
-            "--prefill chunked is for replicas that decode as well",
-        ),
-        (
-            lambda: services_from(
-                _demand(), UNIT, [MODEL], FleetInputs(prefill="separate", chunk=512, tp=16)
-            ),
-            "--chunk 512 cuts prompts, but prefill is separate",
-        ),
-        (lambda: FleetInputs(unit_rate=2.0, disaggregate="1:3"), "leave out --unit-rate"),
-        (lambda: FleetInputs(unit_rate=2.0, prefix_cache="50%"), "leave out --unit-rate"),
-        (
-            lambda: block_of(
-                [Service(name, fixed_rate(1.0), weights=name, apart=GROUP) for name in ("a", "b")]
-            ),
-            "groups of 4 units serves one model",
-        ),
-        (
-            lambda: services_from(
-                constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0), UNIT, [MODEL],
-                FleetInputs(slo=LIMITS, tp=16),
-            ),
-            "no requests in this run; choose other days",
-        ),
-        (
-            lambda: services_from(
-                _demand(), cluster("dgx-h100"), [named("llama-3.1-8b")],
-                FleetInputs(slo="ttft=1ms,tpot=200ms", tp=1), requests=1,
-            ),
-            r"best of \d replicas .* keeps that for 0\.0% .* looser",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: _service("1:2"), r"groups of 3 replicas of 16 chips .* such as 1:1, 1:3"),
+    (lambda: _service("12:24"), r"has 512\. Use fewer replicas"),
+    (lambda: _service("one:3"), "write 1:3"),
+    (lambda: _service("1:3", prefix_cache="150%"), "--prefix-cache is '150%'"),
+    (lambda: _service("1:3", speculate="many"), "--speculate"),
+    (lambda: FleetInputs(disaggregate="1:3", chunk=512), "Leave --chunk out"),
+    (lambda: FleetInputs(disaggregate="1:3", prefill="chunked"),
+     "--prefill chunked is for replicas that decode as well"),
+    (lambda: services_from(
+         _demand(), UNIT, [MODEL], FleetInputs(prefill="separate", chunk=512, tp=16),
+     ), "--chunk 512 cuts prompts, but prefill is separate"),
+    (lambda: FleetInputs(unit_rate=2.0, disaggregate="1:3"), "leave out --unit-rate"),
+    (lambda: FleetInputs(unit_rate=2.0, prefix_cache="50%"), "leave out --unit-rate"),
+    (lambda: block_of(
+         [Service(name, fixed_rate(1.0), weights=name, apart=GROUP) for name in ("a", "b")]
+     ), "groups of 4 units serves one model"),
+    (lambda: services_from(
+         constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0), UNIT, [MODEL],
+         FleetInputs(slo=LIMITS, tp=16),
+     ), "no requests in this run; choose other days"),
+    (lambda: services_from(
+         _demand(), cluster("dgx-h100"), [named("llama-3.1-8b")],
+         FleetInputs(slo="ttft=1ms,tpot=200ms", tp=1), requests=1,
+     ), r"best of \d replicas .* keeps that for 0\.0% .* looser"),
+])  # fmt: skip
 def test_impossible_units_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()

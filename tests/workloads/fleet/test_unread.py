@@ -54,32 +54,27 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy():
     assert every - read == {"cluster", "kind", "model", "policy", "compare", "intervals", "what_if"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"policy": "threshold", "hold": "1h"}, []),
-        ({"policy": "threshold"}, []),
-        (
-            {"policy": "oracle", "hold": "1h", "power_cap": 2.0},
-            [
-                "--hold 1h changes nothing under policy oracle; threshold reads it.",
-                "--power-cap 2.0 changes nothing under policy oracle; mpc, power-cap and "
-                "mpc-oracle read it.",
-            ],
-        ),
-        (
-            {"policy": "mpc", "price_share": 0.3},
-            ["--price-share 0.3 changes nothing without prices; add --price FILE.csv."],
-        ),
-        (
-            {"policy": "mine.py", "quantile": 0.5},
-            [
-                "--quantile 0.5 changes nothing under policy mine.py; forecast, mpc, price and "
-                "power-cap read it."
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"policy": "threshold", "hold": "1h"}, []),
+    ({"policy": "threshold"}, []),
+    (
+        {"policy": "oracle", "hold": "1h", "power_cap": 2.0},
+        [
+            "--hold 1h changes nothing under policy oracle; threshold reads it.",
+            "--power-cap 2.0 changes nothing under policy oracle; mpc, power-cap and "
+            "mpc-oracle read it.",
+        ],
+    ),
+    ({"policy": "mpc", "price_share": 0.3},
+     ["--price-share 0.3 changes nothing without prices; add --price FILE.csv."]),
+    (
+        {"policy": "mine.py", "quantile": 0.5},
+        [
+            "--quantile 0.5 changes nothing under policy mine.py; forecast, mpc, price and "
+            "power-cap read it."
+        ],
+    ),
+])  # fmt: skip
 def test_what_no_policy_reads_is_named(changes, expected):
     assert unread_options(PolicyInputs(**changes, compare=False), priced=False) == expected
 
@@ -91,16 +86,13 @@ def test_comparison_reads_what_static_reads():
     assert len(unread_options(alone, priced=False)) == 1
 
 
-@pytest.mark.parametrize(
-    ("fleet", "limits", "names"),
-    [
-        ({}, {"weights": "store"}, []),
-        ({"tp": 8}, {"change_time": "5min"}, []),
-        ({"unit_rate": 5.0, "slo": "ttft=9s"}, {}, ["--slo ttft=9s"]),
-        ({"unit_rate": 5.0}, {"weights": "store"}, ["--weights store"]),
-        ({}, {"weights": "host", "change_time": "0s"}, ["--weights host"]),
-    ],
-)
+@pytest.mark.parametrize(("fleet", "limits", "names"), [
+    ({}, {"weights": "store"}, []),
+    ({"tp": 8}, {"change_time": "5min"}, []),
+    ({"unit_rate": 5.0, "slo": "ttft=9s"}, {}, ["--slo ttft=9s"]),
+    ({"unit_rate": 5.0}, {"weights": "store"}, ["--weights store"]),
+    ({}, {"weights": "host", "change_time": "0s"}, ["--weights host"]),
+])  # fmt: skip
 def test_what_a_stated_rate_or_time_leaves_unread(fleet, limits, names):
     remarks = unread_with_unit_rate(FleetInputs(**fleet), LimitInputs(**limits))
     assert [remark.partition(" changes nothing ")[0] for remark in remarks] == names

@@ -65,20 +65,17 @@ def test_a_file_names_causes(tmp_path):
     assert rates.replacing_per_s == pytest.approx(4 / 3.6e6)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("cause,per,mtbf,replaces,repair\npump,server,1000h,1,3h\n", "line 1 has no 'repair'"),
-        ("", "no row"),
-        ("pump,srver,1000h,1\n", "per 'srver' is none of"),
-        ("pump,server,1000,1\n", "line 2: mtbf"),
-        ("pump,server,0h,1\n", "must be above 0"),
-        ("pump,server,1000h,yes\n", "neither 0 nor 1"),
-        (",server,1000h,1\n", "no name"),
-        ("pump,server,1000h,1\npump,server,1000h,1\n", "stands twice"),
-        ("pump,server\n", "not as many cells"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("cause,per,mtbf,replaces,repair\npump,server,1000h,1,3h\n", "line 1 has no 'repair'"),
+    ("", "no row"),
+    ("pump,srver,1000h,1\n", "per 'srver' is none of"),
+    ("pump,server,1000,1\n", "line 2: mtbf"),
+    ("pump,server,0h,1\n", "must be above 0"),
+    ("pump,server,1000h,yes\n", "neither 0 nor 1"),
+    (",server,1000h,1\n", "no name"),
+    ("pump,server,1000h,1\npump,server,1000h,1\n", "stands twice"),
+    ("pump,server\n", "not as many cells"),
+])  # fmt: skip
 def test_a_wrong_file_is_told_by_line(tmp_path, text, message):
     path = tmp_path / "causes.csv"
     path.write_text(text if text.startswith("cause") else f"cause,per,mtbf,replaces\n{text}")

@@ -115,18 +115,15 @@ def test_every_millisecond_is_booked_once(
     assert all(ms >= 0 for ms in done.parts_ms.values())
 
 
-@pytest.mark.parametrize(
-    ("mtbf_s", "groups", "spares", "warm_s"),
-    [
-        (600.0, 2, 0, 0.0),
-        (600.0, 8, 2, 0.0),
-        (3000.0, 8, 0, 0.0),
-        (3000.0, 2, 2, 250.0),
-        (20_000.0, 8, 0, 250.0),
-        (20_000.0, 8, 2, 0.0),
-        pytest.param(3000.0, 100, 100, 0.0, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("mtbf_s", "groups", "spares", "warm_s"), [
+    (600.0, 2, 0, 0.0),
+    (600.0, 8, 2, 0.0),
+    (3000.0, 8, 0, 0.0),
+    (3000.0, 2, 2, 250.0),
+    (20_000.0, 8, 0, 250.0),
+    (20_000.0, 8, 2, 0.0),
+    pytest.param(3000.0, 100, 100, 0.0, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_goodput_is_never_lower_than_without(mtbf_s, groups, spares, warm_s):
     trial = elastic(
         failing(mtbf_s, replaces=True),

@@ -110,7 +110,6 @@ def test_goodput_is_that_of_exponential_failures(interval_s):
 
 def test_the_best_interval_is_where_the_closed_form_has_it():
     curve = search_interval(job(failing(20_000.0), stall_s=20), seed=0)
-    assert curve is not None
     expected_s = minimize_scalar(
         lambda interval_s: -expected_goodput(interval_s, 20_000.0, checkpoint_s=20),
         bounds=(100, 10_000),
@@ -129,7 +128,6 @@ def test_the_best_interval_does_not_follow_from_the_length_of_the_runs():
     slow = Stragglers(per_s=1e-6, slower=0.1, found_after_s=300)
     short = job(rates, stall_s=1, spares=0, stragglers=slow)
     curve = search_interval(short, seed=0)
-    assert curve is not None
     assert curve.best_s == pytest.approx(daly_interval_s(20_000.0, 1.0), rel=0.3)
     assert curve.interval_s[0] < curve.best_s < curve.interval_s[-1]
 
@@ -143,15 +141,12 @@ def test_the_interval_of_least_waste_is_within_the_points(least_s, best_s):
     assert _best(points[:2], (0.5, 0.6)) == 2.0
 
 
-@pytest.mark.parametrize(
-    ("mtbf_s", "interval_s", "failures"),
-    [
-        (20_000.0, 95.0, 100),  # 200 checkpoints a failure, 20,000 in all
-        (20_000.0, 995.0, 200),  # few checkpoints: failures suffice
-        (2e6, 95.0, 30),  # 20,000 checkpoints a failure: no fewer failures than 30
-        (2e8, 95.0, 20 * 365 / 2e8 * 86_400),  # 20 years at most
-    ],
-)
+@pytest.mark.parametrize(("mtbf_s", "interval_s", "failures"), [
+    (20_000.0, 95.0, 100),  # 200 checkpoints a failure, 20,000 in all
+    (20_000.0, 995.0, 200),  # few checkpoints: failures suffice
+    (2e6, 95.0, 30),  # 20,000 checkpoints a failure: no fewer failures than 30
+    (2e8, 95.0, 20 * 365 / 2e8 * 86_400),  # 20 years at most
+])  # fmt: skip
 def test_compared_runs_have_enough_failures_and_few_checkpoints(mtbf_s, interval_s, failures):
     trial = job(failing(mtbf_s), stall_s=5)
     assert _span_s(trial, interval_s) == pytest.approx(failures * mtbf_s)
@@ -236,17 +231,14 @@ def test_months_without_failures_takes_a_few_events():
     assert next(whole.env._eid) < 20
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"span_s": 0}, "0 days"),
-        ({"interval_s": 0}, "checkpoint every 0 s"),
-        ({"spares": -1}, "-1 spares"),
-        ({"stall_s": -1}, "times of checkpoints"),
-        ({"interval_s": 0.001, "stall_s": 0}, "checkpoints in"),
-        ({"rates": failing(1e-3)}, "failures are expected"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"span_s": 0}, "0 days"),
+    ({"interval_s": 0}, "checkpoint every 0 s"),
+    ({"spares": -1}, "-1 spares"),
+    ({"stall_s": -1}, "times of checkpoints"),
+    ({"interval_s": 0.001, "stall_s": 0}, "checkpoints in"),
+    ({"rates": failing(1e-3)}, "failures are expected"),
+])  # fmt: skip
 def test_impossible_jobs_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         job(**changes)

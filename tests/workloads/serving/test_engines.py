@@ -51,50 +51,44 @@ BUSY, NONE_ACCEPTED = (0.0, 2, 20), Speculation(3, 0.0)
 POLLS = Batching(4, 100, poll_passes=4)
 
 
-@pytest.mark.parametrize(
-    ("rows", "how", "guess", "first_token_s"),
-    [
-        # Several prompts run first together, the third of them in the next pass.
-        ([(0.0, 3, 1)] * 3, Batching(4, 6, prompts=FIRST), None, [1.6, 1.6, 1.6 + 1.3]),
-        # Whole prompts are not cut: two do not fit into 6, and one alone may be longer than that.
-        ([(0.0, 4, 1)] * 2 + [(0.0, 9, 1)], Batching(4, 6, prompts=WHOLE), None,
-         [1.4, 2.8, 2.8 + 1.9]),
-        ([(0.0, 4, 1)] * 2 + [(0.0, 9, 1)], Batching(4, 6), None, [1.6, 3.2, 3.2 + 1.5]),
-        # A scheduler that polls looks after passes 4 and 8, and at once where it is idle.
-        ([BUSY, (2.0, 3, 1)], POLLS, None, [1.2, 1.2 + 4 * 1.1 + 1.4]),
-        ([BUSY, (6.0, 3, 1)], POLLS, None, [1.2, 1.2 + 8 * 1.1 + 1.4]),
-        ([(0.0, 2, 2), (50.0, 3, 1)], Batching(4, 100, poll_passes=30), None, [1.2, 51.3]),
-        ([BUSY, (2.0, 3, 1)], POLLS, NONE_ACCEPTED, [1.2, 1.2 + 4 * 1.4 + 1.7]),
-        # The request arrives during a pass that ends at 2.3 s; the next, to 3.4 s, is planned.
-        ([BUSY, (2.0, 3, 1)], Batching(4, 100), None, [1.2, 1.2 + 1.1 + 1.4]),
-        ([BUSY, (2.0, 3, 1)], Batching(4, 100, overlapped=True), None, [1.2, 1.2 + 2 * 1.1 + 1.4]),
-        # Prompts of 2 tokens are gathered for three passes, or until there are 1 + 2 + 2 tokens.
-        *(
-            ([BUSY, (1.0, 2, 1), (3.0, 2, 1)],
-             Batching(4, 100, gather_passes=3, gather_tokens=tokens), None,
-             [1.2, *[1.2 + passes * 1.1 + 1.5] * 2])
-            for tokens, passes in ((5, 2), (100, 3))
-        ),
-        ([BUSY, (2.0, 3, 1)], Batching(4, 100, gather_passes=2, gather_tokens=100), NONE_ACCEPTED,
-         [1.2, 1.2 + 3 * 1.4 + 1.7]),
-        ([(0.0, 2, 1)], Batching(4, 100, gather_passes=30, gather_tokens=100), None, [1.2]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "how", "guess", "first_token_s"), [
+    # Several prompts run first together, the third of them in the next pass.
+    ([(0.0, 3, 1)] * 3, Batching(4, 6, prompts=FIRST), None, [1.6, 1.6, 1.6 + 1.3]),
+    # Whole prompts are not cut: two do not fit into 6, and one alone may be longer than that.
+    ([(0.0, 4, 1)] * 2 + [(0.0, 9, 1)], Batching(4, 6, prompts=WHOLE), None,
+     [1.4, 2.8, 2.8 + 1.9]),
+    ([(0.0, 4, 1)] * 2 + [(0.0, 9, 1)], Batching(4, 6), None, [1.6, 3.2, 3.2 + 1.5]),
+    # A scheduler that polls looks after passes 4 and 8, and at once where it is idle.
+    ([BUSY, (2.0, 3, 1)], POLLS, None, [1.2, 1.2 + 4 * 1.1 + 1.4]),
+    ([BUSY, (6.0, 3, 1)], POLLS, None, [1.2, 1.2 + 8 * 1.1 + 1.4]),
+    ([(0.0, 2, 2), (50.0, 3, 1)], Batching(4, 100, poll_passes=30), None, [1.2, 51.3]),
+    ([BUSY, (2.0, 3, 1)], POLLS, NONE_ACCEPTED, [1.2, 1.2 + 4 * 1.4 + 1.7]),
+    # The request arrives during a pass that ends at 2.3 s; the next, to 3.4 s, is planned.
+    ([BUSY, (2.0, 3, 1)], Batching(4, 100), None, [1.2, 1.2 + 1.1 + 1.4]),
+    ([BUSY, (2.0, 3, 1)], Batching(4, 100, overlapped=True), None, [1.2, 1.2 + 2 * 1.1 + 1.4]),
+    # Prompts of 2 tokens are gathered for three passes, or until there are 1 + 2 + 2 tokens.
+    *(
+        ([BUSY, (1.0, 2, 1), (3.0, 2, 1)],
+         Batching(4, 100, gather_passes=3, gather_tokens=tokens), None,
+         [1.2, *[1.2 + passes * 1.1 + 1.5] * 2])
+        for tokens, passes in ((5, 2), (100, 3))
+    ),
+    ([BUSY, (2.0, 3, 1)], Batching(4, 100, gather_passes=2, gather_tokens=100), NONE_ACCEPTED,
+     [1.2, 1.2 + 3 * 1.4 + 1.7]),
+    ([(0.0, 2, 1)], Batching(4, 100, gather_passes=30, gather_tokens=100), None, [1.2]),
+])  # fmt: skip
 def test_first_tokens_come_as_the_scheduler_lets_prompts_run(rows, how, guess, first_token_s):
     served = serve(_flat(), requests_of(*rows), how, speculation=guess)
     assert served.first_token_s.tolist() == pytest.approx(first_token_s)
 
 
-@pytest.mark.parametrize(
-    ("engine", "machine", "prompts", "chunk", "slots"),
-    [
-        ("vllm", "dgx-h100", BESIDE, 8192, 1024),
-        ("vllm", "dgx-a100", BESIDE, 2048, 256),
-        ("sglang", "dgx-h200", FIRST, 8192, 2048),
-        ("sglang", "dgx-b200", FIRST, 16_384, 2048),
-        ("tensorrt-llm", "dgx-b200", WHOLE, 8192, 2048),
-    ],
-)
+@pytest.mark.parametrize(("engine", "machine", "prompts", "chunk", "slots"), [
+    ("vllm", "dgx-h100", BESIDE, 8192, 1024),
+    ("vllm", "dgx-a100", BESIDE, 2048, 256),
+    ("sglang", "dgx-h200", FIRST, 8192, 2048),
+    ("sglang", "dgx-b200", FIRST, 16_384, 2048),
+    ("tensorrt-llm", "dgx-b200", WHOLE, 8192, 2048),
+])  # fmt: skip
 def test_defaults_of_engines(engine, machine, prompts, chunk, slots):
     how = batching_from(cs.cluster(machine), scheduler=engine)
     assert (how.prompts, how.chunk_tokens, how.overlapped) == (prompts, chunk, True)
@@ -191,37 +185,34 @@ SGLANG = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "fields", "may", "cannot"),
-    [
-        ("serve.sh", SCRIPT, {
-            "scheduler": "vllm", "tp": 4, "slots": 128, "chunk": 4096, "ep": 4,
-            "precision": "fp8", "cache_precision": "fp8",
-        }, ("gpu-memory-utilization",), ("port",)),
-        ("pod.yaml", MANIFEST, {"scheduler": "vllm", "tp": 4, "slots": 32}, (), ("model",)),
-        ("serve.sh", TENSORRT, {
-            "scheduler": "tensorrt-llm", "tp": 8, "ep": 4, "slots": 512, "chunk": 8192,
-            "cache_precision": "fp8", "gather": "20:0.9", "attention_dp": 8,
-        }, ("extra-llm-api-options",), ()),
-        ("serve.sh", SGLANG, {
-            "scheduler": "sglang", "tp": 8, "slots": 256, "chunk": 16384, "poll": 10,
-        }, ("disable-radix-cache",), ("log-level", "model-path")),
-        ("serve.sh", f"{SGLANG} --enable-dp-attention --dp 4", {
-            "scheduler": "sglang", "tp": 8, "slots": 64, "chunk": 16384, "poll": 10,
-            "attention_dp": 4,
-        }, ("disable-radix-cache",), ("log-level", "model-path")),
-        ("vllm.yaml", "model: m\ntensor-parallel-size: 2\nmax_num_seqs: 64\nport: 8000\n",
-         {"scheduler": "vllm", "tp": 2, "slots": 64}, (), ("model", "port")),
-        ("extra.yaml", "tensor_parallel_size: 8\nkv_cache_config: {dtype: auto}\n"
-         "batch_wait_timeout_iters: 0\nbatch_wait_max_tokens_ratio: 0.9\n",
-         {"scheduler": "tensorrt-llm", "tp": 8}, ("kv-cache-config.dtype = auto",),
-         ("batch-wait-timeout-iters = 0",)),
-        ("serve.txt", "vllm serve m -tp 2 -dp 1",
-         {"scheduler": "vllm", "tp": 2, "attention_dp": 1}, (), ()),
-        ("compose.yaml", "services: {a: {image: i, entrypoint: vllm serve m -tp 2}}",
-         {"scheduler": "vllm", "tp": 2}, (), ()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "fields", "may", "cannot"), [
+    ("serve.sh", SCRIPT, {
+        "scheduler": "vllm", "tp": 4, "slots": 128, "chunk": 4096, "ep": 4,
+        "precision": "fp8", "cache_precision": "fp8",
+    }, ("gpu-memory-utilization",), ("port",)),
+    ("pod.yaml", MANIFEST, {"scheduler": "vllm", "tp": 4, "slots": 32}, (), ("model",)),
+    ("serve.sh", TENSORRT, {
+        "scheduler": "tensorrt-llm", "tp": 8, "ep": 4, "slots": 512, "chunk": 8192,
+        "cache_precision": "fp8", "gather": "20:0.9", "attention_dp": 8,
+    }, ("extra-llm-api-options",), ()),
+    ("serve.sh", SGLANG, {
+        "scheduler": "sglang", "tp": 8, "slots": 256, "chunk": 16384, "poll": 10,
+    }, ("disable-radix-cache",), ("log-level", "model-path")),
+    ("serve.sh", f"{SGLANG} --enable-dp-attention --dp 4", {
+        "scheduler": "sglang", "tp": 8, "slots": 64, "chunk": 16384, "poll": 10,
+        "attention_dp": 4,
+    }, ("disable-radix-cache",), ("log-level", "model-path")),
+    ("vllm.yaml", "model: m\ntensor-parallel-size: 2\nmax_num_seqs: 64\nport: 8000\n",
+     {"scheduler": "vllm", "tp": 2, "slots": 64}, (), ("model", "port")),
+    ("extra.yaml", "tensor_parallel_size: 8\nkv_cache_config: {dtype: auto}\n"
+     "batch_wait_timeout_iters: 0\nbatch_wait_max_tokens_ratio: 0.9\n",
+     {"scheduler": "tensorrt-llm", "tp": 8}, ("kv-cache-config.dtype = auto",),
+     ("batch-wait-timeout-iters = 0",)),
+    ("serve.txt", "vllm serve m -tp 2 -dp 1",
+     {"scheduler": "vllm", "tp": 2, "attention_dp": 1}, (), ()),
+    ("compose.yaml", "services: {a: {image: i, entrypoint: vllm serve m -tp 2}}",
+     {"scheduler": "vllm", "tp": 2}, (), ()),
+])  # fmt: skip
 def test_a_replica_is_read_and_other_keys_are_named(tmp_path, name, text, fields, may, cannot):
     path = tmp_path / name
     path.write_text(text)
@@ -312,15 +303,12 @@ def test_proposals_are_written_with_their_draft():
     assert '"model": "d"' in launch_command("vllm", {"speculate": "3:0.7:d"}, "m")
 
 
-@pytest.mark.parametrize(
-    ("words", "precision"),
-    [
-        ("nvidia/Llama-3.1-70B-Instruct-FP8 --max-num-seqs 128", "fp8"),
-        ("--model RedHatAI/Qwen3-32B-NVFP4", "fp4"),
-        ("meta-llama/Llama-3.1-70B-Instruct", None),
-        ("nvidia/Llama-3.1-70B-Instruct-FP8 --quantization mxfp8", "mxfp8"),
-    ],
-)
+@pytest.mark.parametrize(("words", "precision"), [
+    ("nvidia/Llama-3.1-70B-Instruct-FP8 --max-num-seqs 128", "fp8"),
+    ("--model RedHatAI/Qwen3-32B-NVFP4", "fp4"),
+    ("meta-llama/Llama-3.1-70B-Instruct", None),
+    ("nvidia/Llama-3.1-70B-Instruct-FP8 --quantization mxfp8", "mxfp8"),
+])  # fmt: skip
 def test_the_name_of_a_checkpoint_tells_its_precision(tmp_path, words, precision):
     path = tmp_path / "launch.sh"
     path.write_text(f"vllm serve {words} --tensor-parallel-size 4\n")

@@ -103,15 +103,12 @@ def test_an_slo_that_idle_replicas_miss_is_refused():
         highest_rate(offered(), Slo(ttft_s=0.09))
 
 
-@pytest.mark.parametrize(
-    ("replica", "slots", "slo", "cause"),
-    [
-        (REPLICA, 64, Slo(tpot_s=0.012), "TPOT"),
-        (REPLICA, 2, Slo(ttft_s=1.0), "slots"),
-        (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(ttft_s=1.0), "memory"),
-        (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(), "memory"),
-    ],
-)
+@pytest.mark.parametrize(("replica", "slots", "slo", "cause"), [
+    (REPLICA, 64, Slo(tpot_s=0.012), "TPOT"),
+    (REPLICA, 2, Slo(ttft_s=1.0), "slots"),
+    (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(ttft_s=1.0), "memory"),
+    (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(), "memory"),
+])  # fmt: skip
 def test_the_cause_is_what_would_let_more_through(replica, slots, slo, cause):
     """Prompts of 20 ms, and answers of 100 tokens that need a slot and room in the cache."""
     queue = offered(fixed_lengths(100, 100), replica, batching=Batching(slots=slots))
@@ -252,14 +249,11 @@ def test_candidates_are_ways_and_splits_that_fit(gpus):
     assert all(offered.deployment.chips <= 8 for _, _, offered in gpus.candidates)
 
 
-@pytest.mark.parametrize(
-    ("limits", "options"),
-    [
-        (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
-        (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
-        (question("trn2.3xlarge", Slo(5.0, 0.2)), {()}),  # a domain of one chip has one degree
-    ],
-)
+@pytest.mark.parametrize(("limits", "options"), [
+    (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
+    (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
+    (question("trn2.3xlarge", Slo(5.0, 0.2)), {()}),  # a domain of one chip has one degree
+])  # fmt: skip
 def test_only_what_is_open_is_searched(limits, options):
     searched = search_deployments(limits).candidates
     assert {tuple(words) for _, words, _ in searched} == options

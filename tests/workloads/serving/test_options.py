@@ -90,8 +90,6 @@ def test_prompts_on_another_chip_cost_and_send_what_both_kinds_do(requests):
     mixed = cs.serve(MODEL, CLUSTER, requests, **how)
     deployment = mixed.deployed.deployment
     assert deployment.chips_of_pools == (4, 16)
-    assert deployment.pools is not None
-    assert deployment.pools.prompts is not None
     assert deployment.pools.transfer_bytes_per_s == min(4 * 50e9, 8 * 25e9)
     assert deployment.pools.slowest_bytes_per_s == 50e9
     trn2, h100 = deployment.pools.prompts.money
@@ -103,8 +101,6 @@ def test_prompts_on_another_chip_cost_and_send_what_both_kinds_do(requests):
     assert mixed.ttft_s == alone.ttft_s
     assert mixed.interval == alone.interval
     alike = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate="1:2").tpot_interval
-    assert alike is not None
-    assert mixed.tpot_interval is not None
     assert mixed.tpot_interval.high / mixed.tpot_interval.value > alike.high / alike.value
 
 
@@ -140,16 +136,13 @@ def test_the_command_gives_the_same_numbers(tmp_path):
     assert {key: outcome["document"][key] for key in summary} == summary
 
 
-@pytest.mark.parametrize(
-    ("ways", "message"),
-    [
-        ({"prefix_cashe": "50%"}, r"serve has no 'prefix_cashe'\. Did you mean prefix_cache\?"),
-        ({"prefill_tp": 4}, "--prefill-tp is for replicas that process prompts alone"),
-        ({"disaggregate": "9:1", "tp": 4, "prefill_cluster": "p5.48xlarge"}, "p5.48xlarge has 8"),
-        ({"disaggregate": "1:1", "prefill_cluster": "ring:8"}, "plain shape"),
-        ({"disaggregate": "1:1", "prefill_cluster": 3}, "prefill_cluster"),
-    ],
-)
+@pytest.mark.parametrize(("ways", "message"), [
+    ({"prefix_cashe": "50%"}, r"serve has no 'prefix_cashe'\. Did you mean prefix_cache\?"),
+    ({"prefill_tp": 4}, "--prefill-tp is for replicas that process prompts alone"),
+    ({"disaggregate": "9:1", "tp": 4, "prefill_cluster": "p5.48xlarge"}, "p5.48xlarge has 8"),
+    ({"disaggregate": "1:1", "prefill_cluster": "ring:8"}, "plain shape"),
+    ({"disaggregate": "1:1", "prefill_cluster": 3}, "prefill_cluster"),
+])  # fmt: skip
 def test_mistakes_are_told(ways, message, requests):
     with pytest.raises(cs.InputError, match=message):
         cs.serve(MODEL, CLUSTER, requests, **ways)
@@ -192,7 +185,6 @@ def test_overheads_are_recovered_from_points_that_they_made():
         for ttft_s, tpot_s in [(replica.prefill_s(prompt), replica.decode_s(1, prompt + out // 2))]
     ]
     catalogue, fitted = TRN2.catalogue, fit(points, TRN2)
-    assert catalogue is not None
     stated = [
         catalogue.value("serving.trn2", name)
         for name in ("iteration_overhead", "prompt_token_layer")
@@ -229,7 +221,6 @@ def test_a_rate_lies_between_its_ends_and_never_exceeds_what_is_asked(rate, busy
 def test_first_tokens_have_residuals_of_their_own():
     served = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", count=20, output=32, tp=8)
     later = served.tpot_interval
-    assert later is not None
     assert served.interval.basis.startswith("first tokens")
     assert later.basis.startswith("serving")
     assert later.low < served.tpot_s["p50"] < later.high

@@ -45,17 +45,14 @@ def test_trainium2_points_at_batch_one(name, ttft_s, tpot_s):
     assert replica.chips == 16
 
 
-@pytest.mark.parametrize(
-    ("model", "machine", "how", "kv_bytes"),
-    [
-        ("llama-3.1-405b", "trn2.48xlarge", {}, 516_096),
-        ("llama-3.1-70b", "trn2.48xlarge", {}, 327_680),
-        ("llama-3.1-70b", "dgx-h200", {}, 327_680),
-        ("llama-3.1-70b", "dgx-h200", {"precision": "fp8"}, 163_840),
-        # Every fourth of 48 layers attends, with 2 key-value heads of 256 values in 2 bytes.
-        ("qwen3-next-80b-a3b", "dgx-h200", {"tp": 2}, 12 * 2 * 2 * 256 * 2),
-    ],
-)
+@pytest.mark.parametrize(("model", "machine", "how", "kv_bytes"), [
+    ("llama-3.1-405b", "trn2.48xlarge", {}, 516_096),
+    ("llama-3.1-70b", "trn2.48xlarge", {}, 327_680),
+    ("llama-3.1-70b", "dgx-h200", {}, 327_680),
+    ("llama-3.1-70b", "dgx-h200", {"precision": "fp8"}, 163_840),
+    # Every fourth of 48 layers attends, with 2 key-value heads of 256 values in 2 bytes.
+    ("qwen3-next-80b-a3b", "dgx-h200", {"tp": 2}, 12 * 2 * 2 * 256 * 2),
+])  # fmt: skip
 def test_a_token_takes_bytes_of_the_cache(model, machine, how, kv_bytes):
     assert profile(named(model), cluster(machine), **how).kv_bytes_per_token == kv_bytes
 

@@ -53,7 +53,6 @@ def test_no_more_selected_keys_are_ever_faster(machine):
 def test_short_contexts_cost_the_dense_attention_and_the_indexer(machine):
     model, context = shallow(V32), 2000
     sparse, dense = served(model, machine), served(shallow(DENSE), machine)
-    assert model.indexer is not None
     rank = RankShare(model, cluster(machine), 1, "fp8", shipped_catalogue())
     how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
     scores = 6 * index_score_s(rank.cluster.chip, 64, 128, **how)

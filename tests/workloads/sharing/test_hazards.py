@@ -250,16 +250,13 @@ def test_a_pair_of_placements_is_simulated_once(monkeypatch):
     assert beside.slowdowns((job, np.arange(64)), (job, np.arange(64, 128))) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("stated", "reason"),
-    [
-        ({"repair": "3h"}, {"repair": "nothing fails without failures"}),
-        ({"restart": "3h", "failures": 0}, {"restart": "nothing stops a job"}),
-        ({"checkpoint_interval": "3h"}, {"checkpoint_interval": "nothing stops a job"}),
-        ({"neighbours": True}, {"neighbours": "no two jobs with a model share full links"}),
-        ({"restart": "3h", "failures": 1}, {}),
-    ],
-)
+@pytest.mark.parametrize(("stated", "reason"), [
+    ({"repair": "3h"}, {"repair": "nothing fails without failures"}),
+    ({"restart": "3h", "failures": 0}, {"restart": "nothing stops a job"}),
+    ({"checkpoint_interval": "3h"}, {"checkpoint_interval": "nothing stops a job"}),
+    ({"neighbours": True}, {"neighbours": "no two jobs with a model share full links"}),
+    ({"restart": "3h", "failures": 1}, {}),
+])  # fmt: skip
 def test_options_that_change_nothing_are_named(stated, reason):
     assert cs.queue_jobs(CLUSTER, WAITING, **stated).without_effect == reason
 
@@ -277,34 +274,31 @@ HALVES = [job(0, 4, 60), job(0, 4, 60), job(1, 8, 60), job(2, 4, 60)]
 DOMAINS = [job(0, 2, 100), job(0, 3, 60), job(1, 3, 10)]
 
 
-@pytest.mark.parametrize(
-    ("jobs", "discipline", "place", "expected"),
-    [
-        # The second needs all servers, so everybody waits behind it.
-        (WAITING, "fifo", "any", [0, 59, 118, 117, 116]),
-        # The third ends before the second's turn at 60 min; the fourth would delay it; the fifth
-        # starts when the third has left its servers.
-        (WAITING, "backfill", "any", [0, 59, 0, 117, 28]),
-        (WAITING, "shortest", "any", [0, 59, 0, 117, 28]),
-        # Of the three free servers, two are left over when the second has its six at 60 min.
-        ([job(0, 5, 60), job(1, 6, 60), job(2, 2, 500), job(3, 1, 500)], "backfill", "any",
-         [0, 59, 0, 117]),
-        # Schedulers count with limits rather than with times.
-        ([SIX, job(1, 8, 60), job(2, 2, 60, limit="88min")], "backfill", "any", [0, 61, 0]),
-        ([SIX, job(1, 8, 60), job(2, 2, 60, limit="2h")], "backfill", "any", [0, 59, 118]),
-        # Jobs of one time are considered together, and priority comes before arrival.
-        (TWO_TIMES, "priority", "any", [30, 0]),
-        ([*TWO_TIMES, job(1, 8, 10, priority=5)], "priority", "any", [40, 0, 29]),
-        # Between the ends of the first two, half of the servers are free, but for no time at all.
-        (HALVES, "shortest", "any", [0, 0, 59, 118]),
-        # Starts are exact whatever the binary fractions of times.
-        ([job(0.1 * number, 1, 0.7) for number in range(8)], "backfill", "any", [0] * 8),
-        # A job takes servers of two domains or waits for one, the fullest that has room.
-        (DOMAINS, "backfill", "any", [0, 0, 0]),
-        (DOMAINS, "backfill", "domain", [0, 0, 59]),
-        ([job(0, 3, 60), job(1, 1, 60), job(2, 4, 10)], "fifo", "domain", [0, 0, 0]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("jobs", "discipline", "place", "expected"), [
+    # The second needs all servers, so everybody waits behind it.
+    (WAITING, "fifo", "any", [0, 59, 118, 117, 116]),
+    # The third ends before the second's turn at 60 min; the fourth would delay it; the fifth
+    # starts when the third has left its servers.
+    (WAITING, "backfill", "any", [0, 59, 0, 117, 28]),
+    (WAITING, "shortest", "any", [0, 59, 0, 117, 28]),
+    # Of the three free servers, two are left over when the second has its six at 60 min.
+    ([job(0, 5, 60), job(1, 6, 60), job(2, 2, 500), job(3, 1, 500)], "backfill", "any",
+     [0, 59, 0, 117]),
+    # Schedulers count with limits rather than with times.
+    ([SIX, job(1, 8, 60), job(2, 2, 60, limit="88min")], "backfill", "any", [0, 61, 0]),
+    ([SIX, job(1, 8, 60), job(2, 2, 60, limit="2h")], "backfill", "any", [0, 59, 118]),
+    # Jobs of one time are considered together, and priority comes before arrival.
+    (TWO_TIMES, "priority", "any", [30, 0]),
+    ([*TWO_TIMES, job(1, 8, 10, priority=5)], "priority", "any", [40, 0, 29]),
+    # Between the ends of the first two, half of the servers are free, but for no time at all.
+    (HALVES, "shortest", "any", [0, 0, 59, 118]),
+    # Starts are exact whatever the binary fractions of times.
+    ([job(0.1 * number, 1, 0.7) for number in range(8)], "backfill", "any", [0] * 8),
+    # A job takes servers of two domains or waits for one, the fullest that has room.
+    (DOMAINS, "backfill", "any", [0, 0, 0]),
+    (DOMAINS, "backfill", "domain", [0, 0, 59]),
+    ([job(0, 3, 60), job(1, 1, 60), job(2, 4, 10)], "fifo", "domain", [0, 0, 0]),
+])  # fmt: skip
 def test_waits_by_hand(jobs, discipline, place, expected):
     queue = cs.queue_jobs(CLUSTER, jobs, discipline=discipline, place=place)
     assert [round(each.wait_s / 60, 6) for each in queue.jobs] == expected
@@ -442,23 +436,20 @@ def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path):
     assert queue.left_out == ("Left out: entries that are no Job or JobSet (1).",)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"submit": None}, "job 1: it has no submit"),
-        ({"submit": "2026-13-01"}, "submit '2026-13-01' is no date"),
-        ({"time": None}, "job 1: it has neither time nor model"),
-        ({"time": "0s"}, "time '0s' must be longer than 0"),
-        ({"chips": 0}, "chips '0' must be a whole number from 1"),
-        ({"chips": 129}, "job 1 needs 129 chips, but trn2-ultraserver:2 has 128"),
-        ({"limit": "1min"}, "limit 1min is shorter than the 3,600 s that it runs"),
-        ({"priority": "high"}, "priority 'high' must be a whole number"),
-        ({"tp": 8}, "job 1: tp needs a model"),
-        ({"model": "llama-3.1-8b"}, "it states time and model"),
-        ({"submitted": "3s"}, "a job of a queue has no 'submitted'. Did you mean submit"),
-        ({"discipline": "backfil"}, r"'backfil' is none of fifo, .*backfill"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"submit": None}, "job 1: it has no submit"),
+    ({"submit": "2026-13-01"}, "submit '2026-13-01' is no date"),
+    ({"time": None}, "job 1: it has neither time nor model"),
+    ({"time": "0s"}, "time '0s' must be longer than 0"),
+    ({"chips": 0}, "chips '0' must be a whole number from 1"),
+    ({"chips": 129}, "job 1 needs 129 chips, but trn2-ultraserver:2 has 128"),
+    ({"limit": "1min"}, "limit 1min is shorter than the 3,600 s that it runs"),
+    ({"priority": "high"}, "priority 'high' must be a whole number"),
+    ({"tp": 8}, "job 1: tp needs a model"),
+    ({"model": "llama-3.1-8b"}, "it states time and model"),
+    ({"submitted": "3s"}, "a job of a queue has no 'submitted'. Did you mean submit"),
+    ({"discipline": "backfil"}, r"'backfil' is none of fifo, .*backfill"),
+])  # fmt: skip
 def test_a_job_that_cannot_queue_is_refused(change, message):
     stated = {**job(0, 1, 60), **change}
     how = {"discipline": stated.pop("discipline")} if "discipline" in stated else {}
@@ -467,24 +458,21 @@ def test_a_job_that_cannot_queue_is_refused(change, message):
         cs.queue_jobs(CLUSTER, [present], **how)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("name,submit\n", "there are no jobs in the queue"),
-        ("submit,chips,hours\n", "has no 'hours'"),
-        ("submit,chips,time\n0s,16,1h\n2026-11-02,16,1h\n", "line 3: submit is a date for some"),
-        ("submit,chips,time\n0s,16,1h\n0s,x,1h\n", "line 3: chips 'x' must be a whole number"),
-        ("JobID|Submit\n", "no column Start. Export it with sacct --parsable2"),
-        (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),
-        (SLURM.replace("02:00:00", "2 hours"), "Timelimit '2 hours' is no time"),
-        (SLURM.replace("|1-00", f"|{10**400}-00"), "Timelimit '1000.* is no time"),
-        (SLURM.replace("|1-00", "|-1-00"), "Timelimit '-1-00:00:00' is no time"),
-        (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, start and end do not follow"),
-        ("submit,model,steps,dp\n0s,gpt2,9,x\n", "line 2: job 1: dp is 'x'; it must be"),
-        ('{"items": 3}', "items is no list of jobs"),
-        (json.dumps(kubernetes()).replace("aws.amazon.com/neuron", "cpu"), "have no limit of"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("name,submit\n", "there are no jobs in the queue"),
+    ("submit,chips,hours\n", "has no 'hours'"),
+    ("submit,chips,time\n0s,16,1h\n2026-11-02,16,1h\n", "line 3: submit is a date for some"),
+    ("submit,chips,time\n0s,16,1h\n0s,x,1h\n", "line 3: chips 'x' must be a whole number"),
+    ("JobID|Submit\n", "no column Start. Export it with sacct --parsable2"),
+    (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),
+    (SLURM.replace("02:00:00", "2 hours"), "Timelimit '2 hours' is no time"),
+    (SLURM.replace("|1-00", f"|{10**400}-00"), "Timelimit '1000.* is no time"),
+    (SLURM.replace("|1-00", "|-1-00"), "Timelimit '-1-00:00:00' is no time"),
+    (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, start and end do not follow"),
+    ("submit,model,steps,dp\n0s,gpt2,9,x\n", "line 2: job 1: dp is 'x'; it must be"),
+    ('{"items": 3}', "items is no list of jobs"),
+    (json.dumps(kubernetes()).replace("aws.amazon.com/neuron", "cpu"), "have no limit of"),
+])  # fmt: skip
 def test_a_record_that_cannot_be_read_is_refused(tmp_path, text, message):
     path = tmp_path / "record"
     path.write_text(text)

@@ -33,27 +33,24 @@ class Asked:
 B = {"name": "b"}
 
 
-@pytest.mark.parametrize(
-    ("jobs", "message"),
-    [
-        ([{"tps": 8}], "job a has no 'tps'. Did you mean tp?"),
-        ([{"model": None}], "job a: model is None"),
-        ([{"dp": None}], "job a: dp is None; it must be a whole number"),
-        ([{"placement": "pack"}], "placement 'pack' is none of packed, server, domain, rack, "),
-        ([{"start": 64}], "job a: start '64' must be a whole number from 0 to 63"),
-        ([{"chips": 0}], "job a: chips '0' must be a whole number from 1 to 64"),
-        ([{"chips": 12}], "job a: dp 2 × tp 4 × pp 1 = 8 ranks, but the cluster has 12 chips"),
-        ([{"start": 1, "placement": "packed"}], "job a states placement and start."),
-        ([{"recompute": "some"}], "recompute is 'some'"),
-        # where there is no room
-        ([{}, {**B, "dp": 16}], "the jobs use 72 chips (a 8, b 64), but"),
-        ([{"start": 0}, {**B, "start": 7}], "jobs a and b both use chip 7. Start b elsewhere."),
-        ([{"start": 57}], "Start it at 56 at most."),
-        ([{"start": 4}, {**B, "dp": 14, "placement": "domain"}], "placement domain finds 48 free"),
-        ([{"model": "llama-3.1-405b", "tp": 8, "dp": 1}],
-         "job a: the plan needs 926.1 GB a rank, which has 103"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("jobs", "message"), [
+    ([{"tps": 8}], "job a has no 'tps'. Did you mean tp?"),
+    ([{"model": None}], "job a: model is None"),
+    ([{"dp": None}], "job a: dp is None; it must be a whole number"),
+    ([{"placement": "pack"}], "placement 'pack' is none of packed, server, domain, rack, "),
+    ([{"start": 64}], "job a: start '64' must be a whole number from 0 to 63"),
+    ([{"chips": 0}], "job a: chips '0' must be a whole number from 1 to 64"),
+    ([{"chips": 12}], "job a: dp 2 × tp 4 × pp 1 = 8 ranks, but the cluster has 12 chips"),
+    ([{"start": 1, "placement": "packed"}], "job a states placement and start."),
+    ([{"recompute": "some"}], "recompute is 'some'"),
+    # where there is no room
+    ([{}, {**B, "dp": 16}], "the jobs use 72 chips (a 8, b 64), but"),
+    ([{"start": 0}, {**B, "start": 7}], "jobs a and b both use chip 7. Start b elsewhere."),
+    ([{"start": 57}], "Start it at 56 at most."),
+    ([{"start": 4}, {**B, "dp": 14, "placement": "domain"}], "placement domain finds 48 free"),
+    ([{"model": "llama-3.1-405b", "tp": 8, "dp": 1}],
+     "job a: the plan needs 926.1 GB a rank, which has 103"),
+])  # fmt: skip
 def test_a_mistaken_job_is_refused_by_name(jobs, message):
     with pytest.raises(InputError) as refused:
         share(MACHINE, [{**JOB, **job} for job in jobs])
@@ -61,22 +58,17 @@ def test_a_mistaken_job_is_refused_by_name(jobs, message):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("job: []", "has no 'job'. Did you mean jobs?"),
-        ("jobs: {}", "jobs is no list of jobs."),
-        ("jobs: []", "jobs is empty."),
-        ("jobs: [{name: a, model: gpt2}]", "job a: states neither chips nor dp"),
-        ("jobs: [{name: a, model: gpt3, dp: 1}]", "job a: unknown model 'gpt3'"),
-        ("jobs: [{name: a, dp: 1}]", "job a has no model."),
-        ("jobs: [{dp: 1}]", "job 1 has no model."),
-        (
-            "jobs: [{name: a, model: gpt2, dp: 1}, {name: a, model: gpt2, dp: 1}]",
-            "two jobs are called a.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("job: []", "has no 'job'. Did you mean jobs?"),
+    ("jobs: {}", "jobs is no list of jobs."),
+    ("jobs: []", "jobs is empty."),
+    ("jobs: [{name: a, model: gpt2}]", "job a: states neither chips nor dp"),
+    ("jobs: [{name: a, model: gpt3, dp: 1}]", "job a: unknown model 'gpt3'"),
+    ("jobs: [{name: a, dp: 1}]", "job a has no model."),
+    ("jobs: [{dp: 1}]", "job 1 has no model."),
+    ("jobs: [{name: a, model: gpt2, dp: 1}, {name: a, model: gpt2, dp: 1}]",
+     "two jobs are called a."),
+])  # fmt: skip
 def test_a_mistaken_file_is_refused_in_one_line(text, message, tmp_path):
     path = tmp_path / "jobs.yaml"
     path.write_text(text)

@@ -31,15 +31,12 @@ def cost_ps(beside: Sequence[int], alone: Sequence[list[int]]) -> int:
     return sum(beside) - sum(each for (each,) in alone)
 
 
-@pytest.mark.parametrize(
-    ("machine", "model", "stated", "steps"),
-    [
-        ("trn2.48xlarge", TOY, {"tp": 4, "pp": 2, "dp": 2}, 2),
-        ("trn2.48xlarge", TOY, {"tp": 2, "pp": 2, "vpp": 2, "cp": 2, "dp": 2, "overlap": "all"}, 1),
-        ("trn2.48xlarge:2", SPARSE, {"tp": 2, "dp": 16, "ep": 8}, 1),
-        ("trn1.32xlarge", TOY, {"tp": 2, "pp": 2, "dp": 8, "ranks_per_chip": 2}, 1),
-    ],
-)
+@pytest.mark.parametrize(("machine", "model", "stated", "steps"), [
+    ("trn2.48xlarge", TOY, {"tp": 4, "pp": 2, "dp": 2}, 2),
+    ("trn2.48xlarge", TOY, {"tp": 2, "pp": 2, "vpp": 2, "cp": 2, "dp": 2, "overlap": "all"}, 1),
+    ("trn2.48xlarge:2", SPARSE, {"tp": 2, "dp": 16, "ep": 8}, 1),
+    ("trn1.32xlarge", TOY, {"tp": 2, "pp": 2, "dp": 8, "ranks_per_chip": 2}, 1),
+])  # fmt: skip
 def test_one_job_takes_the_time_of_the_flow_level(machine, model, stated, steps):
     entry = {**USUAL, "model": model, "name": "only", "global_batch": 32, **stated}
     fabric = cluster(machine)

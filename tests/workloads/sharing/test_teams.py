@@ -25,17 +25,14 @@ def waits_min(jobs: list[dict[str, Any]], **options: Any) -> list[float]:
 BORROWED = [job(0, 6, 60, team="a"), job(1, 4, 30, team="b"), job(2, 2, 10, team="c")]
 
 
-@pytest.mark.parametrize(
-    ("discipline", "quota", "expected"),
-    [
-        ("backfill", (), [0, 59, 0]),
-        # What a has borrowed is b's only when a's job ends.
-        ("backfill", OWNED, [0, 59, 0]),
-        # One whose team owns what it needs comes before one whose team would borrow.
-        ("preempt", OWNED, [30, 0, 0]),
-        ("preempt", ("a=96", "b=16", "c=16"), [0, 59, 0]),
-    ],
-)
+@pytest.mark.parametrize(("discipline", "quota", "expected"), [
+    ("backfill", (), [0, 59, 0]),
+    # What a has borrowed is b's only when a's job ends.
+    ("backfill", OWNED, [0, 59, 0]),
+    # One whose team owns what it needs comes before one whose team would borrow.
+    ("preempt", OWNED, [30, 0, 0]),
+    ("preempt", ("a=96", "b=16", "c=16"), [0, 59, 0]),
+])  # fmt: skip
 def test_owners_wait_for_what_others_borrow_or_take_it_back(discipline, quota, expected):
     options = {"discipline": discipline, "quota": quota, "restart": "0s"}
     queue = cs.queue_jobs(CLUSTER, BORROWED, checkpoint_interval="1s", **options)
@@ -234,43 +231,35 @@ def test_a_team_within_its_quota_neither_waits_nor_is_stopped(jobs, at_min, serv
     assert (started.wait_s, started.preemptions) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"quota": ["a=64", "b=65"]}, r"the quotas \(a 64, b 65\) are more than the 128 chips"),
-        ({"quota": ["a=64", "a=1"]}, "team a has two quotas"),
-        ({"quota": ["a=x"]}, "--quota a: 'x' must be a whole number from 0"),
-        ({"quota": ["64"]}, "--quota '64' is no quota. Write team=chips"),
-        ({"quota": ["b=64"]}, "job 1: team 'a' is none of b"),
-        ({"quota": ["a=16", "b=16"], "reserve": ["bb=16@1h+1h"]}, "'bb' is none of a, b.*mean b"),
-        ({"reserve": ["b=16@1h+1h"]}, "--reserve: team 'b' is none of a"),
-        ({"reserve": ["a=16@1h"]}, "is no reservation. Write team=chips@start"),
-        ({"reserve": ["a=16@1h+0s"]}, "is not from the first arrival on"),
-        ({"reserve": ["a=16@2026-11-02T08:00+1h"]}, "is not from the first arrival on"),
-        ({"reserve": ["a=0@1h+1h"]}, "chips '0' must be a whole number from 1"),
-        ({"reserve": ["a=129@1h+1h"]}, "are 3 whole scale-up domains, and .* 2 of the 2"),
-        (
-            {"reserve": ["a=128@1h+2h", "a=64@2h+2h"]},
-            "64 chips for a are 1 whole scale-up domains, and beside other reservations 0 of the 2",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"quota": ["a=64", "b=65"]}, r"the quotas \(a 64, b 65\) are more than the 128 chips"),
+    ({"quota": ["a=64", "a=1"]}, "team a has two quotas"),
+    ({"quota": ["a=x"]}, "--quota a: 'x' must be a whole number from 0"),
+    ({"quota": ["64"]}, "--quota '64' is no quota. Write team=chips"),
+    ({"quota": ["b=64"]}, "job 1: team 'a' is none of b"),
+    ({"quota": ["a=16", "b=16"], "reserve": ["bb=16@1h+1h"]}, "'bb' is none of a, b.*mean b"),
+    ({"reserve": ["b=16@1h+1h"]}, "--reserve: team 'b' is none of a"),
+    ({"reserve": ["a=16@1h"]}, "is no reservation. Write team=chips@start"),
+    ({"reserve": ["a=16@1h+0s"]}, "is not from the first arrival on"),
+    ({"reserve": ["a=16@2026-11-02T08:00+1h"]}, "is not from the first arrival on"),
+    ({"reserve": ["a=0@1h+1h"]}, "chips '0' must be a whole number from 1"),
+    ({"reserve": ["a=129@1h+1h"]}, "are 3 whole scale-up domains, and .* 2 of the 2"),
+    ({"reserve": ["a=128@1h+2h", "a=64@2h+2h"]},
+     "64 chips for a are 1 whole scale-up domains, and beside other reservations 0 of the 2"),
+])  # fmt: skip
 def test_quotas_and_reservations_that_cannot_be_are_refused(options, message):
     with pytest.raises(cs.InputError, match=message):
         cs.queue_jobs(CLUSTER, [job(0, 1, 60, team="a")], **options)
 
 
-@pytest.mark.parametrize(
-    ("item", "message"),
-    [
-        (cluster_queue("a", 16), "needs 32 chips, but its team a may have 16 with"),
-        ({"kind": "Job"}, "holds no ClusterQueue"),
-        (cluster_queue("a", "x"), "ClusterQueue a: nominalQuota 'x' must be a whole number"),
-        (cluster_queue("a", 1, borrowingLimit=-1), "borrowingLimit '-1' must be a whole number"),
-        (cluster_queue("a", 1, lendingLimit=1), "a lendingLimit is not simulated"),
-        ({**cluster_queue("a", 1), "spec": 7}, "it has no quota of nvidia.com/gpu"),
-    ],
-)
+@pytest.mark.parametrize(("item", "message"), [
+    (cluster_queue("a", 16), "needs 32 chips, but its team a may have 16 with"),
+    ({"kind": "Job"}, "holds no ClusterQueue"),
+    (cluster_queue("a", "x"), "ClusterQueue a: nominalQuota 'x' must be a whole number"),
+    (cluster_queue("a", 1, borrowingLimit=-1), "borrowingLimit '-1' must be a whole number"),
+    (cluster_queue("a", 1, lendingLimit=1), "a lendingLimit is not simulated"),
+    ({**cluster_queue("a", 1), "spec": 7}, "it has no quota of nvidia.com/gpu"),
+])  # fmt: skip
 def test_cluster_queues_that_cannot_be_used_are_refused(item, message, tmp_path):
     queues = [exported(tmp_path / "queues.json", item)]
     with pytest.raises(cs.InputError, match=message):
