@@ -139,14 +139,10 @@ def test_requests_tokens_and_time_are_conserved(share, hours, reclaim, seed):
     demand = scaled_to_fleet(interactive(arrivals, tier), [SERVICE], 24, peak_share=0.8)
     work = batch_work(demand, [SERVICE], tier)
     run = simulate(
-        demand,
-        [SERVICE],
-        Fleet(32, failures=Failures(40_000.0, 600.0, servers=4)),
-        forecast(),
-        jobs=[TrainingJob("run", 8, 2, reclaim=reclaim), evaluation_job(32)],
-        batch=work,
+        demand, [SERVICE], Fleet(32, failures=Failures(40_000.0, 600.0, servers=4)), forecast(),
+        jobs=[TrainingJob("run", 8, 2, reclaim=reclaim), evaluation_job(32)], batch=work,
         rng=np.random.default_rng(seed),
-    )
+    )  # fmt: skip
     account = _account(run)
     total = role_units(run).sum(axis=1)
     assert total == pytest.approx(32.0)

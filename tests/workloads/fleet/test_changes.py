@@ -74,13 +74,9 @@ UNITS, GANG, MINUTES = 10, 8, 90
 COSTS = replace(ChangeCosts.from_catalogue(4), checkpoint_stall_s=0.0, snooze_s=0.0)
 START = {"mode_switch_s", "runtime_start_s", "compile_hit_s", "warm_up_s", "load"}
 BACK = {
-    "pause": START | {"pause_s"},
-    "preempt": START,
-    "shrink": START,
-    "checkpoint": START | {"save"},
-    "evaluation": {"drain_s"},
-    "spare": START,
-}
+    "pause": START | {"pause_s"}, "preempt": START, "shrink": START, "checkpoint": START | {"save"},
+    "evaluation": {"drain_s"}, "spare": START,
+}  # fmt: skip
 """Costs that a unit waits for on its way to serving, by what it did before."""
 FORTH = {"drain_s", "mode_switch_s", "runtime_start_s", "restart_s"}
 """Costs between serving and the first step of a gang that starts."""
@@ -93,12 +89,10 @@ DURATIONS = (
 def _run(costs: ChangeCosts, before: int, after: int, jobs: list[TrainingJob]) -> FleetRun:
     """Let ``before`` units serve in the first minute and ``after`` units from then on."""
     return simulate(
-        constant(1.0, minutes=MINUTES),
-        [Service("chat", fixed_rate(10.0), WEIGHTS_BYTES)],
-        Fleet(UNITS, costs=costs),
-        lambda view: float(before if view.minute == 0 else after),
+        constant(1.0, minutes=MINUTES), [Service("chat", fixed_rate(10.0), WEIGHTS_BYTES)],
+        Fleet(UNITS, costs=costs), lambda view: float(before if view.minute == 0 else after),
         jobs=jobs,
-    )
+    )  # fmt: skip
 
 
 def _jobs(kind: str) -> list[TrainingJob]:

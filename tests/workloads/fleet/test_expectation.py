@@ -28,14 +28,12 @@ UNITS = 200
 @pytest.fixture(scope="module")
 def base() -> Scenario:
     return scenario(
-        cluster(f"trn2-ultraserver:{UNITS}"),
-        demand("azure-conv"),
+        cluster(f"trn2-ultraserver:{UNITS}"), demand("azure-conv"),
         FleetOptions(
-            FleetInputs(unit_rate=20.0),
-            DemandInputs(days=1, start_day=1),
+            FleetInputs(unit_rate=20.0), DemandInputs(days=1, start_day=1),
             PolicyInputs(kind=("trn2-ultraserver:50", f"trn2-ultraserver:{UNITS - 50}")),
         ),
-    )
+    )  # fmt: skip
 
 
 def _simulated(built: Scenario) -> float:
@@ -94,12 +92,10 @@ def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions):
         [cluster(text) for text in ("trn2-ultraserver:60", "trn3-gen2:30", "trn3-gen2:20")],
         demand("azure-conv"),
         FleetOptions(
-            FleetInputs(unit_rate=20.0),
-            DemandInputs(days=1, start_day=1),
+            FleetInputs(unit_rate=20.0), DemandInputs(days=1, start_day=1),
             PolicyInputs(kind=("trn2-ultraserver", "trn3-gen2"), region=regions),
-        ),
-        places=names,
-    )
+        ), places=names,
+    )  # fmt: skip
     whole = expected(built)
     assert whole.lendable_share == pytest.approx(_simulated(built), abs=0.015)
     assert at(built, shipped_catalogue()).lendable_share == pytest.approx(whole.lendable_share)
@@ -110,15 +106,12 @@ def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions):
 
 def test_a_region_without_users_may_be_the_first(monkeypatch):
     built = scenario(
-        [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")],
-        demand("azure-conv"),
+        [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")], demand("azure-conv"),
         FleetOptions(
-            FleetInputs(unit_rate=20.0),
-            DemandInputs(days=1, start_day=1),
+            FleetInputs(unit_rate=20.0), DemandInputs(days=1, start_day=1),
             PolicyInputs(region=("us=-8:0%", "eu=+1:100%")),
-        ),
-        places=("us", "eu"),
-    )
+        ), places=("us", "eu"),
+    )  # fmt: skip
     timed: list[float] = []
 
     def services(demand: Demand, *rest: Any, **words: Any) -> tuple[Service, ...]:

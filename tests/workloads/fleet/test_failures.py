@@ -114,12 +114,10 @@ def _trained_through(failures: Failures, days: int) -> FleetRun:
     """A fleet of 100 units of which 90 are in one gang that always trains."""
     units = 100
     return simulate(
-        constant(60.0, minutes=days * 1440),
-        [Service("chat", fixed_rate(3.5), 1e9)],
-        Fleet(units, failures=failures),
-        static(10),
+        constant(60.0, minutes=days * 1440), [Service("chat", fixed_rate(3.5), 1e9)],
+        Fleet(units, failures=failures), static(10),
         jobs=[TrainingJob("base", units=90, step_tokens=16e6)],
-    )
+    )  # fmt: skip
 
 
 def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike():
@@ -213,12 +211,9 @@ def test_serving_is_topped_up_for_servers_that_are_down():
         return 40.0
 
     run = simulate(
-        load,
-        [SERVICE],
-        Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often),
-        policy,
+        load, [SERVICE], Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often), policy,
         jobs=(evaluation_job(60),),
-    )
+    )  # fmt: skip
     # A policy sees the servers that are down as units, of which it counts whole ones.
     down = np.diff(role_server_ms(run.kinds[0])[:, Role.BROKEN]) / (4 * 60_000)
     assert down.max() > 2

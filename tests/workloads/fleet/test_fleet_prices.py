@@ -62,14 +62,9 @@ def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:
         evaluation_job(20),
     )
     return simulate(
-        constant(10.0, minutes=MINUTES),
-        [SERVICE],
-        Fleet(20, costs=ChangeCosts.fixed(60.0)),
-        static(10),
-        signals=Signals(held=held),
-        jobs=jobs,
-        economics=ECONOMICS,
-    )
+        constant(10.0, minutes=MINUTES), [SERVICE], Fleet(20, costs=ChangeCosts.fixed(60.0)),
+        static(10), signals=Signals(held=held), jobs=jobs, economics=ECONOMICS,
+    )  # fmt: skip
 
 
 def test_training_that_is_held_is_saved_and_goes_on_afterwards():

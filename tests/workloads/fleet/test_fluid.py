@@ -124,12 +124,9 @@ def test_a_fluid_serves_and_delays_as_its_replicas_do(unit, parts, seed):
     came = np.bincount(minute, minlength=minutes)
     shape = (1, minutes)
     demand = Demand(
-        ("chat",),
-        "2024-01-01T00:00",
-        came[None].astype(float),
-        np.full(shape, float(PROMPT)),
+        ("chat",), "2024-01-01T00:00", came[None].astype(float), np.full(shape, float(PROMPT)),
         np.full(shape, float(OUTPUT)),
-    )
+    )  # fmt: skip
     run = simulate(demand, [Service("chat", table)], Fleet(1), static(1))
     fluid = service_minutes(run, 0)
     assert not fluid.shed_requests.any()

@@ -46,16 +46,9 @@ def _fleet(units: int, unit_mtbf_s: float) -> Fleet:
 
 def _job(units: int, checkpoint: str) -> TrainingJob:
     return TrainingJob(
-        "gang",
-        units=units,
-        min_units=units,
-        tokens_per_s=((1, 1e5),),
-        step_tokens=16e6,
-        state_bytes=5.6e12,
-        checkpoint=checkpoint,
-        standby="warm",
-        checkpoint_every_s=1800.0,
-    )
+        "gang", units=units, min_units=units, tokens_per_s=((1, 1e5),), step_tokens=16e6,
+        state_bytes=5.6e12, checkpoint=checkpoint, standby="warm", checkpoint_every_s=1800.0,
+    )  # fmt: skip
 
 
 def test_the_closed_form_is_the_goodput_of_a_simulated_gang():
@@ -66,13 +59,9 @@ def test_the_closed_form_is_the_goodput_of_a_simulated_gang():
     shares = []
     for seed in range(2):
         run = simulate(
-            constant(60.0, minutes=round(days * 1440)),
-            [SERVICE],
-            fleet,
-            static(1),
-            jobs=[job],
+            constant(60.0, minutes=round(days * 1440)), [SERVICE], fleet, static(1), jobs=[job],
             rng=np.random.default_rng(seed),
-        )
+        )  # fmt: skip
         ((_, tally),) = run.jobs
         assert tally.failures > 90
         shares.append(tally.useful_unit_ms / tally.held_unit_ms)

@@ -193,13 +193,9 @@ def _run(policy: Policy, *, failures: Failures = FAILING, days: int = 3, seed: i
     load = scaled_to_fleet(azure_code().between(0, days * 1440), [SERVICE], UNITS)
     costs = replace(ChangeCosts.from_catalogue(4), miss_share=0.3)
     return simulate(
-        load,
-        [SERVICE],
-        Fleet(UNITS, costs=costs, failures=failures),
-        policy,
-        jobs=default_jobs(UNITS),
-        rng=np.random.default_rng(seed),
-    )
+        load, [SERVICE], Fleet(UNITS, costs=costs, failures=failures), policy,
+        jobs=default_jobs(UNITS), rng=np.random.default_rng(seed),
+    )  # fmt: skip
 
 
 def test_failures_do_not_depend_on_the_policy():

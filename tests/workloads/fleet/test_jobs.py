@@ -198,12 +198,9 @@ def _simulated_step_s(split: Split, behind: int, steps: int = 40) -> float:
 
 
 @given(
-    st.floats(1.0, 1e3),
-    st.floats(1.0, 1e3),
-    st.floats(0.0, 50.0),
+    st.floats(1.0, 1e3), st.floats(1.0, 1e3), st.floats(0.0, 50.0), st.integers(1, 20),
     st.integers(1, 20),
-    st.integers(1, 20),
-)
+)  # fmt: skip
 @examples(60)
 def test_the_steady_state_is_that_of_waiting_processes(
     rollout, update, transfer, rollouts, updates
@@ -214,12 +211,9 @@ def test_the_steady_state_is_that_of_waiting_processes(
 
 
 @given(
-    st.floats(1.0, 1e3),
-    st.floats(1.0, 1e3),
-    st.floats(0.0, 500.0),
-    st.integers(2, 60),
+    st.floats(1.0, 1e3), st.floats(1.0, 1e3), st.floats(0.0, 500.0), st.integers(2, 60),
     st.sampled_from(MODES),
-)
+)  # fmt: skip
 @examples(200)
 def test_no_other_split_is_faster(rollout, update, transfer, units, mode):
     job = PostTraining(rollout, update, transfer, 1e5, mode)

@@ -73,25 +73,19 @@ def test_kinds_of_the_same_units_are_one_kind_of_their_sum(parts, policy):
 @given(
     units=st.lists(st.integers(1, 9), min_size=1, max_size=3),
     rates=st.lists(st.sampled_from([0.5, 2.0, 3.1]), min_size=3, max_size=3),
-    chips=st.lists(st.sampled_from([8, 64, 144]), min_size=3, max_size=3),
-    never=st.booleans(),
-    load=st.floats(0.1, 1.5),
-    seed=st.integers(0, 5),
-)
+    chips=st.lists(st.sampled_from([8, 64, 144]), min_size=3, max_size=3), never=st.booleans(),
+    load=st.floats(0.1, 1.5), seed=st.integers(0, 5),
+)  # fmt: skip
 @examples(25)
 def test_every_kind_keeps_its_chips_and_every_token_is_counted(
     units, rates, chips, never, load, seed
 ):
     kinds = [
         _kind(
-            f"kind {n}",
-            *(units[n], rates[n]),
-            chips=chips[n],
-            failures=Failures(2e5 * (n + 1), 3600.0),
-            serves=n == 0 or not never,
-        )
-        for n in range(len(units))
-    ]
+            f"kind {n}", *(units[n], rates[n]), chips=chips[n],
+            failures=Failures(2e5 * (n + 1), 3600.0), serves=n == 0 or not never,
+        ) for n in range(len(units))
+    ]  # fmt: skip
     demand = _demand(load * sum(n * rate for n, rate in zip(units, rates, strict=False)))
     run = simulate(demand, kinds, threshold(), rng=np.random.default_rng(seed))
     for kind in run.kinds:
@@ -239,20 +233,10 @@ def _planning() -> Policy:
 def test_a_plan_serves_with_the_kind_whose_training_is_worth_least():
     quarter = np.full(2, 15.0)
     ahead = Outlook(
-        quarter,
-        np.full((1, 2), 3.0),
-        np.zeros((2, 1)),
-        np.zeros(2),
-        np.array([4.0, 8.0]),
-        0.0,
-        0.0,
-        np.zeros(2),
-        other_units=np.full(2, 9.0),
-        speed=np.array([[1.0], [0.5]]),
-        away=np.zeros((2, 1), bool),
-        rise=np.ones(2),
-        worth=np.array([1.0, 0.2]),
-    )
+        quarter, np.full((1, 2), 3.0), np.zeros((2, 1)), np.zeros(2), np.array([4.0, 8.0]), 0.0,
+        0.0, np.zeros(2), other_units=np.full(2, 9.0), speed=np.array([[1.0], [0.5]]),
+        away=np.zeros((2, 1), bool), rise=np.ones(2), worth=np.array([1.0, 0.2]),
+    )  # fmt: skip
     step = first_step(ahead)
     assert step.kept.tolist() == [[0.0], [6.0]]
     assert step.training.tolist() == [4.0, 2.0]

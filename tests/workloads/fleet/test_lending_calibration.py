@@ -89,17 +89,12 @@ def _hourly_bursts(rng: np.random.Generator) -> FloatArray:
 
 
 KINDS: dict[str, Callable[[np.random.Generator], FloatArray]] = {
-    "growing": _growing,
-    "holidays": _holidays,
-    "bursts": _bursts,
-    "walk": _walk,
-    "wandering phase": _wandering_phase,
-    "flat": _flat,
-    "burstgpt": _hourly_bursts,
+    "growing": _growing, "holidays": _holidays, "bursts": _bursts, "walk": _walk,
+    "wandering phase": _wandering_phase, "flat": _flat, "burstgpt": _hourly_bursts,
     "azure code": _week_again(azure_code().requests[0]),
     "azure conv": _week_again(azure_conv().requests[0]),
     "servegen large": _week_again(servegen().requests[0] / 100),
-}
+}  # fmt: skip
 
 
 def _broken(kind: str, seed: int, question: Night, every: int) -> int:

@@ -26,14 +26,9 @@ MINUTES = 600
 
 
 def _run(
-    *windows: Window,
-    units: int = 12,
-    load: float = 0.0,
-    jobs: tuple[TrainingJob, ...] = (),
-    policy: Any = None,
-    costs: ChangeCosts = FREE,
-    failures: Failures | None = None,
-) -> FleetRun:
+    *windows: Window, units: int = 12, load: float = 0.0, jobs: tuple[TrainingJob, ...] = (),
+    policy: Any = None, costs: ChangeCosts = FREE, failures: Failures | None = None,
+) -> FleetRun:  # fmt: skip
     """Run a fleet of units of one server whose demand needs ``load`` of them."""
     fleet = Fleet(units, costs=costs, failures=failures, maintenance=windows)
     demand = constant(60 * 3.5 * load, minutes=MINUTES)

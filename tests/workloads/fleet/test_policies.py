@@ -103,11 +103,9 @@ def test_limits_quantise_in_blocks_above_the_floor():
 
 
 @given(
-    st.lists(st.floats(0, 1000), min_size=1, max_size=4),
-    st.integers(1, 100),
-    st.integers(0, 50),
+    st.lists(st.floats(0, 1000), min_size=1, max_size=4), st.integers(1, 100), st.integers(0, 50),
     st.integers(1, 500),
-)
+)  # fmt: skip
 def test_limits_never_exceed_the_fleet(wish, block, floor, units):
     blocks = Limits(block=block, floor=floor).quantised(np.array(wish), units)
     assert blocks.sum() <= units

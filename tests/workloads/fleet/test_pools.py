@@ -37,13 +37,10 @@ def _run(demand: Demand, weights: str = "") -> FleetRun:
         Service(name, fixed_rate(3.5), WEIGHTS, weights=weights) for name in demand.services
     ]
     return simulate(
-        scaled_to_fleet(demand, services, UNITS, peak_share=0.9),
-        services,
-        Fleet(UNITS, costs=ChangeCosts.from_catalogue(4)),
-        threshold(),
-        jobs=default_jobs(UNITS),
+        scaled_to_fleet(demand, services, UNITS, peak_share=0.9), services,
+        Fleet(UNITS, costs=ChangeCosts.from_catalogue(4)), threshold(), jobs=default_jobs(UNITS),
         economics=PRICES,
-    )
+    )  # fmt: skip
 
 
 def test_services_of_other_weights_pay_for_every_move():

@@ -131,11 +131,9 @@ def test_nothing_trains_above_the_cap_of_any_fleet(capped):
 @given(
     st.lists(
         st.tuples(st.integers(1, 6), st.integers(0, 3), st.floats(10, 99), st.floats(0.1, 9)),
-        min_size=2,
-        max_size=3,
-    ),
-    st.floats(0, 1.2),
-)
+        min_size=2, max_size=3,
+    ), st.floats(0, 1.2),
+)  # fmt: skip
 @examples(60)
 def test_as_much_trains_within_the_watts_as_by_brute_force(stated, level):
     kinds = [

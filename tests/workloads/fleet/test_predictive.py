@@ -58,13 +58,10 @@ def _run(valley: int, policy: Policy) -> FleetRun:
         output_tokens=np.tile(demand.output_tokens, 7),
     )
     return simulate(
-        demand,
-        [Service("chat", fixed_rate(1.0))],
-        Fleet(40, costs=costs),
-        policy,
+        demand, [Service("chat", fixed_rate(1.0))], Fleet(40, costs=costs), policy,
         jobs=[TrainingJob("run", 40, 1, tokens_per_s=((1, 1.0),), reclaim="shrink")],
         signals=Signals(history=history),
-    )
+    )  # fmt: skip
 
 
 def _planning() -> Policy:
@@ -100,15 +97,9 @@ def _ahead(need: list[float], price: list[float], **changes: Any) -> FirstStep:
     """Solve the programme for steps of a quarter of an hour and ten units, none of which serves."""
     steps = len(need)
     outlook = Outlook(
-        minutes=np.full(steps, 15.0),
-        need=np.array([need]),
-        kept=np.array([[need[0]]]),
-        training=np.zeros(1),
-        units=np.array([10.0]),
-        lead=0.0,
-        back=0.0,
-        price=np.array(price),
-    )
+        minutes=np.full(steps, 15.0), need=np.array([need]), kept=np.array([[need[0]]]),
+        training=np.zeros(1), units=np.array([10.0]), lead=0.0, back=0.0, price=np.array(price),
+    )  # fmt: skip
     return first_step(replace(outlook, **changes))
 
 
@@ -123,15 +114,9 @@ def test_the_programme_is_solved_right():
     trained = np.where((plans >= need).all(axis=1), trained, -np.inf)
     best = plans[int(np.argmax(trained))]
     outlook = Outlook(
-        np.full(4, 15.0),
-        need[None].astype(float),
-        np.array([[4.0]]),
-        np.array([1.0]),
-        np.array([5.0]),
-        15 * lead,
-        0.0,
-        np.zeros(4),
-    )
+        np.full(4, 15.0), need[None].astype(float), np.array([[4.0]]), np.array([1.0]),
+        np.array([5.0]), 15 * lead, 0.0, np.zeros(4),
+    )  # fmt: skip
     assert first_step(outlook).kept[0] == pytest.approx(best[0])
     # Two pools that want more than there is share it.
     both = replace(outlook, need=np.full((2, 4), 6.0), kept=np.array([[5.0, 5.0]]))

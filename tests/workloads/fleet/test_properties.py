@@ -119,15 +119,11 @@ WINDOWS = st.builds(
 
 
 @given(
-    reclaim=st.sampled_from(["checkpoint", "preempt", "shrink", "pause"]),
-    gang=st.integers(1, 10),
-    seed=st.integers(0, 5),
-    headroom=st.floats(0, 1),
-    notice=st.sampled_from([5.0, float("inf")]),
+    reclaim=st.sampled_from(["checkpoint", "preempt", "shrink", "pause"]), gang=st.integers(1, 10),
+    seed=st.integers(0, 5), headroom=st.floats(0, 1), notice=st.sampled_from([5.0, float("inf")]),
     costs=st.sampled_from([ChangeCosts.from_catalogue(4), *map(ChangeCosts.fixed, (0.0, 900.0))]),
-    breaks=st.booleans(),
-    window=st.none() | WINDOWS,
-)
+    breaks=st.booleans(), window=st.none() | WINDOWS,
+)  # fmt: skip
 @examples(15)
 def test_any_mix_of_jobs_and_windows_conserves(
     reclaim, gang, seed, headroom, notice, costs, breaks, window
@@ -140,12 +136,10 @@ def test_any_mix_of_jobs_and_windows_conserves(
     jobs.append(TrainingJob("b", 20, 2, 2, reclaim=reclaim, checkpoint="peer", standby="warm"))
     jobs.append(evaluation_job(5))
     fleet = Fleet(
-        32,
-        costs=costs,
-        limits=Limits(notice_s=notice),
+        32, costs=costs, limits=Limits(notice_s=notice),
         failures=Failures(40_000.0, 600.0) if breaks else None,
         maintenance=(window,) if window else (),
-    )
+    )  # fmt: skip
     rng = np.random.default_rng(seed)
     done = simulate(load, [SERVICE], fleet, threshold(headroom=headroom), jobs=jobs, rng=rng)
     check_conserved(done)

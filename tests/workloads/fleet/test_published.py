@@ -69,19 +69,14 @@ def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme()
     latency = {}
     for source in ("store", "nvme", "host"):
         costs = replace(
-            ChangeCosts.from_catalogue(4, source=source),
-            mode_switch_s=0.0,
-            runtime_start_s=0.0,
-            warm_up_s=0.0,
-            compile_hit_s=0.0,
-        )
+            ChangeCosts.from_catalogue(4, source=source), mode_switch_s=0.0, runtime_start_s=0.0,
+            warm_up_s=0.0, compile_hit_s=0.0,
+        )  # fmt: skip
         run = simulate(
-            step,
-            [SERVICE],
-            Fleet(1000, costs=costs),
+            step, [SERVICE], Fleet(1000, costs=costs),
             lambda view: 1000.0 if view.minute >= 5 else 0.0,
             jobs=[TrainingJob("t", units=1000, reclaim="preempt")],
-        )
+        )  # fmt: skip
         latency[source] = changes_frame(run)["latency_s"].max()
         if source == "store":
             assert run.loaded_bytes == pytest.approx(3e15)

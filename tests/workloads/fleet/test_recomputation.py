@@ -133,19 +133,13 @@ def _expected_units(name: str, need: FloatArray, weekday: int) -> FloatArray:
 def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
     need = units_needed(demand, [SERVICE])
     policy = {
-        "static": static(_static(need[0])[:1]),
-        "threshold": threshold(),
-        "forecast": forecast(),
+        "static": static(_static(need[0])[:1]), "threshold": threshold(), "forecast": forecast(),
         "oracle": oracle(need),
-    }[name]
+    }[name]  # fmt: skip
     return simulate(
-        demand,
-        [SERVICE],
-        Fleet(UNITS, costs=costs),
-        policy,
-        jobs=default_jobs(UNITS),
+        demand, [SERVICE], Fleet(UNITS, costs=costs), policy, jobs=default_jobs(UNITS),
         economics=PRICES,
-    )
+    )  # fmt: skip
 
 
 def _serving_units(run: FleetRun) -> FloatArray:
@@ -176,12 +170,9 @@ def test_serving_hours_when_a_change_takes_ten_minutes(trace):
     """Units that trained take ten minutes; there is no evaluation, whose units come at once."""
     demand = scaled_to_fleet(TRACES[trace]().between(0, 2 * DAY), [SERVICE], UNITS, peak_share=0.7)
     run = simulate(
-        demand,
-        [SERVICE],
-        Fleet(UNITS, costs=ChangeCosts.fixed(600.0)),
-        threshold(),
+        demand, [SERVICE], Fleet(UNITS, costs=ChangeCosts.fixed(600.0)), threshold(),
         jobs=[TrainingJob("elastic", UNITS, reclaim="shrink")],
-    )
+    )  # fmt: skip
     expected = _followed(_need(demand.requests[0]), _threshold, 10)
     assert _serving_units(run).sum() == pytest.approx(expected.sum(), rel=0.01)
 

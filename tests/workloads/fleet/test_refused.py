@@ -41,11 +41,9 @@ OF_KINDS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"training": "plain_job.csv"}, "states no kind of units; write one of trn2-ultra"),
     ({"training": "other_job.csv"}, "states kind 'h100'; write one of"),
     ({"cluster": ("tpu7x-pod:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of tpu7x-pod"),
-    (
-        {"cluster": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
-        r"llama-3\.1-405b .*trn1\.32xlarge",
-    ),
-)
+    ({"cluster": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
+     r"llama-3\.1-405b .*trn1\.32xlarge"),
+)  # fmt: skip
 OF_REGIONS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"region": "us=-8:70%"}, "in region 'eu'; write NAME:COUNT@ and one of us"),
     ({"region": (*ZONES, "asia=9:10%")}, "region asia has no chips; state some by --kind"),

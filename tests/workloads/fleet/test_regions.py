@@ -46,15 +46,10 @@ def _kind(region: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
     services = (Service("chat", fixed_rate(rate), weights_bytes=1e12),)
     fleet = Fleet(units, costs=FREE, failures=others.pop("failures", None))
     return Kind(
-        f"kind@{region}",
-        services_in(services, list(REGIONS.values())),
-        fleet,
-        (evaluation_job(units),),
-        PRICES,
-        region=region,
-        round_trip_s=REGIONS[region].round_trip_s,
+        f"kind@{region}", services_in(services, list(REGIONS.values())), fleet,
+        (evaluation_job(units),), PRICES, region=region, round_trip_s=REGIONS[region].round_trip_s,
         **others,
-    )
+    )  # fmt: skip
 
 
 def _demand(*per_s: float, minutes: int = MINUTES) -> Demand:

@@ -69,10 +69,8 @@ def test_queue_waits_and_sheds():
 
 @given(
     st.lists(st.integers(0, 500), min_size=1, max_size=40),
-    st.lists(st.integers(0, 300), min_size=40, max_size=40),
-    st.floats(0, 5),
-    st.integers(0, 5000),
-)
+    st.lists(st.integers(0, 300), min_size=40, max_size=40), st.floats(0, 5), st.integers(0, 5000),
+)  # fmt: skip
 def test_tokens_are_served_queued_or_shed(arrivals, capacity, patience, tokens_each):
     queue = Queue(np.array(arrivals), patience)
     for minute in range(len(arrivals)):

@@ -101,11 +101,9 @@ def test_units_on_their_way_take_no_serving_unit_s_place():
     """Five serve and three are on their way when six are asked for: five serve until they come."""
     targets = [5.0, 8.0, 6.0]
     run = simulate(
-        _demand(np.full(12, 2.0)),
-        [SERVICE_200],
-        Fleet(10, costs=ChangeCosts.fixed(270.0)),
+        _demand(np.full(12, 2.0)), [SERVICE_200], Fleet(10, costs=ChangeCosts.fixed(270.0)),
         lambda view: targets[min(view.minute, 2)],
-    )
+    )  # fmt: skip
     serving = role_units(run)[:, Role.SERVING]
     assert serving[:5].tolist() == [5.0] * 5
     assert serving[5] == 6.5  # eight for half a minute, then two are given up
@@ -113,14 +111,10 @@ def test_units_on_their_way_take_no_serving_unit_s_place():
 
 
 @given(
-    answers=st.lists(st.floats(-5, 2 * UNITS), min_size=30, max_size=30),
-    floor=st.integers(0, 10),
-    room=st.integers(0, 30),
-    block=st.integers(1, 8),
-    changes=st.integers(0, 9),
-    reserve=st.integers(0, 5),
-    failing=st.booleans(),
-)
+    answers=st.lists(st.floats(-5, 2 * UNITS), min_size=30, max_size=30), floor=st.integers(0, 10),
+    room=st.integers(0, 30), block=st.integers(1, 8), changes=st.integers(0, 9),
+    reserve=st.integers(0, 5), failing=st.booleans(),
+)  # fmt: skip
 @examples(25)
 def test_no_policy_exceeds_its_limits(answers, floor, room, block, changes, reserve, failing):
     cap = min(floor + room, UNITS) if room else 0
@@ -132,12 +126,10 @@ def test_no_policy_exceeds_its_limits(answers, floor, room, block, changes, rese
 
     demand = _demand(_waves(1, 90))
     run = simulate(
-        demand,
-        [SERVICE_200],
-        Fleet(UNITS, costs=ChangeCosts.fixed(90.0), limits=limits, failures=failures),
-        policy,
+        demand, [SERVICE_200],
+        Fleet(UNITS, costs=ChangeCosts.fixed(90.0), limits=limits, failures=failures), policy,
         jobs=[evaluation_job(UNITS)],
-    )
+    )  # fmt: skip
     check_conserved(run)
     units = role_units(run)
     serving = units[:, Role.SERVING]

@@ -214,11 +214,9 @@ def test_a_unit_counts_as_capacity_when_its_cache_is_full():
     service = Service("chat", fixed_rate(2.0), 1e9, cold_s=300.0)
     costs = ChangeCosts.fixed(60.0)
     run = simulate(
-        constant(60.0, minutes=30),
-        [service],
-        Fleet(10, costs=costs),
+        constant(60.0, minutes=30), [service], Fleet(10, costs=costs),
         lambda view: 2.0 if view.minute < 10 else 8.0,
-    )
+    )  # fmt: skip
     serving = role_units(run)[:, Role.SERVING]
     assert serving[:16].max() == 2.0
     assert serving[16:].min() == 8.0

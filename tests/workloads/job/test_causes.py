@@ -11,13 +11,9 @@ from workloads.job.causes import YEAR_S, counts
 
 WINDOW_S = 54 * 86400
 TABLE_5 = {
-    "chip": 148 + 19 + 17 + 6 + 6,
-    "hbm": 72,
-    "host": 32 + 3 + 2 + 2 + 2 + 2,
-    "power": 3,
-    "nic": 7,
+    "chip": 148 + 19 + 17 + 6 + 6, "hbm": 72, "host": 32 + 3 + 2 + 2 + 2 + 2, "power": 3, "nic": 7,
     "software": 54 + 7 + 2,
-}
+}  # fmt: skip
 """Unexpected interruptions of 16,384 H100 in 54 days by cause (arXiv 2407.21783, table 5)."""
 NETWORK = 35
 

@@ -38,14 +38,10 @@ def test_a_spare_starts_beside_the_job_and_joins_it():
     share = 280 / 1.375
     assert parts_s(done) == pytest.approx(
         {
-            "useful": 500 + share + (2000 - 835),
-            "lost_work": 5,
-            "detection": 10,
-            "restart": 20 + 20,
-            "fewer_replicas": 280 - share,
-        },
-        abs=0.002,
-    )
+            "useful": 500 + share + (2000 - 835), "lost_work": 5, "detection": 10,
+            "restart": 20 + 20, "fewer_replicas": 280 - share,
+        }, abs=0.002,
+    )  # fmt: skip
     assert (done.checkpoints, done.replaced) == (1, 1)
 
 
@@ -92,24 +88,16 @@ RATES = st.tuples(st.floats(300, 1e5), st.booleans())
 
 @examples(60)
 @given(
-    rate=RATES,
-    groups=st.integers(2, 40),
-    units=st.integers(1, 4),
-    microbatches=st.integers(1, 64),
-    spares=st.integers(0, 4),
-    resize_s=st.floats(0, 400),
-    seed=st.integers(0, 99),
-)
+    rate=RATES, groups=st.integers(2, 40), units=st.integers(1, 4), microbatches=st.integers(1, 64),
+    spares=st.integers(0, 4), resize_s=st.floats(0, 400), seed=st.integers(0, 99),
+)  # fmt: skip
 def test_every_millisecond_is_booked_once(
     rate, groups, units, microbatches, spares, resize_s, seed
 ):
     trial = elastic(
-        failing(rate[0], replaces=rate[1]),
-        units=groups * units,
-        replicas=Replicas(groups, units, microbatches, resize_s),
-        spares=spares,
-        span_s=2e5,
-    )
+        failing(rate[0], replaces=rate[1]), units=groups * units,
+        replicas=Replicas(groups, units, microbatches, resize_s), spares=spares, span_s=2e5,
+    )  # fmt: skip
     done = run(trial, seed)
     assert done.span_ms == 200_000_000
     assert all(ms >= 0 for ms in done.parts_ms.values())
@@ -126,13 +114,10 @@ def test_every_millisecond_is_booked_once(
 ])  # fmt: skip
 def test_goodput_is_never_lower_than_without(mtbf_s, groups, spares, warm_s):
     trial = elastic(
-        failing(mtbf_s, replaces=True),
-        units=2 * groups,
-        replicas=Replicas(groups, 2, 8, 60.0),
-        recovery=Recovery(400, 10, 600, 0.1, 500, warm_saves_s=warm_s),
-        spares=spares,
+        failing(mtbf_s, replaces=True), units=2 * groups, replicas=Replicas(groups, 2, 8, 60.0),
+        recovery=Recovery(400, 10, 600, 0.1, 500, warm_saves_s=warm_s), spares=spares,
         span_s=300 * mtbf_s,
-    )
+    )  # fmt: skip
     going_on, waiting = (
         np.mean([run(each, seed).goodput for seed in range(3)])
         for each in (trial, replace(trial, replicas=None))

@@ -32,14 +32,8 @@ def job(mtbf_s: float, *, replaces: bool = True, **changes: Any) -> Job:
     usual = Job(
         rates=FailureRates((Cause("chip", 1 / mtbf_s, replaces),)),
         recovery=Recovery(restart_s=600, explicit_s=30, timeout_s=0, hang_share=0, repair_s=500),
-        interval_s=1800,
-        stall_s=0,
-        write_s=100,
-        units=64,
-        spares=100,
-        span_s=3e7,
-        peers=COPIES,
-    )
+        interval_s=1800, stall_s=0, write_s=100, units=64, spares=100, span_s=3e7, peers=COPIES,
+    )  # fmt: skip
     return replace(usual, **changes)
 
 

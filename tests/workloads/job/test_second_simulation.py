@@ -113,15 +113,11 @@ def _random_job(draw: np.random.Generator) -> Job:
     return Job(
         FailureRates(
             (Cause("part", per_s * replaced, True), Cause("code", per_s * (1 - replaced), False))
-        ),
-        Recovery(*(float(draw.choice(each)) for each in RECOVERIES)),
-        interval_s,
+        ), Recovery(*(float(draw.choice(each)) for each in RECOVERIES)), interval_s,
         stall_s=float(draw.choice([0, 10, 60])),
-        write_s=float(draw.choice([0, 30, 1.5 * interval_s])),
-        units=8,
-        spares=int(draw.integers(0, 4)),
-        span_s=86400.0 * draw.choice([2, 10]),
-    )
+        write_s=float(draw.choice([0, 30, 1.5 * interval_s])), units=8,
+        spares=int(draw.integers(0, 4)), span_s=86400.0 * draw.choice([2, 10]),
+    )  # fmt: skip
 
 
 RECOVERIES = ((0, 60, 900), (0, 30), (0, 1200), (0, 0.2, 1), (60, 4 * 3600, 40 * 3600))

@@ -31,12 +31,8 @@ def test_a_failure_loses_what_was_done_since_the_last_checkpoint():
     # Saved at 1020; fails at 1520, is noticed at 1530, starts until 1630, computes until 2000.
     done = scripted(job(failing(1e9), span_s=2000), [1520])
     assert parts_s(done) == {
-        "useful": 1000 + 370,
-        "checkpoint": 20,
-        "lost_work": 500,
-        "detection": 10,
-        "restart": 100,
-    }
+        "useful": 1000 + 370, "checkpoint": 20, "lost_work": 500, "detection": 10, "restart": 100,
+    }  # fmt: skip
     assert dict(done.failures) == {"chip": 1}
 
 
@@ -44,11 +40,8 @@ def test_a_failure_in_a_restart_begins_it_again():
     # Fails at 500 and again 60 s into the restart, which began at 510.
     done = scripted(job(failing(1e9), span_s=1000), [500, 70])
     assert parts_s(done) == {
-        "lost_work": 500,
-        "detection": 20,
-        "restart": 60 + 100,
-        "useful": 1000 - 680,
-    }
+        "lost_work": 500, "detection": 20, "restart": 60 + 100, "useful": 1000 - 680,
+    }  # fmt: skip
 
 
 def test_a_checkpoint_counts_once_it_is_written():
@@ -70,12 +63,8 @@ def test_without_a_spare_the_job_waits_for_the_repair():
     none = scripted(job(failing(1e9, replaces=True), spares=0, span_s=1500), [500], [400])
     one = scripted(job(failing(1e9, replaces=True), spares=1, span_s=1500), [500], [400])
     assert parts_s(none) == {
-        "lost_work": 500,
-        "detection": 10,
-        "waiting_for_spares": 390,
-        "restart": 100,
-        "useful": 500,
-    }
+        "lost_work": 500, "detection": 10, "waiting_for_spares": 390, "restart": 100, "useful": 500,
+    }  # fmt: skip
     assert "waiting_for_spares" not in parts_s(one)
     assert (none.replaced, one.spares_used) == (1, 1)
 
@@ -86,11 +75,8 @@ def test_a_slow_server_costs_what_it_adds_until_it_is_replaced():
     trial = job(stragglers=slow, span_s=1620)
     done = simulate(trial, Scripted({3: [500.0], 2: [50.0]}))
     assert parts_s(done) == {
-        "useful": 500 + 400 + 500,
-        "stragglers": 100,
-        "checkpoint": 20,
-        "restart": 100,
-    }
+        "useful": 500 + 400 + 500, "stragglers": 100, "checkpoint": 20, "restart": 100,
+    }  # fmt: skip
 
 
 def test_a_restart_longer_than_any_run_without_failure_leaves_no_time():
@@ -158,26 +144,18 @@ def test_no_failures_need_no_interval():
 
 @examples(40)
 @given(
-    mtbf_s=st.floats(50, 1e6),
-    interval_s=st.floats(1, 5000),
-    stall_s=st.floats(0, 100),
-    write_s=st.floats(0, 300),
-    spares=st.integers(0, 3),
-    slower=st.floats(0, 1),
+    mtbf_s=st.floats(50, 1e6), interval_s=st.floats(1, 5000), stall_s=st.floats(0, 100),
+    write_s=st.floats(0, 300), spares=st.integers(0, 3), slower=st.floats(0, 1),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 def test_every_millisecond_is_counted_once(
     mtbf_s, interval_s, stall_s, write_s, spares, slower, seed
 ):
     trial = job(
-        failing(mtbf_s, replaces=True),
-        interval_s=interval_s,
-        stall_s=stall_s,
-        write_s=write_s,
-        spares=spares,
-        span_s=20_000,
+        failing(mtbf_s, replaces=True), interval_s=interval_s, stall_s=stall_s, write_s=write_s,
+        spares=spares, span_s=20_000,
         stragglers=Stragglers(per_s=1e-3, slower=slower, found_after_s=300),
-    )
+    )  # fmt: skip
     done = simulate(trial, np.random.default_rng(seed), 7)
     assert sum(done.parts_ms.values()) == done.span_ms == 20_000_000
     assert set(done.parts_ms) == set(PARTS)
@@ -194,31 +172,22 @@ def test_every_millisecond_is_counted_once(
 @given(
     times_s=st.tuples(*[st.sampled_from([0.001, 0.003, 0.05, 0.7])] * 3),
     slow=st.sampled_from([(0.0, 0.0), (0.2, 0.15), (0.02, 1.0)]),
-    mtbf_s=st.sampled_from([0.01, 0.5, 6.0, 1e9]),
-    replaces=st.booleans(),
-    spares=st.sampled_from([0, 1, 3]),
-    peers=st.booleans(),
-    slices=st.sampled_from([0, 7]),
+    mtbf_s=st.sampled_from([0.01, 0.5, 6.0, 1e9]), replaces=st.booleans(),
+    spares=st.sampled_from([0, 1, 3]), peers=st.booleans(), slices=st.sampled_from([0, 7]),
     seed=st.integers(0, 1000),
-)
+)  # fmt: skip
 def test_intervals_run_as_one_event_equal_those_run_one_by_one(
     times_s, slow, mtbf_s, replaces, spares, peers, slices, seed
 ):
     compute_s, stall_s, write_s = times_s
     trial = replace(
-        job(),
-        rates=failing(mtbf_s, replaces=replaces),
+        job(), rates=failing(mtbf_s, replaces=replaces),
         recovery=Recovery(
-            restart_s=0.03, explicit_s=0.002, timeout_s=0.01, hang_share=0.3, repair_s=0.2
-        ),
-        stragglers=Stragglers(*slow, found_after_s=0.4),
-        peers=PeerCopies(0.008, 0.002, 0.01, 1e9) if peers else None,
-        interval_s=compute_s,
-        stall_s=stall_s,
-        write_s=min(write_s, compute_s + stall_s),
-        spares=spares,
-        span_s=10,
-    )
+            restart_s=0.03, explicit_s=0.002, timeout_s=0.01, hang_share=0.3, repair_s=0.2,
+        ), stragglers=Stragglers(*slow, found_after_s=0.4),
+        peers=PeerCopies(0.008, 0.002, 0.01, 1e9) if peers else None, interval_s=compute_s,
+        stall_s=stall_s, write_s=min(write_s, compute_s + stall_s), spares=spares, span_s=10,
+    )  # fmt: skip
     at_once = simulate(trial, np.random.default_rng(seed), slices)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Run, "_repeat_undisturbed", lambda run: iter(()))
@@ -252,15 +221,9 @@ DAY_S = 86400.0
 def test_closed_forms_are_within_half_a_point_of_the_simulation(mtbf_h, slow):
     trial = Job(
         rates=FailureRates((Cause("chip", 1 / (mtbf_h * 3600), True),)),
-        recovery=Recovery(400.0, 30.0, 600.0, 0.2, 4 * 3600.0),
-        interval_s=1800.0,
-        stall_s=10.0,
-        write_s=60.0,
-        units=64,
-        spares=200,
-        span_s=200 * DAY_S,
-        stragglers=slow,
-    )
+        recovery=Recovery(400.0, 30.0, 600.0, 0.2, 4 * 3600.0), interval_s=1800.0, stall_s=10.0,
+        write_s=60.0, units=64, spares=200, span_s=200 * DAY_S, stragglers=slow,
+    )  # fmt: skip
     runs = [simulate(trial, np.random.default_rng(seed)).goodput for seed in range(6)]
     assert smooth_goodput(trial) == pytest.approx(float(np.mean(runs)), abs=0.005)
 
@@ -269,15 +232,9 @@ def test_closed_forms_are_within_half_a_point_of_the_simulation(mtbf_h, slow):
 def test_a_straggler_slows_half_an_interval_and_the_time_until_it_is_found(found_after_s):
     """It is replaced with the next checkpoint, here at no cost but what the interval had left."""
     trial = Job(
-        rates=FailureRates(()),
-        recovery=Recovery(0.0, 0.0, 0.0, 0.0, 0.0),
-        interval_s=3600.0,
-        stall_s=0.0,
-        write_s=0.0,
-        units=64,
-        spares=200,
-        span_s=400 * DAY_S,
+        rates=FailureRates(()), recovery=Recovery(0.0, 0.0, 0.0, 0.0, 0.0), interval_s=3600.0,
+        stall_s=0.0, write_s=0.0, units=64, spares=200, span_s=400 * DAY_S,
         stragglers=Stragglers(1 / (10 * 3600.0), 0.5, found_after_s),
-    )
+    )  # fmt: skip
     goodput = simulate(trial, np.random.default_rng(0)).goodput
     assert smooth_goodput(trial) == pytest.approx(goodput, abs=0.005)

@@ -50,14 +50,10 @@ def test_capacity_table_is_monotone_and_cached(served_70b, tmp_path):
 
 def test_longer_requests_are_more_work(served_70b):
     table = capacity_table(
-        served_70b,
-        azure_lengths("conv"),
-        Slo(5.0, 0.2),
-        batching=Batching(chunk_tokens=512),
-        prompt_means=np.array([600.0, 1200.0, 2400.0]),
-        output_means=np.array([100.0, 200.0]),
+        served_70b, azure_lengths("conv"), Slo(5.0, 0.2), batching=Batching(chunk_tokens=512),
+        prompt_means=np.array([600.0, 1200.0, 2400.0]), output_means=np.array([100.0, 200.0]),
         requests=600,
-    )
+    )  # fmt: skip
     assert np.all(np.diff(table.cost, axis=0) > 0)
     assert np.all(np.diff(table.cost, axis=1) > 0)
     assert table.work(1800.0, 100.0) == pytest.approx(table.cost[1:, 0].mean())

@@ -84,11 +84,9 @@ def test_waiting_for_a_prompt_is_that_of_a_queue_with_fixed_service():
 
 @examples(30)
 @given(
-    prompts=st.lists(st.integers(1, 300), min_size=1, max_size=15),
-    prefill=st.integers(1, 3),
-    decode=st.integers(1, 3),
-    accepted=st.none() | st.floats(0, 1),
-)
+    prompts=st.lists(st.integers(1, 300), min_size=1, max_size=15), prefill=st.integers(1, 3),
+    decode=st.integers(1, 3), accepted=st.none() | st.floats(0, 1),
+)  # fmt: skip
 def test_every_request_ends_and_every_token_is_made(prompts, prefill, decode, accepted):
     many = len(prompts)
     output = np.arange(many) % 7 + 1

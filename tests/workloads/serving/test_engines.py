@@ -280,11 +280,9 @@ FIELDS = st.fixed_dictionaries(
 
 @examples(50)
 @given(
-    engine=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]),
-    fields=FIELDS,
-    divided=st.booleans(),
-    precision=st.sampled_from([None, "fp8", "fp4"]),
-)
+    engine=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]), fields=FIELDS,
+    divided=st.booleans(), precision=st.sampled_from([None, "fp8", "fp4"]),
+)  # fmt: skip
 def test_a_written_launch_is_read_as_the_replica(
     tmp_path_factory, engine, fields, divided, precision
 ):

@@ -126,11 +126,9 @@ def ways(**changes: object) -> list[TableRuns]:
 
 @examples(6)
 @given(
-    prompt=st.integers(100, 9900),
-    output=st.integers(2, 200),
-    tpot_s=st.sampled_from([0.012, 0.02, 0.1, np.inf]),
-    share=st.sampled_from([0.0, 0.5, 0.9]),
-)
+    prompt=st.integers(100, 9900), output=st.integers(2, 200),
+    tpot_s=st.sampled_from([0.012, 0.02, 0.1, np.inf]), share=st.sampled_from([0.0, 0.5, 0.9]),
+)  # fmt: skip
 def test_the_ranking_is_that_of_brute_force(tmp_path_factory, prompt, output, tpot_s, share):
     lengths, slo = fixed_lengths(prompt, output), Slo(4.0, tpot_s)
     tried = ways(prefix_share=share)

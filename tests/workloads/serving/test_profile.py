@@ -220,12 +220,9 @@ def test_more_tokens_than_a_table_has_take_proportionally_longer():
 
 
 MACHINES = {
-    "trn1.32xlarge": (4, 16),
-    "inf2.48xlarge": (3, 12),
-    "trn2.48xlarge": (1, 4, 16),
-    "trn3-gen1": (1, 4, 16, 64),
-    "trn3-gen2": (1, 4, 36),
-}
+    "trn1.32xlarge": (4, 16), "inf2.48xlarge": (3, 12), "trn2.48xlarge": (1, 4, 16),
+    "trn3-gen1": (1, 4, 16, 64), "trn3-gen2": (1, 4, 36),
+}  # fmt: skip
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 PROMPTS = tuple(2**power for power in range(6, 18))

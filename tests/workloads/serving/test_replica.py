@@ -217,20 +217,16 @@ def batchings() -> st.SearchStrategy[Batching]:
         "poll_passes": st.sampled_from([1, 3]),
     }
     in_pieces = {
-        "chunk_tokens": st.sampled_from([64, 512]),
-        "prompts": st.sampled_from(PROMPTS),
-        "gather_passes": st.sampled_from([0, 4]),
-        "gather_tokens": st.sampled_from([0, 300]),
-    }
+        "chunk_tokens": st.sampled_from([64, 512]), "prompts": st.sampled_from(PROMPTS),
+        "gather_passes": st.sampled_from([0, 4]), "gather_tokens": st.sampled_from([0, 300]),
+    }  # fmt: skip
     return st.builds(Batching, **usual) | st.builds(Batching, **usual, **in_pieces)
 
 
 @given(
-    how=batchings(),
-    seed=st.integers(0, 10**6),
-    apart_s=st.sampled_from([0.0, 0.001, 1.0]),
+    how=batchings(), seed=st.integers(0, 10**6), apart_s=st.sampled_from([0.0, 0.001, 1.0]),
     speculation=st.sampled_from([None, None, Speculation(2, 0.6), Speculation(1, 0.0, 0.2)]),
-)
+)  # fmt: skip
 @examples(60)
 def test_a_stretch_of_passes_is_as_long_as_single_passes(how, seed, apart_s, speculation):
     draw = np.random.default_rng(seed)

@@ -90,11 +90,9 @@ def test_bound_by_memory_the_gain_is_that_of_theory():
 
 @examples(30)
 @given(
-    outputs=st.lists(st.integers(1, 60), min_size=1, max_size=12),
-    proposed=st.integers(1, 8),
-    acceptance=st.floats(0, 1),
-    chunk=st.sampled_from([0, 64]),
-)
+    outputs=st.lists(st.integers(1, 60), min_size=1, max_size=12), proposed=st.integers(1, 8),
+    acceptance=st.floats(0, 1), chunk=st.sampled_from([0, 64]),
+)  # fmt: skip
 def test_every_token_is_made_once(outputs, proposed, acceptance, chunk):
     many = len(outputs)
     load = Requests(np.linspace(0, 0.1, many), np.full(many, 30), np.array(outputs))
@@ -118,11 +116,9 @@ def one_by_one(requests: list[int], speculation: Speculation, seed: int) -> list
 
 @examples(40)
 @given(
-    outputs=st.lists(st.integers(1, 300), min_size=1, max_size=9),
-    proposed=st.integers(1, 8),
-    acceptance=st.floats(0, 1),
-    cut=st.integers(1, 40),
-)
+    outputs=st.lists(st.integers(1, 300), min_size=1, max_size=9), proposed=st.integers(1, 8),
+    acceptance=st.floats(0, 1), cut=st.integers(1, 40),
+)  # fmt: skip
 def test_passes_drawn_ahead_are_those_drawn_one_by_one(outputs, proposed, acceptance, cut):
     speculation = Speculation(proposed, acceptance)
     batch = Speculating(speculation, np.random.default_rng(5))
@@ -153,11 +149,9 @@ def test_one_acceptance_explains_both_models_that_aws_measured():
         draft = profile(named("llama-3.2-1b"), SERVER)
 
         def off(
-            acceptance: float,
-            held: Profile = held,
-            draft: Profile = draft,
+            acceptance: float, held: Profile = held, draft: Profile = draft,
             measured_s: float = measured_s,
-        ) -> float:
+        ) -> float:  # fmt: skip
             drafts = Speculation(PROPOSED, acceptance, draft)
             took = drafts.step_s(held, 1, PROMPT + OUTPUT / 2)
             return took / drafts.expected_tokens - measured_s

@@ -118,12 +118,9 @@ def test_servers_go_to_repair_and_come_back(tmp_path):
 
 
 @given(
-    JOBS,
-    st.sampled_from(list(DISCIPLINES)),
-    st.sampled_from(list(PLACES)),
-    st.sampled_from([0, 50, 200]),
-    st.integers(0, 99),
-)
+    JOBS, st.sampled_from(list(DISCIPLINES)), st.sampled_from(list(PLACES)),
+    st.sampled_from([0, 50, 200]), st.integers(0, 99),
+)  # fmt: skip
 def test_no_time_of_a_job_or_a_server_is_lost(jobs, discipline, place, failures, seed):
     queue = cs.queue_jobs(
         CLUSTER, jobs, discipline=discipline, place=place, failures=failures, seed=seed,
@@ -390,22 +387,18 @@ def kubernetes() -> dict[str, Any]:
     times = {"startTime": "2026-11-02T08:10:00Z", "completionTime": "2026-11-02T09:10:00Z"}
     created = {"creationTimestamp": "2026-11-02T08:00:00Z"}
     single = {
-        "kind": "Job",
-        "metadata": {"name": "single", **created},
-        "spec": {"parallelism": 2, "template": pod},
-        "status": times,
-    }
+        "kind": "Job", "metadata": {"name": "single", **created},
+        "spec": {"parallelism": 2, "template": pod}, "status": times,
+    }  # fmt: skip
     replicated = [{"replicas": 3, "template": {"spec": {"parallelism": 1, "template": pod}}}]
     conditions = [
         {"type": "Suspended", "lastTransitionTime": "2026-11-02T08:20:00Z"},
         {"type": "Completed", "lastTransitionTime": "2026-11-02T08:50:00Z"},
     ]
     several = {
-        "kind": "JobSet",
-        "metadata": {"name": "several", **created},
-        "spec": {"replicatedJobs": replicated},
-        "status": {"conditions": conditions},
-    }
+        "kind": "JobSet", "metadata": {"name": "several", **created},
+        "spec": {"replicatedJobs": replicated}, "status": {"conditions": conditions},
+    }  # fmt: skip
     failed = {"type": "Failed", "lastTransitionTime": "2026-11-02T08:40:00Z"}
     status = {"startTime": times["startTime"], "conditions": [failed]}
     broken = {**single, "metadata": {"name": "broken", **created}, "status": status}
@@ -426,11 +419,9 @@ def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path):
     path = tmp_path / "week.json"
     path.write_text(json.dumps(kubernetes()))
     queue = cs.queue_jobs(CLUSTER, path)
-    assert [(each.job.name, each.job.chips) for each in queue.jobs] == [
-        ("single", 32),
-        ("several", 48),
-        ("broken", 32),
-    ]
+    assert [
+        (each.job.name, each.job.chips) for each in queue.jobs
+    ] == [("single", 32), ("several", 48), ("broken", 32)]  # fmt: skip
     assert [each.job.run_s for each in queue.jobs] == [3600, 1800, 1800]
     assert [each.job.recorded_wait_s for each in queue.jobs] == [600, 1200, 600]
     assert queue.left_out == ("Left out: entries that are no Job or JobSet (1).",)
