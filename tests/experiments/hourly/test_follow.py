@@ -263,8 +263,7 @@ def test_a_state_directory_is_for_one_source_and_one_process(ask, tmp_path, dema
     ('time,requests\n2024-05-20T00:00,"1\n', "is no CSV"),
 ])  # fmt: skip
 def test_a_file_that_is_no_demand_is_refused(content, words, ask, tmp_path):
-    path = tmp_path / "demand.csv"
-    path.write_text(content)
+    (path := tmp_path / "demand.csv").write_text(content)
     with pytest.raises(InputError, match=words):
         Follower(GrowingFile(path), tmp_path / "state", ask, print).look()
     path.unlink()
@@ -274,8 +273,7 @@ def test_a_file_that_is_no_demand_is_refused(content, words, ask, tmp_path):
 
 
 def test_rates_and_sums_become_requests_and_means(tmp_path):
-    path = tmp_path / "demand.csv"
-    path.write_text(
+    (path := tmp_path / "demand.csv").write_text(
         "time,requests_per_s,prompt_tokens_mean,service\n2024-05-20T00:00,2,30,a\n"
         "2024-05-20T00:15,4,,a\n"
     )

@@ -119,8 +119,7 @@ def test_the_file_of_a_record_is_a_demand_that_says_the_same(tmp_path):
     code = [Row("code, long", row.minute, 10.0, 500.0, 50.0) for row in _rows(96)]
     record.take([*_rows(96), *code], "x")
     del record.rows["chat", START + 15 * 40]
-    path = tmp_path / "demand.csv"
-    path.write_text(record.text())
+    (path := tmp_path / "demand.csv").write_text(record.text())
     ours, filled = record.until(START + 96 * 15, 7.0)
     theirs = read_demand(path)
     assert (ours.services, ours.start, filled) == (theirs.services, theirs.start, 15)

@@ -35,8 +35,7 @@ from workloads.demand.read import filled
 
 
 def _file(folder: Path, text: str) -> Path:
-    path = folder / "demand.csv"
-    path.write_text(text)
+    (path := folder / "demand.csv").write_text(text)
     return path
 
 

@@ -52,16 +52,14 @@ def test_chats_of_model_studio_count_seconds_and_blocks_of_16_tokens(tmp_path):
      "0.25,374,44,418,8.5"),
 ], ids=["azure 2023", "azure 2024", "burstgpt", "burstgpt 2", "servegen", "vidur"])  # fmt: skip
 def test_tables_of_public_logs_are_read_as_they_stand(tmp_path, header, row):
-    path = tmp_path / "log.csv"
-    path.write_text(f"{header}\n{row}\n{row}\n")
+    (path := tmp_path / "log.csv").write_text(f"{header}\n{row}\n{row}\n")
     requests = read_requests(path)
     assert (requests.prompt.tolist(), requests.output.tolist()) == ([374] * 2, [44] * 2)
     assert requests.arrival_s.tolist() == [0.0, 0.0]
 
 
 def test_sharegpt_takes_the_first_two_turns_at_four_characters_a_token(tmp_path):
-    path = tmp_path / "sharegpt.json"
-    path.write_text(json.dumps(CHAT))
+    (path := tmp_path / "sharegpt.json").write_text(json.dumps(CHAT))
     requests = read_requests(path, rate_per_s=2.0, seed=1)
     assert (requests.prompt.tolist(), requests.output.tolist()) == ([100], [20])
 
@@ -111,8 +109,7 @@ def test_an_answer_of_unknown_length_is_given(tmp_path):
      r"request 2 has no time, and others have one"),
 ])  # fmt: skip
 def test_a_faulty_log_is_refused_by_its_fault(tmp_path, content, message):
-    path = tmp_path / "log.jsonl"
-    path.write_text(content)
+    (path := tmp_path / "log.jsonl").write_text(content)
     with pytest.raises(InputError, match=message):
         read_json_log(path)
 

@@ -128,8 +128,7 @@ def test_mistakes(text, message):
 
 
 def _file(folder: Path, text: str) -> Path:
-    path = folder / "demand.csv"
-    path.write_text(text)
+    (path := folder / "demand.csv").write_text(text)
     return path
 
 

@@ -34,8 +34,7 @@ def test_a_bad_price_file_is_refused_before_capacity_is_simulated(tmp_path, monk
         raise AssertionError("the capacity was simulated first")
 
     monkeypatch.setattr("workloads.fleet.setup.serving.capacity_table", never)
-    bad = tmp_path / "price.csv"
-    bad.write_text("hour,usd_per_mwh\n25,10\n")
+    (bad := tmp_path / "price.csv").write_text("hour,usd_per_mwh\n25,10\n")
     with pytest.raises(InputError, match="hour must be 0 to 23"):
         cs.run_fleet("trn2-ultraserver:2", model="llama-3.1-8b", days=0.1, price=bad)
 
@@ -124,8 +123,7 @@ def test_dated_prices_hold_until_the_next(tmp_path):
     ("time,usd_per_mwh\nnoon,1\n2024-05-09,1\n", "ascending times"),
 ])  # fmt: skip
 def test_bad_prices_are_refused(tmp_path, text, message):
-    file = tmp_path / "prices.csv"
-    file.write_text(text)
+    (file := tmp_path / "prices.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         read_tariff(file)("2024-05-10T00:00", 60)
 

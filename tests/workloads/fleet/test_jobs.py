@@ -46,8 +46,7 @@ def test_sizes_and_rates_of_jobs():
 
 
 def test_jobs_from_a_file(tmp_path):
-    path = tmp_path / "jobs.csv"
-    path.write_text(
+    (path := tmp_path / "jobs.csv").write_text(
         "name,units,min_units,step_units,count,iteration_s,step_tokens,reclaim,evaluation\n"
         "big,16,4,4,1,2.0,1000,shrink,\n"
         "small,2,,,3,,,,\n"
@@ -75,8 +74,7 @@ def test_jobs_from_a_file(tmp_path):
     ("name,units\na,2\na,3\n", "2 jobs are called 'a'. Give each its own name"),
 ])  # fmt: skip
 def test_bad_job_files(tmp_path, text, message):
-    path = tmp_path / "jobs.csv"
-    path.write_text(text)
+    (path := tmp_path / "jobs.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         read_jobs(path)
 

@@ -77,8 +77,7 @@ def test_a_view_tells_prices_power_and_a_forecast():
 def test_the_documented_example_runs(tmp_path):
     """The code of docs/how-to/add-a-policy.md, as a file of a user and as a built-in policy."""
     blocks = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.S)
-    mine = tmp_path / "mine.py"
-    mine.write_text(blocks[0])
+    (mine := tmp_path / "mine.py").write_text(blocks[0])
     options = FleetOptions(FleetInputs(unit_rate=5.0, failures="off"))
     built = scenario(cluster("trn2-ultraserver:20"), constant(60 * 50.0, minutes=600), options)
     prepared = replace(built, tariff=_hourly_prices).at(built.horizon)

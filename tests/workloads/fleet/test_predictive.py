@@ -154,8 +154,7 @@ second,20,20,1,pause,1,20,4e5,28
 
 def _scenario(folder: Path, **demand: Any) -> Scenario:
     """A hundred units from a Saturday on, with two days of history and two deadlines."""
-    jobs = folder / "jobs.csv"
-    jobs.write_text(JOBS)
+    (jobs := folder / "jobs.csv").write_text(JOBS)
     options = FleetOptions(
         FleetInputs(unit_rate=5.0, training=jobs, failures="off"),
         DemandInputs(days=1.25, start_day=2.0, scale_to_peak=0.6, **demand),

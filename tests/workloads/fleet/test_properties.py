@@ -57,8 +57,7 @@ def _demand(seed: int, *, days: float, units: float) -> Demand:
 def _prepared(
     demand: Demand, folder: Path, *, units: int = 24, days: float = 0.4, failing: bool = True
 ) -> Scenario:
-    jobs = folder / "jobs.csv"
-    jobs.write_text(JOBS)
+    (jobs := folder / "jobs.csv").write_text(JOBS)
     failures = "domains" if failing else "off"
     options = FleetOptions(
         FleetInputs(unit_rate=RATE, training=jobs, failures=failures),

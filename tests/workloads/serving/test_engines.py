@@ -260,8 +260,7 @@ def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path):
 
 
 def test_a_file_leaves_open_what_it_does_not_state(tmp_path):
-    path = tmp_path / "a.sh"
-    path.write_text("vllm serve m")
+    (path := tmp_path / "a.sh").write_text("vllm serve m")
     read = read_engine_file(path)
     gpu = cluster("dgx-h100")
     assert read.options({}, gpu) == {"tp": 1, "scheduler": "vllm"}
@@ -308,7 +307,6 @@ def test_proposals_are_written_with_their_draft():
     ("nvidia/Llama-3.1-70B-Instruct-FP8 --quantization mxfp8", "mxfp8"),
 ])  # fmt: skip
 def test_the_name_of_a_checkpoint_tells_its_precision(tmp_path, words, precision):
-    path = tmp_path / "launch.sh"
-    path.write_text(f"vllm serve {words} --tensor-parallel-size 4\n")
+    (path := tmp_path / "launch.sh").write_text(f"vllm serve {words} --tensor-parallel-size 4\n")
     assert read_engine_file(path).fields.get("precision") == precision
     assert "precision" not in read_engine_file(path, {"precision": "bf16"}).fields

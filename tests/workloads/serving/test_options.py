@@ -123,8 +123,7 @@ def test_batching_and_groups_of_experts_reach_the_replica(requests):
 def test_the_command_gives_the_same_numbers(tmp_path):
     lines = ["timestamp,prompt_tokens,output_tokens"]
     lines += [f"{at},{200 + 10 * at},20" for at in range(20)]
-    log = tmp_path / "log.csv"
-    log.write_text("\n".join(lines) + "\n")
+    (log := tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     how = {"prefix_cache": "25%:cold", "speculate": "2:0.7", "disaggregate": "1:1"}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in how.items()]
     words = ["serve", "--model=llama-3.1-8b", "--cluster=trn2.48xlarge", "--tp=8", "--seed=2"]

@@ -106,8 +106,7 @@ def test_blocks_of_a_mooncake_trace_hit(tmp_path):
 
 
 def test_counts_of_a_csv_are_taken_at_their_word(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text(
+    (path := tmp_path / "log.csv").write_text(
         "timestamp_ms,prompt_tokens,output_tokens,reused_prefix_blocks\n"
         "2000,1200,5,2\n1000,900,5,1\n"
     )
@@ -122,8 +121,7 @@ def test_counts_of_a_csv_are_taken_at_their_word(tmp_path):
 
 
 def test_a_log_without_prefixes_is_refused(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text("time_s,prompt_tokens,output_tokens\n0,10,2\n")
+    (path := tmp_path / "log.csv").write_text("time_s,prompt_tokens,output_tokens\n0,10,2\n")
     with pytest.raises(InputError, match="one of the columns cached_tokens, prefix_tokens"):
         with_prefix_cache(read_requests(path), "trace", kv_tokens=100)
     lines = tmp_path / "log.jsonl"

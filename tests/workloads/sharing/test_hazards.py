@@ -35,8 +35,7 @@ def ends_min(queue: Queue) -> list[float]:
 
 
 def causes(folder: Path, *rows: str) -> str:
-    path = folder / "causes.csv"
-    path.write_text("\n".join(["cause,per,mtbf,replaces", *rows]) + "\n")
+    (path := folder / "causes.csv").write_text("\n".join(["cause,per,mtbf,replaces", *rows]) + "\n")
     return str(path)
 
 
@@ -214,8 +213,7 @@ def test_a_neighbour_goes_on_faster_while_the_other_is_stopped(tmp_path, monkeyp
 
 
 def test_checkpoints_that_cost_nothing_are_taken_once_a_second(tmp_path):
-    path = tmp_path / "catalogue.csv"
-    path.write_text(
+    (path := tmp_path / "catalogue.csv").write_text(
         "part,quantity,variant,value,unit,grade,source,note\n"
         "fleet.training,checkpoint_stall,,0,s,stated,mine,\n"
     )
@@ -369,8 +367,7 @@ SLURM = """JobID|Submit|Start|End|NNodes|Timelimit|Priority
 
 
 def test_the_output_of_sacct_is_read_as_slurm_writes_it(tmp_path):
-    path = tmp_path / "week.txt"
-    path.write_text(SLURM)
+    (path := tmp_path / "week.txt").write_text(SLURM)
     queue = cs.queue_jobs(CLUSTER, path)
     assert [(each.job.name, each.job.chips) for each in queue.jobs] == [("7", 96), ("8", 128)]
     assert [each.job.limit_s for each in queue.jobs] == [7200, 86_400]
@@ -409,15 +406,13 @@ def kubernetes() -> dict[str, Any]:
 def test_containers_of_another_kind_have_no_chips(wrong, tmp_path):
     export = kubernetes()
     export["items"][0]["spec"]["template"] = {"spec": {"containers": wrong}}
-    path = tmp_path / "week.json"
-    path.write_text(json.dumps(export))
+    (path := tmp_path / "week.json").write_text(json.dumps(export))
     with pytest.raises(InputError, match="job single: its containers have no limit"):
         cs.queue_jobs(CLUSTER, path)
 
 
 def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path):
-    path = tmp_path / "week.json"
-    path.write_text(json.dumps(kubernetes()))
+    (path := tmp_path / "week.json").write_text(json.dumps(kubernetes()))
     queue = cs.queue_jobs(CLUSTER, path)
     assert [
         (each.job.name, each.job.chips) for each in queue.jobs
@@ -465,7 +460,6 @@ def test_a_job_that_cannot_queue_is_refused(change, message):
     (json.dumps(kubernetes()).replace("aws.amazon.com/neuron", "cpu"), "have no limit of"),
 ])  # fmt: skip
 def test_a_record_that_cannot_be_read_is_refused(tmp_path, text, message):
-    path = tmp_path / "record"
-    path.write_text(text)
+    (path := tmp_path / "record").write_text(text)
     with pytest.raises(cs.InputError, match=message):
         cs.queue_jobs(CLUSTER, path)

@@ -70,8 +70,7 @@ def test_a_mistaken_job_is_refused_by_name(jobs, message):
      "two jobs are called a."),
 ])  # fmt: skip
 def test_a_mistaken_file_is_refused_in_one_line(text, message, tmp_path):
-    path = tmp_path / "jobs.yaml"
-    path.write_text(text)
+    (path := tmp_path / "jobs.yaml").write_text(text)
     with pytest.raises(InputError) as refused:
         read_jobs(path, MACHINE)
     assert message in str(refused.value)

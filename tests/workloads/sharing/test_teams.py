@@ -172,8 +172,7 @@ def test_jobs_of_records_have_the_team_of_their_account_or_queue(tmp_path):
         assert queue.left_out == ()
         teams.append(queue.jobs[0].job.team)
     assert teams == ["science", "users"]
-    slurm = tmp_path / "week.txt"
-    slurm.write_text(
+    (slurm := tmp_path / "week.txt").write_text(
         "JobID|Submit|Start|End|NNodes|Account\n"
         "7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|6|physics\n"
     )
