@@ -1,7 +1,5 @@
 """Lending that follows: a day with faults in between, restarts, kills, and promises judged."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The record of a demand that grows, with rows twice, late or not at all, and its command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

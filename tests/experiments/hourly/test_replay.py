@@ -1,7 +1,5 @@
 """A day at 1,000 times its speed through the command itself, which is killed again and again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

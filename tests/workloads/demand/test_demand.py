@@ -1,7 +1,5 @@
 """Demand: published traces, files of every documented form, what-ifs and noise."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logs of requests in the formats of other tools."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What-ifs as text, and demand files that are checked for what they claim to be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The batch tier: exact accounts, closed forms, deadlines, and where its units come from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Changes of roles: what each costs, limits, spikes, reclaimed jobs and refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

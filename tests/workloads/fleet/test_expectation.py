@@ -1,7 +1,5 @@
 """The closed form of a fleet's lending agrees with a simulated policy that knows the demand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Failures of a fleet: published rates, closed forms, and servers that are down."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import exp, inf, sqrt
 

@@ -1,7 +1,5 @@
 """Electricity by the hour: reading prices, their cost, and training held while they are high."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -174,7 +172,7 @@ def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path):
     assert each["eu"].carbon_kg(np.full(24 * 60, 2e6)) == pytest.approx(2.0 * carbon.sum())
 
 
-def _run_regions(folder: Path, policy: str, **words: float) -> cs.FleetResult:
+def _run_regions(folder, policy, **words):
     """Run a day of ten units in either region."""
     machines = {"us": "trn2-ultraserver:10", "eu": "trn2-ultraserver:10"}
     return cs.run_fleet(

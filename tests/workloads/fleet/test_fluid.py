@@ -1,7 +1,5 @@
 """The fluid fleet by the minute against the same requests served token by token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gangs of night jobs: sizes that failures allow, what a failure loses, copies in host memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

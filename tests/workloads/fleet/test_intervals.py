@@ -1,7 +1,5 @@
 """Intervals of a fleet's results: points without uncertainty, brute force with it, and pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs of a fleet: files, sizes, arrival and deadlines, costs of changes, post-training."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kept training rates are equal to computed ones, and are named by all their inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several kinds of units in one fleet: laws, placement, and what users state wrongly."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Lending for a night: windows, calibration on unseen traces, loans, and the command."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

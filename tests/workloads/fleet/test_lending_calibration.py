@@ -1,7 +1,5 @@
 """The stated confidence of a loan holds on traces of many kinds, to none of which it was fitted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How machines serve and train models: replicas that fit, ways of prompts, splits, plans."""
 
-from __future__ import annotations
-
 import re
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """Maintenance windows and rolling upgrades: what is out when, what it costs, wrong windows."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

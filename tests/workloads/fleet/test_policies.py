@@ -1,7 +1,5 @@
 """Policies: the registry, answers and their limits, a user's file, prices, power and a forecast."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Services with the same weights share units; others move units at the cost of a load."""
 
-from __future__ import annotations
-
 from functools import cache
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Power, energy and money: caps over several kinds of units, and kinds whose power is unknown."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

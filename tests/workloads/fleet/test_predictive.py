@@ -1,7 +1,5 @@
 """Policy ``mpc`` against other policies: valleys, prices, deadlines, power, and foresight."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

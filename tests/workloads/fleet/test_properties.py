@@ -1,7 +1,5 @@
 """Properties of every policy and mix of jobs: sums, scale and growth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

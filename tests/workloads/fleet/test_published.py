@@ -1,7 +1,5 @@
 """The fleet against published results and closed forms of switching."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

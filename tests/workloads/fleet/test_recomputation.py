@@ -1,7 +1,5 @@
 """Policies equal a plain numpy version of their description, and laws for any demand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

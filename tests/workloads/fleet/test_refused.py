@@ -1,7 +1,5 @@
 """What no fleet can have, and what would change nothing, is refused or named in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

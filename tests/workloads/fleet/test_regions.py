@@ -1,7 +1,5 @@
 """Regions with chips, users and clocks of their own: routes, laws, what users state wrongly."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

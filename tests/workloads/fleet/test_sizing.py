@@ -1,7 +1,5 @@
 """Demand compared with the fleet, and the quarters of an hour that missed the SLO."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

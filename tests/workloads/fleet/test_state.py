@@ -1,7 +1,5 @@
 """State of a fleet: ledger, store, queue and gangs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import simpy

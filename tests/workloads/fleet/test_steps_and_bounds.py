@@ -1,7 +1,5 @@
 """Steps, repeated days, more units and limits: what must hold whatever the demand is."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

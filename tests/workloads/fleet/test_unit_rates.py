@@ -1,7 +1,5 @@
 """Rates of units: prefill and decode apart, prefix caches and proposals, and changes of groups."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

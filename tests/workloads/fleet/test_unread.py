@@ -1,7 +1,5 @@
 """Every option and catalogue row of a fleet is read, and options that change nothing are named."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """Failure rates: Llama 3's by cause, in proportion to chips, and those of a user's file."""
 
-from __future__ import annotations
-
 import pytest
 
 from topologies.clusters.names import cluster

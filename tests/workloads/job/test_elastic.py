@@ -1,7 +1,5 @@
 """A job that goes on with fewer replicas: exact cases, conservation, never less than without."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Copies in the memory of peers and their room, warm spares: exact cases, closed forms, pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A second simulation of a job, written without SimPy, loses as much time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

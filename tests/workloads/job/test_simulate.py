@@ -1,7 +1,5 @@
 """A job of weeks: exact small cases, closed forms, conservation and monotonicity."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

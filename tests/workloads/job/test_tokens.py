@@ -1,7 +1,5 @@
 """Runs that last until a number of tokens is trained on."""
 
-from __future__ import annotations
-
 import pytest
 
 import cluster_sim as cs

@@ -1,7 +1,5 @@
 """Tables of a replica's capacity: what they hold, and what is kept of them."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

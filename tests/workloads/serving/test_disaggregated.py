@@ -1,7 +1,5 @@
 """Prefill and decode apart: exact times of single requests, a queue in closed form, all tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

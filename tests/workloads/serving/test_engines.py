@@ -1,7 +1,5 @@
 """Engines that serve: how each admits and batches, and the launches that it reads."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

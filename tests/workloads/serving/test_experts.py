@@ -1,7 +1,5 @@
 """Experts of a replica: what decode fetches, blocks of prompts, groups of ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The highest rate that keeps an SLO, and the deployment that has it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ways to serve give the same results by every door; requests are read; benchmarks predicted."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prefix cache: least-recently-used hits, shares, traces, and the rest of a prompt."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

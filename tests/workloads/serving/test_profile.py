@@ -1,7 +1,5 @@
 """Profiles of replicas: published times, bytes of the cache, programs, limits of physics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What no replica, batching or stream of requests can be is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The replica against arithmetic by hand and single passes: prefill, decode, slots, cache."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Serving of models whose layers select the keys that attention reads (sparse attention)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Speculative decoding: closed forms, conservation of tokens, and what AWS measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

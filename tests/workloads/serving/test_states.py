@@ -1,7 +1,5 @@
 """Recurrent states of requests on GPUs, and groups of ranks that divide the requests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Queues of jobs: cases by hand, closed forms, hazards, records, and laws of every discipline."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs from files and dictionaries, and the chips that they get."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

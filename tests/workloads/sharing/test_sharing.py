@@ -1,7 +1,5 @@
 """Jobs side by side: equal to runs of all ranks, and near runs of all messages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Quotas and reservations of teams in a queue: small cases by hand, and laws of all queues."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
