@@ -10,26 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from workloads.demand import (
-    BUNDLED,
-    azure_code,
-    azure_conv,
-    azure_mix,
-    burstgpt,
-    constant,
-    deepseek_day,
-    deepseek_nodes,
-    demand,
-    demand_from,
-    measured_noise,
-    mix,
-    period_means,
-    read_demand,
-    servegen,
-    whole_requests,
-    with_noise,
-)
-from workloads.demand.read import filled
+from workloads.demand import BUNDLED, deepseek_day, deepseek_nodes, demand, demand_from, servegen
+from workloads.demand.bundled import azure_code, azure_conv, azure_mix, burstgpt
+from workloads.demand.read import filled, read_demand
+from workloads.demand.trace import constant, mix, period_means, whole_requests
+from workloads.demand.what_if import measured_noise, with_noise
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -69,12 +54,12 @@ def test_noise_is_as_measured_and_far_from_poisson():
 
 def test_drawn_noise_has_the_asked_spread_and_is_reproducible():
     flat = constant(100_000.0, minutes=20_000)
-    drawn = with_noise(flat, np.random.default_rng(3), relative_sd=0.1)
-    again = with_noise(flat, np.random.default_rng(3), relative_sd=0.1)
+    drawn, again, poisson = (
+        with_noise(flat, np.random.default_rng(3), relative_sd=spread) for spread in (0.1, 0.1, 0)
+    )
     assert np.array_equal(drawn.requests, again.requests)
     assert drawn.requests.mean() == pytest.approx(100_000, rel=0.005)
     assert drawn.requests.std() / 100_000 == pytest.approx(0.1, rel=0.03)
-    poisson = with_noise(flat, np.random.default_rng(3), relative_sd=0.0)
     assert poisson.requests.std() == pytest.approx(np.sqrt(100_000), rel=0.03)
 
 
@@ -219,9 +204,6 @@ def test_mix_aligns_the_week():
     monday = int(np.flatnonzero(code.index == "2024-05-13T09:00")[0])
     mixed = int(np.flatnonzero(load.index == "2024-05-13T09:00")[0])
     assert load.requests[1, mixed] == code.requests[0, monday]
-
-
-def test_mix_refuses_to_tear_a_day_apart():
     with pytest.raises(InputError, match="whole weeks"):
         mix([constant(1, minutes=60), constant(1, minutes=60, start="2024-01-02T00:00")])
 

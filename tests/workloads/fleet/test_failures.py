@@ -15,15 +15,7 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import static
-from workloads.fleet.policies.view import View
-from workloads.fleet.processes.failures import (
-    SERVER,
-    Domain,
-    Failures,
-    Fleet,
-    Interruption,
-    failures_from,
-)
+from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption, failures_from
 from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
@@ -69,7 +61,7 @@ def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
 def test_broken_hours_of_a_domain_are_those_of_the_closed_form(racks, parts, size):
     """Within five standard errors of a compound Poisson process; overlaps take up to a share."""
     units, days, seeds = 3200, 1, 2
-    (domain,) = racks or (Domain(SERVER, 200 * 3600.0, 2 * 3600.0, units=0),)
+    (domain,) = racks or (Domain("server", 200 * 3600.0, 2 * 3600.0, units=0),)
     own_s = 1e15 if racks else domain.mtbf_s / 4
     failures = Failures(own_s, domain.repair_s, servers=4, domains=racks)
     runs = [_run_with(failures, units, days, seed) for seed in range(seeds)]
@@ -203,13 +195,9 @@ def test_serving_is_topped_up_for_servers_that_are_down():
     load = scaled_to_fleet(constant(1.0, minutes=1440), [SERVICE], 40)
     often = Failures(unit_mtbf_s=40 * 3600.0, repair_s=10 * 3600.0, servers=4)
     seen: list[int] = []
-
-    def policy(view: View) -> float:
-        seen.append(view.broken)
-        return 40.0
-
     run = simulate(
-        load, [SERVICE], Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often), policy,
+        load, [SERVICE], Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often),
+        lambda view: seen.append(view.broken) or 40.0,
         jobs=(evaluation_job(60),),
     )  # fmt: skip
     # A policy sees the servers that are down as units, of which it counts whole ones.

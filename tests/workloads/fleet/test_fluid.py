@@ -19,18 +19,8 @@ from workloads.fleet.setup.serving import Prompts, ways_of
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
-from workloads.serving import (
-    Lengths,
-    Profile,
-    Requests,
-    Slo,
-    TableRuns,
-    capacity_table,
-    profile,
-    serve,
-    serve_apart,
-)
-from workloads.serving.tables import Capacity
+from workloads.serving import Lengths, Profile, Requests, Slo, profile, serve, serve_apart
+from workloads.serving.tables import Capacity, TableRuns, capacity_table
 
 MODEL, WHERE = named("llama-3.1-70b"), cluster("trn2-ultraserver:2")
 PROMPT, OUTPUT = 1500, 100

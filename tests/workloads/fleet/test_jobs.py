@@ -16,15 +16,7 @@ from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import (
-    BEHIND,
-    LOCKSTEP,
-    MODES,
-    PostTraining,
-    Split,
-    TrainingJob,
-    read_jobs,
-)
+from workloads.fleet.inputs.jobs import MODES, PostTraining, TrainingJob, read_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import jobs_frame, summary
@@ -164,7 +156,7 @@ def test_a_file_of_jobs_has_hours(tmp_path):
 Process = Generator[simpy.Event, Any, None]
 
 
-def _simulated_step_s(split: Split, behind: int, steps: int = 40) -> float:
+def _simulated_step_s(split: Any, behind: int, steps: int = 40) -> float:
     """Mean step of the second half of a run: rollouts and updates as processes that wait."""
     env = simpy.Environment()
     batches: simpy.Store = simpy.Store(env)
@@ -201,7 +193,7 @@ def _simulated_step_s(split: Split, behind: int, steps: int = 40) -> float:
 def test_the_steady_state_is_that_of_waiting_processes(
     rollout, update, transfer, rollouts, updates
 ):
-    for behind, mode in ((0, LOCKSTEP), (1, BEHIND)):
+    for behind, mode in enumerate(MODES):
         split = PostTraining(rollout, update, transfer, 1e4, mode).on(rollouts, updates)
         assert split.step_s == pytest.approx(_simulated_step_s(split, behind))
 

@@ -24,7 +24,7 @@ from workloads.fleet.policies.predictive import (
     predictive,
 )
 from workloads.fleet.policies.rules import forecast, static, threshold
-from workloads.fleet.policies.view import Limits, Policy, Situation, View
+from workloads.fleet.policies.view import Decision, Limits, Policy, Situation, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, role_units, summary, timeline
 from workloads.fleet.simulation import Kind, serving_units, simulate, speeds_of
@@ -87,12 +87,9 @@ def test_every_kind_keeps_its_chips_and_every_token_is_counted(
     demand = _demand(load * sum(n * rate for n, rate in zip(units, rates, strict=False)))
     run = simulate(demand, kinds, threshold(), rng=np.random.default_rng(seed))
     for kind in run.kinds:
-        part = replace(run, kinds=(kind,))
-        total = role_chip_ms(part)
-        minutes = np.arange(MINUTES + 1)
-        assert np.array_equal(
-            total.sum(axis=1), minutes * 60_000 * kind.units * kind.chips_per_unit
-        )
+        total = role_chip_ms(replace(run, kinds=(kind,)))
+        chip_ms = np.arange(MINUTES + 1) * 60_000 * kind.units * kind.chips_per_unit
+        assert np.array_equal(total.sum(axis=1), chip_ms)
         assert kind.speed.any() or total[-1, Role.SERVING] == 0
     numbers = summary(run)
     parts = numbers["served_tokens"] + numbers["queued_tokens"] + numbers["shed_tokens"]
@@ -139,14 +136,10 @@ def test_a_kind_that_never_serves_trains_all_the_time():
 
 def test_a_policy_sees_the_kinds_and_may_place_them_itself():
     seen: list[View] = []
-
-    def mine(view: View) -> Any:
-        """Serve on one unit of the first kind and three of the second."""
-        seen.append(view)
-        return [[1], [3]]
-
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
-    run = simulate(constant(60 * 7.5, minutes=10), kinds, mine)
+    run = simulate(
+        constant(60 * 7.5, minutes=10), kinds, lambda view: seen.append(view) or [[1], [3]]
+    )
     assert [float(kind.service_units[-1, 0]) for kind in run.kinds] == [1.0, 3.0]
     first, second = seen[-1].kinds
     assert (first.name, first.units, second.speed.tolist()) == ("first", 4, [0.5])
@@ -157,14 +150,8 @@ def test_a_policy_sees_the_kinds_and_may_place_them_itself():
 
 
 def test_a_limit_on_training_is_spent_where_units_serve_last():
-    from workloads.fleet.policies.view import Decision
-
-    def four(_: View) -> Decision:
-        """Serve on one unit, and train on four."""
-        return Decision([1], training=4)
-
     kinds = [_kind("first", 4), _kind("second", 3)]
-    run = simulate(constant(60.0, minutes=10), kinds, four)
+    run = simulate(constant(60.0, minutes=10), kinds, lambda _: Decision([1], training=4))
     lent = [role_units(replace(run, kinds=(kind,)))[-1, Role.EVALUATION] for kind in run.kinds]
     assert lent == [1.0, 3.0]
 
@@ -182,22 +169,16 @@ def test_floor_and_cap_hold_for_all_kinds_together(limits, placed):
         run = simulate(constant(60.0, minutes=2), kinds, policy)
         assert [kind.service_units[-1].tolist() for kind in run.kinds] == placed
     crowded = simulate(constant(60.0, minutes=2), kinds, lambda _: [[3], [4]])
-    counted = (
-        3 * crowded.kinds[0].service_units[-1, 0] + 1.5 * crowded.kinds[1].service_units[-1, 0]
-    )
-    assert counted / 3 == (2 if limits.cap else max(5, limits.floor))
+    first, second = (kind.service_units[-1, 0] for kind in crowded.kinds)
+    assert first + second / 2 == (2 if limits.cap else max(5, limits.floor))
 
 
 def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind():
     kinds = [_kind("small", 2), _kind("large", 3, chips=128, serves=False)]
     kinds[1] = replace(kinds[1], economics=replace(PRICES, busy_w=1500.0))
     dear = np.repeat([10.0, 50.0], 5)
-
-    def by_day(view: View) -> Any:
-        """Serve on all units of the first kind in the dear minutes."""
-        return 2 if view.minute >= 5 else 0
-
-    run = simulate(constant(0.001, minutes=10), kinds, by_day)
+    # All units of the first kind serve in the dear minutes.
+    run = simulate(constant(0.001, minutes=10), kinds, lambda view: 2 if view.minute >= 5 else 0)
     numbers = summary(run, Prices(dear))
     always, by_turns = 3 * 128 * 1500.0, 2 * 64 * 750.0
     paid = (10 * (always + by_turns) + 50 * always) / (2 * always + by_turns)

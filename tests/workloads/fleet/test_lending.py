@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ import cluster_sim as cs
 from experiments.figures.fleet import loan_figure
 from tests.support.commands import document_of
 from tests.support.examples import examples
+from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.confidence.poisson import fewest_of_sizes
@@ -32,7 +32,6 @@ from workloads.fleet.lending.backtest import Nights, expectations
 from workloads.fleet.lending.front import read_calendar, with_shared_return
 from workloads.fleet.processes.failures import failures_from
 
-FloatArray = npt.NDArray[np.float64]
 DAY = 1440
 
 

@@ -1,17 +1,17 @@
 """The stated confidence of a loan holds on traces of many kinds, to none of which it was fitted."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand import azure_code, azure_conv, burstgpt, period_means, servegen
 from workloads.fleet.lending.answer import Night, Terms, lend
 from workloads.fleet.lending.front import lead_times
 
-FloatArray = npt.NDArray[np.float64]
 DAY = 1440
 WARM, JUDGED = 14, 60
 DAYS = WARM + JUDGED
@@ -103,14 +103,8 @@ def _broken(kind: str, seed: int, question: Night, every: int) -> int:
 
 
 def _check(seeds: range, questions: list[tuple[Night, int]]) -> None:
-    broken = np.array(
-        [
-            _broken(kind, seed, question, every)
-            for kind in KINDS
-            for seed in seeds
-            for question, every in questions
-        ]
-    )
+    cases = itertools.product(KINDS, seeds, questions)
+    broken = np.array([_broken(kind, seed, *question) for kind, seed, question in cases])
     assert 0.03 <= broken.mean() / JUDGED <= 0.055
     assert ((broken >= 1) & (broken <= 4)).mean() >= 0.9
     assert broken.max() <= 6

@@ -14,7 +14,6 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import RECLAIMS, TrainingJob, evaluation_job
 from workloads.fleet.policies.rules import static
-from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Failures, Fleet, Window, windows_from
 from workloads.fleet.results import role_units
 from workloads.fleet.simulation import FleetRun, Kind, simulate
@@ -118,13 +117,7 @@ def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim, window):
 
 def test_policies_see_units_in_maintenance_as_broken():
     seen: list[int] = []
-
-    def mine(view: View) -> int:
-        """Note the units that are out, and serve on one."""
-        seen.append(view.broken)
-        return 1
-
-    _run(OUT, policy=mine)
+    _run(OUT, policy=lambda view: seen.append(view.broken) or 1)
     assert (seen[59], seen[70], seen[200]) == (0, 4, 0)
 
 

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,12 +40,13 @@ def test_every_policy_is_one_entry_and_says_what_it_does():
         assert bound_of(name) == ("mpc-oracle" if name in WEIGHING else "oracle")
         assert len(kind.summary) > 20
     situation = Situation(np.ones((1, 60)), 60.0, 60.0)
-    with pytest.raises(InputError, match="Did you mean threshold"):
-        policy_named("treshold", PolicyInputs(), situation)
-    with pytest.raises(InputError, match="add --price"):
-        policy_named("price", PolicyInputs(), situation)
-    with pytest.raises(InputError, match="add --power-cap"):
-        policy_named("power-cap", PolicyInputs(), situation)
+    for name, message in (
+        ("treshold", "Did you mean threshold"),
+        ("price", "add --price"),
+        ("power-cap", "add --power-cap"),
+    ):
+        with pytest.raises(InputError, match=message):
+            policy_named(name, PolicyInputs(), situation)
 
 
 def test_a_view_tells_prices_power_and_a_forecast():
@@ -56,20 +56,14 @@ def test_a_view_tells_prices_power_and_a_forecast():
     built = scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
     prepared = replace(built, tariff=_hourly_prices).at(built.horizon)
     seen: list[View] = []
-
-    def policy(view: View) -> float:
-        seen.append(view)
-        return 50.0
-
-    done = run(prepared, policy)
+    done = run(prepared, lambda view: seen.append(view) or 50.0)
     last = seen[-1]
     assert last.prices_usd_per_mwh[0] == prepared.prices.usd_per_mwh[last.minute]
     actual = timeline(done)["power_w"].iloc[last.minute - 1]
     assert last.power_w == pytest.approx(actual, rel=0.05)
     ahead = last.forecast(120)
     assert ahead.shape == (1, 120)
-    came = done.load[0, last.minute : last.minute + 1]
-    assert ahead[0, 0] == pytest.approx(float(came[0]), rel=0.8)
+    assert ahead[0, 0] == pytest.approx(done.load[0, last.minute], rel=0.8)
 
 
 def test_the_documented_example_runs(tmp_path):
@@ -153,22 +147,17 @@ def test_smoothing_is_a_trailing_mean():
     assert smoothed(np.array([5.0, 0, 0, 0, 0, 10])).tolist() == [5, 2.5, 5 / 3, 1.25, 1, 2]
 
 
-BAD_ANSWERS: tuple[tuple[Any, str], ...] = (
+@pytest.mark.parametrize(("wrong", "message"), [
     *((wrong, "the policy answered") for wrong in ("many", [1, 2], float("nan"), -0.5, 1e300)),
     (Decision(None, jobs={"big": -2}), "-2 units work for job big"),
-    *(
-        (Decision(None, wrong), "units train; it must be a whole number")
-        for wrong in (2.5, [None], [float("nan")], ["many"], "3", True)
-    ),
+    *((Decision(None, wrong), "units train; it must be a whole number")
+      for wrong in (2.5, [None], [float("nan")], ["many"], "3", True)),
     *((Decision(None, batch=wrong), "units do batch work; it") for wrong in ("3", [1], True)),
     (Decision(None, jobs={"big": "2"}), "lets '2' units work for job big; it must be a number"),
     *((Decision(None, power_w=wrong), "caps power at") for wrong in ("3", [1, 2], True)),
     (Decision(None, []), "limits training of 0 kinds of units; there"),
     (Decision(None, [1, 1]), "limits training of 2 kinds of units; there"),
-)
-
-
-@pytest.mark.parametrize(("wrong", "message"), BAD_ANSWERS)
+])  # fmt: skip
 def test_an_answer_that_says_nothing_is_refused(wrong, message):
     with pytest.raises(InputError, match=message):
         answer(lambda _: wrong, view_of(kinds=(None,)), np.array([3.0]))

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.toy_fleet import scaled_to_fleet, simulate
+from tests.support.toy_fleet import FREE, scaled_to_fleet, simulate
+from topologies.arrays import FloatArray
 from workloads.demand import Demand, azure_code, azure_conv, burstgpt
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -23,10 +23,8 @@ from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
-FloatArray = npt.NDArray[np.float64]
 UNITS, DAY = 300, 1440
 SERVICE = Service("chat", fixed_rate(3.5), weights="m")
-FREE = ChangeCosts.fixed(0.0)
 PRICES = Economics(750.0, 400.0)
 TRACES: dict[str, Callable[[], Demand]] = {
     "code": azure_code,

@@ -23,22 +23,9 @@ from workloads.fleet.state.services import Service, to_serving_s
 from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
-from workloads.serving import (
-    BUCKETS,
-    Batching,
-    Pools,
-    Profile,
-    Requests,
-    Slo,
-    TableRuns,
-    azure_lengths,
-    fixed_lengths,
-    fixed_rate,
-    profile,
-    saturated_rate,
-    serve,
-)
-from workloads.serving.requests import share_hits
+from workloads.serving import BUCKETS, Batching, Pools, Profile, Slo, profile, serve
+from workloads.serving.requests import Requests, azure_lengths, fixed_lengths, share_hits
+from workloads.serving.tables import TableRuns, fixed_rate, saturated_rate
 
 MODEL, UNIT = named("llama-3.1-70b"), cluster("trn2-ultraserver:8")
 SLO, LIMITS = Slo(5.0, 0.2), "ttft=5s,tpot=200ms"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from tests.support.examples import examples
-from tests.support.scripted_jobs import Scripted, failing, job, parts_s, run, scripted
+from tests.support.scripted_jobs import Scripted, failing, job, parts_s, run
 from topologies.errors import InputError
 from workloads.job import PARTS, Stragglers, daly_interval_s, expected_goodput
 from workloads.job.causes import Cause, FailureRates
@@ -18,67 +18,44 @@ from workloads.job.goodput import _best, _span_s, search_interval, smooth_goodpu
 from workloads.job.job import Job, Recovery
 from workloads.job.simulate import _Run, simulate
 
-
-def test_without_failures_only_checkpoints_cost_time():
-    done = run(job(span_s=1020 * 3 + 1))
-    assert parts_s(done) == {"useful": 3001, "checkpoint": 60}
-    assert done.checkpoints == 3
+RARE, REPLACED = failing(1e9), failing(1e9, replaces=True)
+SLOW = Stragglers(per_s=1e-9, slower=0.25, found_after_s=200)
+LOST = {"lost_work": 500, "detection": 10, "restart": 100}
 
 
-def test_a_failure_loses_what_was_done_since_the_last_checkpoint():
+@pytest.mark.parametrize(("changes", "draws", "parts", "counts"), [
+    # Without failures only checkpoints cost time.
+    ({"span_s": 1020 * 3 + 1}, {}, {"useful": 3001, "checkpoint": 60}, (3, 0, 0, 0)),
+    # Intervals of 10 s, written for 100: the second checkpoint begins at 130 instead of 40.
+    ({"interval_s": 10, "write_s": 100, "span_s": 150}, {},
+     {"useful": 10 + 10, "checkpoint": 20 + 90 + 20}, (1, 0, 0, 0)),
     # Saved at 1020; fails at 1520, is noticed at 1530, starts until 1630, computes until 2000.
-    done = scripted(job(failing(1e9), span_s=2000), [1520])
-    assert parts_s(done) == {
-        "useful": 1000 + 370, "checkpoint": 20, "lost_work": 500, "detection": 10, "restart": 100,
-    }  # fmt: skip
-    assert dict(done.failures) == {"chip": 1}
-
-
-def test_a_failure_in_a_restart_begins_it_again():
+    ({"rates": RARE, "span_s": 2000}, {0: [1520]},
+     {**LOST, "useful": 1000 + 370, "checkpoint": 20}, (1, 1, 0, 0)),
     # Fails at 500 and again 60 s into the restart, which began at 510.
-    done = scripted(job(failing(1e9), span_s=1000), [500, 70])
-    assert parts_s(done) == {
-        "lost_work": 500, "detection": 20, "restart": 60 + 100, "useful": 1000 - 680,
-    }  # fmt: skip
-
-
-def test_a_checkpoint_counts_once_it_is_written():
+    ({"rates": RARE, "span_s": 1000}, {0: [500, 70]},
+     {**LOST, "detection": 20, "restart": 60 + 100, "useful": 1000 - 680}, (0, 2, 0, 0)),
     # Copied at 1020, written at 1120: a failure before goes back to the start.
-    early = scripted(job(failing(1e9), write_s=100, span_s=1500), [1100])
-    late = scripted(job(failing(1e9), write_s=100, span_s=1500), [1130])
-    assert parts_s(early)["lost_work"] == 1080
-    assert parts_s(late)["lost_work"] == 110
-
-
-def test_a_checkpoint_waits_for_the_one_before_it():
-    # Intervals of 10 s, written for 100: the second begins at 130 instead of 40.
-    done = run(job(interval_s=10, stall_s=20, write_s=100, span_s=150))
-    assert parts_s(done) == {"useful": 10 + 10, "checkpoint": 20 + 90 + 20}
-
-
-def test_without_a_spare_the_job_waits_for_the_repair():
-    # Fails at 500; noticed at 510; repaired at 500 + 400; starts until 1000.
-    none = scripted(job(failing(1e9, replaces=True), spares=0, span_s=1500), [500], [400])
-    one = scripted(job(failing(1e9, replaces=True), spares=1, span_s=1500), [500], [400])
-    assert parts_s(none) == {
-        "lost_work": 500, "detection": 10, "waiting_for_spares": 390, "restart": 100, "useful": 500,
-    }  # fmt: skip
-    assert "waiting_for_spares" not in parts_s(one)
-    assert (none.replaced, one.spares_used) == (1, 1)
-
-
-def test_a_slow_server_costs_what_it_adds_until_it_is_replaced():
-    # Slow from 500 on, known at 700, replaced after the checkpoint at 1000.
-    slow = Stragglers(per_s=1e-9, slower=0.25, found_after_s=200)
-    trial = job(stragglers=slow, span_s=1620)
-    done = simulate(trial, Scripted({3: [500.0], 2: [50.0]}))
-    assert parts_s(done) == {
-        "useful": 500 + 400 + 500, "stragglers": 100, "checkpoint": 20, "restart": 100,
-    }  # fmt: skip
-
-
-def test_a_restart_longer_than_any_run_without_failure_leaves_no_time():
-    assert expected_goodput(1.0, 1.0, checkpoint_s=0.0, restart_s=1e3) == 0.0
+    ({"rates": RARE, "write_s": 100, "span_s": 1500}, {0: [1100]},
+     {**LOST, "lost_work": 1080, "useful": 290, "checkpoint": 20}, (1, 1, 0, 0)),
+    ({"rates": RARE, "write_s": 100, "span_s": 1500}, {0: [1130]},
+     {**LOST, "lost_work": 110, "useful": 1260, "checkpoint": 20}, (1, 1, 0, 0)),
+    # Fails at 500; noticed at 510; without a spare repaired at 500 + 400; starts until 1000.
+    ({"rates": REPLACED, "spares": 0, "span_s": 1500}, {0: [500], 2: [400]},
+     {**LOST, "waiting_for_spares": 390, "useful": 500}, (0, 1, 1, 1)),
+    ({"rates": REPLACED, "spares": 1, "span_s": 1500}, {0: [500], 2: [400]},
+     {**LOST, "useful": 890}, (0, 1, 1, 1)),
+    # A server is slow from 500 on, known at 700, replaced after the checkpoint at 1000.
+    ({"stragglers": SLOW, "span_s": 1620}, {3: [500.0], 2: [50.0]},
+     {"useful": 500 + 400 + 500, "stragglers": 100, "checkpoint": 20, "restart": 100},
+     (1, 0, 1, 1)),
+])  # fmt: skip
+def test_every_second_of_a_small_case_is_known(changes, draws, parts, counts):
+    """Draws: times to failures (0), of repairs (2) and to slow servers (3)."""
+    done = simulate(job(**changes), Scripted({stream: [*times] for stream, times in draws.items()}))
+    assert parts_s(done) == parts
+    failures = done.failures.get("chip", 0)
+    assert (done.checkpoints, failures, done.replaced, done.spares_used) == counts
 
 
 @pytest.mark.parametrize("interval_s", [500, 1500, 4000])
@@ -90,20 +67,21 @@ def test_goodput_is_that_of_exponential_failures(interval_s):
     assert done.goodput == pytest.approx(expected, abs=0.004)
     # No other failure begins while one is being noticed.
     assert done.failures["chip"] == pytest.approx(3000, abs=4 * 3000**0.5)
+    assert expected_goodput(1.0, 1.0, checkpoint_s=0.0, restart_s=1e3) == 0.0  # no restart ends
 
 
 def test_the_best_interval_is_where_the_closed_form_has_it():
     curve = search_interval(job(failing(20_000.0), stall_s=20), seed=0)
     expected_s = minimize_scalar(
         lambda interval_s: -expected_goodput(interval_s, 20_000.0, checkpoint_s=20),
-        bounds=(100, 10_000),
-        method="bounded",
-    ).x
+        bounds=(100, 10_000), method="bounded",
+    ).x  # fmt: skip
     assert expected_s == pytest.approx(daly_interval_s(20_000.0, 20.0), rel=0.01)
     assert curve.best_s == pytest.approx(expected_s, rel=0.15)
     best = expected_goodput(expected_s, 20_000.0, checkpoint_s=20)
     near = expected_goodput(curve.best_s, 20_000.0, checkpoint_s=20)
     assert best - near < 0.001
+    assert search_interval(job(), seed=0) is None  # without failures none is needed
 
 
 def test_the_best_interval_does_not_follow_from_the_length_of_the_runs():
@@ -134,10 +112,6 @@ def test_the_interval_of_least_waste_is_within_the_points(least_s, best_s):
 def test_compared_runs_have_enough_failures_and_few_checkpoints(mtbf_s, interval_s, failures):
     trial = job(failing(mtbf_s), stall_s=5)
     assert _span_s(trial, interval_s) == pytest.approx(failures * mtbf_s)
-
-
-def test_no_failures_need_no_interval():
-    assert search_interval(job(), seed=0) is None
 
 
 @examples(40)

@@ -9,25 +9,11 @@ import pytest
 import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.errors import InputError
-from workloads.serving import (
-    Batching,
-    Profile,
-    Slo,
-    Speculation,
-    TableRuns,
-    azure_lengths,
-    capacity_table,
-    fixed_lengths,
-    parse_slo,
-    poisson,
-    profile,
-    saturated_rate,
-    serve,
-)
+from workloads.serving import Batching, Profile, Slo, Speculation, parse_slo, profile, serve
 from workloads.serving.batching import FIRST
 from workloads.serving.deployment import Pools, PromptReplica
-from workloads.serving.requests import Lengths
-from workloads.serving.tables import table_digest
+from workloads.serving.requests import Lengths, azure_lengths, fixed_lengths, poisson
+from workloads.serving.tables import TableRuns, capacity_table, saturated_rate, table_digest
 
 
 def test_capacity_table_is_monotone_and_cached(served_70b, tmp_path):

@@ -12,19 +12,8 @@ from tests.support.toy_serving import toy_replica
 from topologies.clusters.names import cluster
 from workloads.economics import Economics
 from workloads.models.huggingface import named
-from workloads.serving import (
-    Batching,
-    Deployment,
-    Pools,
-    Profile,
-    Requests,
-    Speculation,
-    pools,
-    profile,
-    serve,
-    serve_apart,
-)
-from workloads.serving.deployment import PromptReplica
+from workloads.serving import Batching, Profile, Requests, Speculation, profile, serve
+from workloads.serving.deployment import Deployment, Pools, PromptReplica, pools, serve_apart
 
 
 def replica() -> Profile:
@@ -112,13 +101,7 @@ def test_caches_go_over_what_joins_the_replicas():
         # EFA v3 gives a chip 25 GB/s; NeuronLink many times that.
         assert (apart.transfer_bytes_per_s == rate) == (kind == "out")
         assert apart.transfer_bytes_per_s >= rate
-
-
-def test_a_deployment_tells_its_pools():
-    machine = cluster("trn2.48xlarge:4")
-    held = profile(named("llama-3.1-70b"), machine)
-    deployment = Deployment(held, Batching(8), pools=pools(machine, held, 1, 3))
-    assert deployment.chips == 64
+        assert Deployment(profile(model, machine, tp=tp), Batching(8), pools=apart).chips == 64
 
 
 def unlike(faster: float, rate: float = 1e12) -> Pools:

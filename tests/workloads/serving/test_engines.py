@@ -13,15 +13,8 @@ from tests.support.toy_serving import requests_of, toy_replica
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.serving import ServingOptions, batching_from, serve
-from workloads.serving.batching import (
-    BESIDE,
-    FIRST,
-    WHOLE,
-    Batching,
-    engine_batching,
-    engine_numbers,
-)
+from workloads.serving import Batching, ServingOptions, batching_from, serve
+from workloads.serving.batching import BESIDE, FIRST, WHOLE, engine_batching, engine_numbers
 from workloads.serving.engine_files import launch_command, read_engine_file
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop
@@ -50,6 +43,8 @@ POLLS = Batching(4, 100, poll_passes=4)
 
 
 @pytest.mark.parametrize(("rows", "how", "guess", "first_token_s"), [
+    # Two prompts of 3 tokens fit into one pass of 8; a third begins in it and ends later.
+    ([(0.0, 3, 1)] * 2 + [(0.0, 6, 1)], Batching(4, 8), None, [1.8, 1.8, 1.8 + 1.4]),
     # Several prompts run first together, the third of them in the next pass.
     ([(0.0, 3, 1)] * 3, Batching(4, 6, prompts=FIRST), None, [1.6, 1.6, 1.6 + 1.3]),
     # Whole prompts are not cut: two do not fit into 6, and one alone may be longer than that.

@@ -12,18 +12,8 @@ from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import model
-from workloads.serving import (
-    Batching,
-    Lengths,
-    Pools,
-    Profile,
-    ServingOptions,
-    Slo,
-    SloMissed,
-    TableRuns,
-    fixed_lengths,
-    rank_ways,
-)
+from workloads.serving import Pools, Profile, ServingOptions, Slo, SloMissed, TableRuns, rank_ways
+from workloads.serving.batching import Batching
 from workloads.serving.deployment_search import (
     FILLS,
     KEPT,
@@ -37,6 +27,7 @@ from workloads.serving.deployment_search import (
     search_deployments,
     what_binds,
 )
+from workloads.serving.requests import Lengths, fixed_lengths
 
 TOKENS = np.array([1.0, 10_000.0])
 REPLICA = Profile("a", 4, TOKENS, 0.01 + TOKENS * 1e-4, 1e-9, 0.0, 0.0, 1e9, 1.0, 1e9)

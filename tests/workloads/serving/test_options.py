@@ -20,22 +20,10 @@ from topologies.files.kept_files import exact_text
 from workloads.confidence.interval import Interval
 from workloads.demand.bundled import data_file
 from workloads.models.huggingface import named
-from workloads.serving import (
-    Batching,
-    Requests,
-    Speculation,
-    azure_lengths,
-    batching_from,
-    fixed_lengths,
-    poisson,
-    pools,
-    profile,
-    read_requests,
-    serve,
-    serve_apart,
-    with_prefix_cache,
-)
-from workloads.serving.deployment import rate_ends
+from workloads.serving import Requests, Speculation, fixed_lengths, poisson, profile, serve
+from workloads.serving.batching import Batching, batching_from
+from workloads.serving.deployment import pools, rate_ends, serve_apart
+from workloads.serving.requests import azure_lengths, read_requests, with_prefix_cache
 
 CLUSTER = cs.cluster("trn2.48xlarge:2")
 MODEL = named("llama-3.1-8b")
@@ -68,17 +56,10 @@ def test_pools_are_those_of_the_cluster(requests):
     apart = serve_apart(replica, requests, pools(CLUSTER, replica, 1, 2), batching_from(CLUSTER))
     assert result.served.end_s.tolist() == apart.served.end_s.tolist()
     assert result.deployed.deployment.chips == 24
-    same = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate=(1, 2))
-    assert same.summary == result.summary
-
-
-def test_one_kind_given_twice_is_one_kind(requests):
-    how = {"tp": 8, "disaggregate": "1:2"}
-    once = cs.serve(MODEL, CLUSTER, requests, **how)
-    for twice in ({"prefill_cluster": CLUSTER}, {"prefill_tp": 8}):
-        same = cs.serve(MODEL, CLUSTER, requests, **how, **twice)
-        assert same.summary == once.summary
-        assert (same.interval, same.tpot_interval) == (once.interval, once.tpot_interval)
+    for words in ({}, {"prefill_cluster": CLUSTER}, {"prefill_tp": 8}):  # one kind given twice
+        same = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate=(1, 2), **words)
+        assert same.summary == result.summary
+        assert (same.interval, same.tpot_interval) == (result.interval, result.tpot_interval)
 
 
 def test_prompts_on_another_chip_cost_and_send_what_both_kinds_do(requests):
@@ -160,12 +141,13 @@ def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path):
     assert logged.arrival_s.tolist() == [0.0, 2.0]
     assert logged.prompt.tolist() == [7, 5]
     assert logged.output.tolist() == [1, 1]
-    path.write_text("timestamp_ms,prompt_tokens\n0,7\n")
-    with pytest.raises(InputError, match="no column output_tokens"):
-        read_requests(path)
-    path.write_text("time,prompt_tokens,output_tokens\n0,x,1\n")
-    with pytest.raises(InputError, match="row 2: prompt_tokens is 'x'"):
-        read_requests(path)
+    for text, message in (
+        ("timestamp_ms,prompt_tokens\n0,7\n", "no column output_tokens"),
+        ("time,prompt_tokens,output_tokens\n0,x,1\n", "row 2: prompt_tokens is 'x'"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            read_requests(path)
     with pytest.raises(InputError, match="there is no such file"):
         read_requests(tmp_path / "none.csv")
 
@@ -181,13 +163,13 @@ def test_overheads_are_recovered_from_points_that_they_made():
         for replica in [profile(model, TRN2)]
         for ttft_s, tpot_s in [(replica.prefill_s(prompt), replica.decode_s(1, prompt + out // 2))]
     ]
-    catalogue, fitted = TRN2.catalogue, fit(points, TRN2)
-    stated = [
-        catalogue.value("serving.trn2", name)
-        for name in ("iteration_overhead", "prompt_token_layer")
-    ]
-    overheads = [fitted.iteration_s, fitted.prompt_token_layer_s]
-    assert overheads == pytest.approx(stated, rel=0.01)
+    fitted = fit(points, TRN2)
+    for name, overhead_s in (
+        ("iteration_overhead", fitted.iteration_s),
+        ("prompt_token_layer", fitted.prompt_token_layer_s),
+    ):
+        stated_s = TRN2.catalogue.value("serving.trn2", name)
+        assert overhead_s == pytest.approx(stated_s, rel=0.01)
 
 
 def test_a_static_batch_by_hand():
@@ -223,8 +205,5 @@ def test_first_tokens_have_residuals_of_their_own():
     assert later.low < served.tpot_s["p50"] < later.high
     ends = served.tokens_per_s_interval
     assert ends["low"] <= served.tokens_per_s <= ends["high"]
-
-
-def test_a_single_token_has_no_interval_of_later_ones():
-    served = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", count=5, output=1, tp=8)
-    assert served.tpot_interval is None
+    alone = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", count=5, output=1, tp=8)
+    assert alone.tpot_interval is None  # nothing comes after a single token

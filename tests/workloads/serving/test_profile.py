@@ -27,7 +27,7 @@ from workloads.serving.rank.times import (
     small_kernels_s,
 )
 
-TRN2 = cluster("trn2.48xlarge")
+TRN2, SHIPPED = cluster("trn2.48xlarge"), shipped_catalogue()
 
 
 MEASURED = [("llama-3.1-405b", 2.442, 0.0379), ("llama-3.1-70b", 0.814, 0.0196)]
@@ -61,7 +61,7 @@ def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_t
     once = 2 * 80 * 8 * 128 * 2
 
     def bytes_per_token(model: Model, machine: Cluster, chips: int) -> float:
-        return RankShare(model, machine, chips, "bf16", shipped_catalogue()).kv_bytes_per_token()
+        return RankShare(model, machine, chips, "bf16", SHIPPED).kv_bytes_per_token()
 
     assert bytes_per_token(llama, h100, 8) == bytes_per_token(llama, TRN2, 16) == once
     assert bytes_per_token(llama, trn1, 16) == 32 / 8 * once
@@ -95,13 +95,13 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
 )
 def test_a_direct_all_reduce_takes_what_engines_measured(size, measured_us):
     """Medians of three engines on 8 H100 in CUDA graphs, aiconfigurator's tables."""
-    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", shipped_catalogue())
+    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", SHIPPED)
     (seconds,) = direct_reduce_s(rank, np.array([float(size)]), "serving.gpu")
     assert seconds == pytest.approx(measured_us * 1e-6, rel=0.15)
 
 
 def test_a_library_s_reduction_lies_on_lines_between_powers_of_two():
-    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "bf16", shipped_catalogue())
+    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "bf16", SHIPPED)
     before, last = library_reduce_s(rank, SIZES[-2:])
     size = np.array([SIZES[0] / 2, SIZES[-1] / np.sqrt(2), 3 * SIZES[-1]])
     seconds = library_reduce_s(rank, size)
@@ -111,8 +111,7 @@ def test_a_library_s_reduction_lies_on_lines_between_powers_of_two():
 def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop():
     tokens, share = np.array([8.0, 4096.0]), (named("llama-3.1-70b"), cluster("dgx-b200"), 8)
     half, whole = (
-        products_s(RankShare(*share, precision, shipped_catalogue()), tokens)
-        for precision in ("fp8", "bf16")
+        products_s(RankShare(*share, precision, SHIPPED), tokens) for precision in ("fp8", "bf16")
     )
     assert (half < whole).all()
 
@@ -141,11 +140,11 @@ def test_states_of_a_prompt_are_scanned_chunk_by_chunk():
     from experiments.validation.reading.rows import model_for
 
     gated = model_for("qwen3.5-9b")
-    rank = RankShare(gated, TRN2, 2, "bf16", shipped_catalogue(), 8)
-    chunk_s = shipped_catalogue().value("serving.trn2", "scan_chunk")
+    rank = RankShare(gated, TRN2, 2, "bf16", SHIPPED, 8)
+    chunk_s = SHIPPED.value("serving.trn2", "scan_chunk")
     # 24 of 32 layers, 32 heads of 128 x 128 over 8 ranks.
     assert scan_token_s(rank) * 512 == pytest.approx(24 * 4 * 4 * chunk_s)
-    assert scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", shipped_catalogue())) == 0
+    assert scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", SHIPPED)) == 0
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", "trn2.48xlarge"])
@@ -165,9 +164,7 @@ def test_layers_with_windows_read_no_more_of_a_cache(machine):
 def test_layers_of_mi300x_start_later_where_inputs_are_scaled():
     model, machine = named("llama-3.1-70b"), cluster("mi300x-platform")
     plain_s, scaled_s = (
-        small_kernels_s(
-            RankShare(model, machine, 8, precision, shipped_catalogue()), np.ones(1), "serving.gpu"
-        )
+        small_kernels_s(RankShare(model, machine, 8, precision, SHIPPED), np.ones(1), "serving.gpu")
         for precision in ("bf16", "fp8")
     )
     assert scaled_s - plain_s == pytest.approx(80 * (45e-6 - 15e-6))
@@ -176,7 +173,7 @@ def test_layers_of_mi300x_start_later_where_inputs_are_scaled():
 def test_prompts_of_trainium_wait_for_all_reduces_of_their_size():
     """A prompt of 128 tokens takes the library's time of 1 MiB on 32 ranks, decode its floor."""
     machine, tokens = cluster("trn1.32xlarge"), np.array([1.0, 128.0])
-    rank = RankShare(named("llama-3.1-8b"), machine, 16, "bf16", shipped_catalogue())
+    rank = RankShare(named("llama-3.1-8b"), machine, 16, "bf16", SHIPPED)
     (one, short), (one_of_decode, as_decode) = (
         reduces_s(rank, tokens, "serving.trainium", prompts=of) for of in (True, False)
     )
@@ -199,7 +196,6 @@ def test_query_heads_of_one_key_value_head_are_scored_as_two_at_most():
 
 
 def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_models():
-    catalogue = shipped_catalogue()
     for chip, name, each_layer in (
         ("trn1", "llama-3.1-8b", 0.155e-9 * 4096),
         ("trn2", "llama-3.1-8b", 0.1e-9 * 4096),
@@ -207,7 +203,7 @@ def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_model
         ("trn2", "qwen3-235b-a22b", 0.49e-6),
     ):
         model = named(name)
-        overhead_s = prompt_overhead_s(model, chip, catalogue)
+        overhead_s = prompt_overhead_s(model, chip, SHIPPED)
         assert overhead_s == pytest.approx(model.layers * each_layer), (chip, name)
 
 
@@ -231,12 +227,12 @@ def _replicas(precision: str) -> list[tuple[str, str, int, Profile]]:
     replicas = []
     for machine, degrees in MACHINES.items():
         chip = cluster(machine).chip
-        if not shipped_catalogue().has(chip, f"{precision}_peak"):
+        if not SHIPPED.has(chip, f"{precision}_peak"):
             continue
         for name in MODELS:
             for tp in degrees:
                 weights = named(name).parameters * (2 if precision == "bf16" else 1)
-                if weights < 0.8 * tp * usable_hbm_bytes(chip, shipped_catalogue()):
+                if weights < 0.8 * tp * usable_hbm_bytes(chip, SHIPPED):
                     served = profile(named(name), cluster(machine), tp=tp, precision=precision)
                     replicas.append((machine, name, tp, served))
     return replicas
@@ -250,9 +246,9 @@ def test_no_token_comes_before_its_weights_are_read_nor_a_prompt_before_the_peak
         chip, model = cluster(machine).chip, named(name)
         read = model.parameters - model.vocab * model.hidden
         width = 2 if precision == "bf16" else 1
-        hbm = served.chips * shipped_catalogue().value(chip, "hbm_bandwidth")
+        hbm = served.chips * SHIPPED.value(chip, "hbm_bandwidth")
         assert served.decode_s(1, 1) > width * read / hbm
-        peak = served.chips * shipped_catalogue().value(chip, f"{precision}_peak")
+        peak = served.chips * SHIPPED.value(chip, f"{precision}_peak")
         assert all(served.prefill_s(length) > 2 * read * length / peak for length in PROMPTS)
 
 

@@ -10,23 +10,11 @@ import pytest
 import cluster_sim as cs
 from tests.support.toy_serving import requests_of, toy_replica
 from workloads.models.huggingface import named
-from workloads.serving import (
-    Batching,
-    Pools,
-    batching_from,
-    closed_loop,
-    fixed_lengths,
-    parse_pools,
-    parse_slo,
-    parse_speculation,
-    poisson,
-    pools,
-    profile,
-    serve,
-    with_prefix_cache,
-)
-from workloads.serving.batching import FIRST, engine_batching
+from workloads.serving import closed_loop, parse_slo, parse_speculation, profile, serve
+from workloads.serving.batching import FIRST, Batching, batching_from, engine_batching
+from workloads.serving.deployment import Pools, parse_pools, pools
 from workloads.serving.engine_files import launch_command
+from workloads.serving.requests import fixed_lengths, poisson, with_prefix_cache
 
 H100, TRN2 = cs.cluster("dgx-h100"), cs.cluster("trn2.48xlarge")
 SMALL, LARGE, MIXTURE = map(named, ("llama-3.1-8b", "llama-3.1-405b", "mixtral-8x7b"))

@@ -171,16 +171,6 @@ def test_a_closed_loop_keeps_its_users_busy():
     assert served.ttft_s.tolist() == pytest.approx([2, 4, 4, 4, 4, 4])
 
 
-def test_prompts_share_an_iteration():
-    """Two prompts of 3 tokens fit into one iteration of 8; a third begins in it and ends later."""
-    served = serve(
-        toy_replica(),
-        requests_of((0.0, 3, 1), (0.0, 3, 1), (0.0, 6, 1)),
-        Batching(slots=4, chunk_tokens=8),
-    )
-    assert served.first_token_s.tolist() == pytest.approx([1.8, 1.8, 1.8 + 1.4])
-
-
 def test_chips_draw_full_power_while_they_work_and_cost_money_all_the_time():
     """One request of 3 s and one of 3 s, ten seconds later, on four chips."""
     requests = requests_of((0.0, 10, 1), (10.0, 10, 1))

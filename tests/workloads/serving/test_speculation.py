@@ -12,16 +12,8 @@ from tests.support.examples import examples
 from tests.support.toy_serving import toy_replica
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.serving import (
-    Batching,
-    Profile,
-    Requests,
-    Speculation,
-    fixed_lengths,
-    poisson,
-    profile,
-    serve,
-)
+from workloads.serving import Profile, Requests, Speculation, fixed_lengths, poisson, profile, serve
+from workloads.serving.batching import Batching
 from workloads.serving.replica import Speculating
 
 SERVER = cluster("trn2.48xlarge")
@@ -70,11 +62,9 @@ def test_a_lone_request_whose_proposals_are_all_accepted():
     assert served.iterations == 1 + 4
     assert served.end_s[0] == pytest.approx(0.05)
     assert served.tpot_s[0] == pytest.approx(0.04 / 10)
-
-
-def test_a_draft_takes_its_share_of_every_pass():
-    served = serve(flat(), alone(11), speculation=Speculation(2, 1.0, draft=0.25))
-    assert served.end_s[0] == pytest.approx(0.01 + 4 * 0.01 * 1.5)
+    # A draft takes its share of every pass.
+    drafted = serve(flat(), alone(11), speculation=Speculation(2, 1.0, draft=0.25))
+    assert drafted.end_s[0] == pytest.approx(0.01 + 4 * 0.01 * 1.5)
 
 
 def test_bound_by_memory_the_gain_is_that_of_theory():
@@ -146,10 +136,7 @@ def test_one_acceptance_explains_both_models_that_aws_measured():
         held = profile(named(name), SERVER, precision=precision)
         draft = profile(named("llama-3.2-1b"), SERVER)
 
-        def off(
-            acceptance: float, held: Profile = held, draft: Profile = draft,
-            measured_s: float = measured_s,
-        ) -> float:  # fmt: skip
+        def off(acceptance, held=held, draft=draft, measured_s=measured_s):
             drafts = Speculation(PROPOSED, acceptance, draft)
             took = drafts.step_s(held, 1, PROMPT + OUTPUT / 2)
             return took / drafts.expected_tokens - measured_s
