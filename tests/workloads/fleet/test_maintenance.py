@@ -41,20 +41,16 @@ OUT = Window("out", 3600.0, 7200.0, 4)
 ROLL = Window("roll", 3600.0, 1800.0, 5, rolling=True)
 
 
-def test_a_window_takes_its_units_out_for_its_length():
-    run = _run(OUT)
-    out = _units(run, Role.MAINTENANCE)
-    assert out.tolist() == [0] * 60 + [4] * 120 + [0] * (MINUTES - 180)
-    assert run.kinds[0].maintained == 4
+@pytest.mark.parametrize(("window", "out"), [
+    (OUT, [4] * 120),
+    (ROLL, [5] * 60 + [2] * 30),  # a rolling upgrade takes every unit out once
+])  # fmt: skip
+def test_a_window_takes_its_units_out_for_its_length(window, out):
+    run = _run(window)
+    expected = [0] * 60 + out + [0] * (MINUTES - 60 - len(out))
+    assert _units(run, Role.MAINTENANCE).tolist() == expected
+    assert run.kinds[0].maintained == (12 if window.rolling else 4)
     check_conserved(run)
-
-
-def test_a_rolling_upgrade_takes_every_unit_out_once():
-    run = _run(ROLL)
-    out = _units(run, Role.MAINTENANCE)
-    assert out[60:150].tolist() == [5] * 60 + [2] * 30
-    assert out.sum() == 12 * 30
-    assert run.kinds[0].maintained == 12
 
 
 def test_a_window_waits_until_the_one_before_has_ended():

@@ -28,10 +28,12 @@ def test_the_rates_are_those_of_llama_3():
     assert (rates.low, rates.high) == pytest.approx((2.3 / 3.79, 6.5 / 3.79), rel=0.01)
 
 
-def test_a_job_on_half_of_the_chips_fails_half_as_often():
+def test_a_job_fails_in_proportion_to_its_chips_which_its_cluster_has():
     machine = cluster("trn2-ultraserver:16")
     whole, half = failure_rates(machine, 1024), failure_rates(machine, 512)
     assert half.mtbf_s == pytest.approx(2 * whole.mtbf_s)
+    with pytest.raises(InputError, match="does not fit"):
+        failure_rates(machine, 1025)
 
 
 def test_one_server_has_no_fabric_and_no_cables():
@@ -81,8 +83,3 @@ def test_a_wrong_file_is_told_by_line(tmp_path, text, message):
 def test_a_wrong_number_is_refused(text):
     with pytest.raises(InputError):
         read_failures(text, cluster("dgx-h100:4"), 32)
-
-
-def test_a_job_is_not_larger_than_its_cluster():
-    with pytest.raises(InputError, match="does not fit"):
-        failure_rates(cluster("dgx-h100:4"), 33)

@@ -43,11 +43,6 @@ def test_longer_requests_are_more_work(served_70b):
     assert table.work(1800.0, 100.0) == pytest.approx(table.cost[1:, 0].mean())
 
 
-def test_an_slo_that_an_idle_replica_misses_is_refused(served_70b):
-    with pytest.raises(InputError, match="keeps ttft 10 ms and tpot 100 ms"):
-        capacity_table(served_70b, azure_lengths("conv"), Slo(0.01, 0.1), requests=200)
-
-
 def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b):
     batching, lengths = Batching(chunk_tokens=512), azure_lengths("conv")
     most = saturated_rate(served_70b, lengths, TableRuns(batching=batching))
@@ -74,6 +69,8 @@ def test_a_table_counts_on_prefixes_and_proposals(served_70b, tmp_path):
     assert guessed.rate_max_per_s / plain.rate_max_per_s < speedup
     with pytest.raises(InputError, match="prefix cache"):
         capacity_table(served_70b, lengths, slo, prefix_share=1.0)
+    with pytest.raises(InputError, match="keeps ttft 10 ms and tpot 100 ms"):
+        capacity_table(served_70b, azure_lengths("conv"), Slo(0.01, 0.1), requests=200)
 
 
 TOKENS = np.array([1.0, 100.0, 10_000.0])

@@ -36,6 +36,9 @@ def test_a_lone_request_is_processed_moved_and_decoded():
     assert apart.transfer_s[0] == pytest.approx(0.105)
     assert apart.served.end_s[0] == pytest.approx(0.1 + 0.105 + 0.010)
     assert (apart.prefill_busy_s, apart.decode_busy_s) == pytest.approx((0.1, 0.01))
+    single = serve_apart(replica(), requests_at([0.0], output=1), Pools(1, 1, 1e6))
+    assert single.served.end_s[0] == single.served.first_token_s[0]
+    assert single.decode_busy_s == 0  # a single token needs no decoding
 
 
 def test_prompts_queue_and_transfers_do_too():
@@ -43,12 +46,6 @@ def test_prompts_queue_and_transfers_do_too():
     assert apart.served.first_token_s.tolist() == pytest.approx([0.1, 0.2])
     # Each transfer takes 0.5 s, and the replica sends one at a time.
     assert apart.arrived_s.tolist() == pytest.approx([0.6, 1.1])
-
-
-def test_a_single_token_needs_no_decoding():
-    apart = serve_apart(replica(), requests_at([0.0], output=1), Pools(1, 1, 1e6))
-    assert apart.served.end_s[0] == apart.served.first_token_s[0]
-    assert apart.decode_busy_s == 0
 
 
 def test_decoding_does_not_stand_still_for_prompts():

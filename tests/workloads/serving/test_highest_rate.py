@@ -80,16 +80,13 @@ def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s):
     assert what_binds(queue, slo, highest) == "TTFT"
 
 
-def test_without_limits_replicas_are_always_busy():
+def test_without_limits_replicas_are_always_busy_and_an_slo_that_idle_ones_miss_is_refused():
     queue = offered()
     highest = highest_rate(queue, Slo())
     assert highest == MOST * queue.saturated_per_s
     assert what_binds(queue, Slo(), highest) == "throughput"
-
-
-def test_an_slo_that_idle_replicas_miss_is_refused():
     with pytest.raises(SloMissed, match=r"a keeps ttft 90 ms for only 0\.0%"):
-        highest_rate(offered(), Slo(ttft_s=0.09))
+        highest_rate(queue, Slo(ttft_s=0.09))
 
 
 @pytest.mark.parametrize(("replica", "slots", "slo", "cause"), [

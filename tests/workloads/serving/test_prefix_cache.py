@@ -62,19 +62,16 @@ def test_a_share_grows_from_a_cold_cache():
 
 
 def test_only_the_rest_of_a_prompt_takes_time():
-    plain = serve(replica(), requests_with([1000]))
-    half = serve(replica(), with_prefix_cache(requests_with([1000]), "50%", kv_tokens=10**5))
+    whole = requests_with([1000])
+    cached = with_prefix_cache(whole, "50%", kv_tokens=10**5)
+    plain, half = (serve(replica(), each) for each in (whole, cached))
     assert plain.ttft_s[0] == pytest.approx(1.0, rel=1e-3)
     assert half.ttft_s[0] == pytest.approx(0.5, rel=1e-3)
     # The keys and values of the whole prompt are read all the same.
     assert half.kv_peak_tokens == plain.kv_peak_tokens
-
-
-def test_pieces_begin_where_the_cache_ends():
-    many = Batching(4, chunk_tokens=100)
-    plain = serve(replica(), requests_with([1000]), many)
-    half = serve(replica(), with_prefix_cache(requests_with([1000]), "50%", kv_tokens=10**5), many)
-    assert (plain.iterations, half.iterations) == (10 + 1, 5 + 1)
+    # Pieces of a prompt begin where the cache ends.
+    pieces = [serve(replica(), each, Batching(4, chunk_tokens=100)) for each in (whole, cached)]
+    assert [each.iterations for each in pieces] == [10 + 1, 5 + 1]
 
 
 def test_one_token_is_always_processed():

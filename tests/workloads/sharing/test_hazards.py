@@ -52,17 +52,16 @@ def test_a_preempted_job_goes_back_to_its_checkpoint_and_restarts():
 
 def test_the_last_to_start_of_the_lowest_priority_is_stopped_and_no_more_than_needed():
     running = [job(0, 2, 90, priority=1), job(1, 2, 90), job(2, 2, 90), job(3, 2, 90, priority=1)]
-    queue = cs.queue_jobs(CLUSTER, [*running, job(10, 2, 10, priority=2)], **RESUMED)
-    assert [each.preemptions for each in queue.jobs] == [0, 0, 1, 0, 0]
-    queue = cs.queue_jobs(CLUSTER, [*running, job(10, 6, 10, priority=2)], **RESUMED)
-    assert [each.preemptions for each in queue.jobs] == [0, 1, 1, 1, 0]
-
-
-def test_nothing_is_stopped_for_a_job_that_would_not_fit_all_the_same():
-    jobs = [job(0, 4, 60, priority=1), job(0, 4, 60), job(1, 8, 10, priority=1)]
-    queue = cs.queue_jobs(CLUSTER, jobs, **RESUMED)
-    assert [each.preemptions for each in queue.jobs] == [0, 0, 0]
-    assert queue.jobs[2].wait_s == 59 * 60
+    # Nothing is stopped for a job that would not fit all the same.
+    full = [job(0, 4, 60, priority=1), job(0, 4, 60), job(1, 8, 10, priority=1)]
+    for jobs, preemptions, wait_min in (
+        ([*running, job(10, 2, 10, priority=2)], [0, 0, 1, 0, 0], 0),
+        ([*running, job(10, 6, 10, priority=2)], [0, 1, 1, 1, 0], 0),
+        (full, [0, 0, 0], 59),
+    ):
+        queue = cs.queue_jobs(CLUSTER, jobs, **RESUMED)
+        assert [each.preemptions for each in queue.jobs] == preemptions
+        assert queue.jobs[-1].wait_s == wait_min * 60
 
 
 def test_mean_waits_of_two_priorities_are_those_of_the_formula():
