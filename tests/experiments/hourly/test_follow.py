@@ -65,9 +65,7 @@ def test_half_a_day_with_faults_loses_no_hour(api, address, ask, tmp_path, deman
     api.rate = lambda minute: None if minute in gap else demand(minute) / 60
     problems = _looks(faulty, api, monday + 9 * 60 + 2)
     assert len(problems) == 2
-    assert all(
-        "rows for 0% of the hour" in each and "05-20T06:00 stays" in each for each in problems
-    )
+    assert all("for 0% of the hour" in each and "05-20T06:00 stays" in each for each in problems)
     api.rate, api.twice = lambda minute: demand(minute) / 60, True
     assert _looks(faulty, api, monday + 12 * 60 + 2) == []
     api.now -= 180
@@ -145,9 +143,7 @@ def test_promises_are_judged_once_when_their_night_is_over(
     assert _looks(follower, api, monday + 30 * 60 + 2, step=60) == []
     judged = [each for line in _lines(tmp_path / "state") for each in line["promises"]]
     # The night of each statement of the first hours was over by 06:00, before the surge.
-    assert [each["stated_at"] for each in judged] == [
-        moment(monday + 60 * hour) for hour in range(7)
-    ]
+    assert [each["stated_at"] for each in judged] == [moment(monday + 60 * h) for h in range(7)]
     assert [each["broken"] for each in judged] == [False] * 6 + [True]
     assert judged[-1]["most_short_units"] > 0
     state = read_state(tmp_path / "state")
@@ -224,17 +220,13 @@ def test_a_file_that_grows_is_followed_by_its_own_time(ask, tmp_path, demand, mo
     path.rename(tmp_path / "old.csv")
     _csv(path, demand, monday + 120, monday + 240, mode="w")  # rotated: its first hour is known
     follower.once()
-    assert [line["hour"] for line in seen] == [
-        moment(monday + 60 * hour) for hour in (0, 1, 2, 3, 4)
-    ]
+    assert [line["hour"] for line in seen] == [moment(monday + 60 * hour) for hour in range(5)]
     # The rows between two looks at a file that is rotated are lost, and its hour is held.
     assert [line["status"] for line in seen][2:] == ["held", "answered", "answered"]
     state = read_state(folder)
     assert (state.counts["duplicate_rows"], state.counts["refused_rows"]) == (1, 1)
-    assert (folder.stat().st_mode & 0o777, (folder / STATE).stat().st_mode & 0o777) == (
-        0o700,
-        0o600,
-    )
+    modes = [path.stat().st_mode & 0o777 for path in (folder, folder / STATE)]
+    assert modes == [0o700, 0o600]
 
 
 def test_a_state_directory_is_for_one_source_and_one_process(ask, tmp_path, demand, monday):

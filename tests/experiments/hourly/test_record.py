@@ -145,9 +145,7 @@ def test_a_night_that_has_begun_is_that_of_today(demand, monday, tmp_path, monke
     until(monday + 31 * 60, monday + 22 * 60)
     assert run([*line, "--json", "--metrics=lend.prom"]) == 0
     hours = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    assert [each["hour"] for each in hours] == [
-        moment(monday + 60 * hour) for hour in range(23, 32)
-    ]
+    assert [each["hour"] for each in hours] == [moment(monday + 60 * at) for at in range(23, 32)]
     assert all(each["lend_units"] > 0 for each in hours[:7])
     assert [each["lend_units"] for each in hours[7:]] == [0, 0]
     assert hours[7]["take_back_units"] == hours[6]["lend_units"]

@@ -179,9 +179,8 @@ def test_batch_work_of_the_last_day_needs_its_part_of_the_loans():
     """One unit's work all day, 24 unit-hours, beside a night on which 50 of 100 units are free."""
     minutes = 10 * 1440
     tier = BatchTier(demand=constant(120.0, minutes=minutes))
-    options = FleetOptions(
-        FleetInputs(unit_rate=2.0, failures="off"), DemandInputs(days=float("inf"))
-    )
+    fleet, demand = FleetInputs(unit_rate=2.0, failures="off"), DemandInputs(days=float("inf"))
+    options = FleetOptions(fleet, demand)
     built = scenario(cluster("trn2-ultraserver:100"), constant(6000.0, minutes=minutes), options)
     built = replace(built, tier=tier).at(built.horizon)
     loan = lend_on(built, Night("06:00")).summary()

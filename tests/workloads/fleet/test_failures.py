@@ -144,9 +144,8 @@ def test_interruptions_of_machines_are_those_of_a_job_on_all_chips():
     """A single server needs no fabric, so only its software stops what it trains."""
     machine = cluster("trn2-ultraserver:2000")
     rates = {one.name: one.per_s for one in failure_rates(machine, machine.chips).causes}
-    shipped = {
-        one.name: one.mtbf_s for one in failures_from(machine, (), domains=True).interruptions
-    }
+    interruptions = failures_from(machine, (), domains=True).interruptions
+    shipped = {one.name: one.mtbf_s for one in interruptions}
     assert shipped == {
         "optical link": pytest.approx(1 / rates["optical_link"]),
         "switch": pytest.approx(1 / rates["switch"]),

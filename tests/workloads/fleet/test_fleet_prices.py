@@ -200,9 +200,7 @@ def test_each_region_trains_when_its_own_power_is_cheap(tmp_path):
 
 
 def test_a_price_of_carbon_moves_training_to_the_clean_region(tmp_path):
-    free, weighed = (
-        _run_regions(tmp_path, "mpc", carbon_price=cost).summary for cost in (0.0, 2000.0)
-    )
+    free, weighed = (_run_regions(tmp_path, "mpc", carbon_price=p).summary for p in (0.0, 2000.0))
     for (most, least), done in ((("us", "eu"), free), (("eu", "us"), weighed)):
         tokens = {row["region"]: row["training_tokens"] for row in done["regions"]}
         assert tokens[most] > 2 * tokens[least]

@@ -155,9 +155,8 @@ def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind():
 
 
 def test_stated_sizes_keep_the_fleet_as_it_is():
-    stated = cs.run_fleet(
-        "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.01, reserve=20
-    )
+    words = {"policy": "static", "unit_rate": 5.0, "days": 0.01, "reserve": 20}
+    stated = cs.run_fleet("trn2-ultraserver:2500", **words)
     assert miniature(stated.scenario) is stated.scenario
 
 

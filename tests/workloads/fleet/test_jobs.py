@@ -93,9 +93,8 @@ FREE = ChangeCosts.fixed(0.0)
 
 
 def _run(*jobs: TrainingJob, costs: ChangeCosts = FREE) -> FleetRun:
-    return simulate(
-        DEMAND, [SERVICE], Fleet(12, costs=costs), static(2), jobs=jobs, economics=PRICES
-    )
+    fleet = Fleet(12, costs=costs)
+    return simulate(DEMAND, [SERVICE], fleet, static(2), jobs=jobs, economics=PRICES)
 
 
 def _job(name: str, **changes: object) -> TrainingJob:

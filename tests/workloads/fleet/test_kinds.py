@@ -137,9 +137,7 @@ def test_a_kind_that_never_serves_trains_all_the_time():
 def test_a_policy_sees_the_kinds_and_may_place_them_itself():
     seen: list[View] = []
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
-    run = simulate(
-        constant(60 * 7.5, minutes=10), kinds, lambda view: seen.append(view) or [[1], [3]]
-    )
+    run = simulate(constant(450.0, minutes=10), kinds, lambda view: seen.append(view) or [[1], [3]])
     assert [float(kind.service_units[-1, 0]) for kind in run.kinds] == [1.0, 3.0]
     first, second = seen[-1].kinds
     assert (first.name, first.units, second.speed.tolist()) == ("first", 4, [0.5])

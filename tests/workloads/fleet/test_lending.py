@@ -229,9 +229,8 @@ def test_a_night_is_expected_to_be_like_earlier_ones_of_its_kind(holiday, last, 
     need = np.ones((15, 2))  # 2 % of its mean are added to every expectation
     level = np.where(days == number, 3.98, 0.98)  # four times as busy before, with these 2 %
     calendar = days == (-1 if holiday is None else holiday)
-    nights = Nights(
-        need, np.array([0, 2]), days[:15, None] + 0.0, level, days % 7, calendar, days - 1
-    )
+    days_of, edges = days[:15, None] + 0.0, np.array([0, 2])
+    nights = Nights(need, edges, days_of, level, days % 7, calendar, days - 1)
     both = np.mean([day for day in (1, 8) if day != holiday] + recent)
     forms = [last, np.mean(recent), both, both * 2.0, both * 4.0**0.8]
     assert expectations(nights, number)[:, 0] - 0.02 == pytest.approx(forms)

@@ -71,10 +71,9 @@ def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo():
     chunked = FleetInputs(prefill="chunked")
     (service,) = services_from(demand, machine, [model], chunked, requests=1)
     assert (service.replica_chips, service.expert_groups, service.replicas) == (32, 16, 2)
+    stated = FleetInputs(tp=16, precision="bf16", prefill="chunked")
     with pytest.raises(InputError, match=r"ttft 6 s .* x trn2 keeps that for 95.* another --tp"):
-        services_from(
-            demand, machine, [model], FleetInputs(tp=16, precision="bf16", prefill="chunked")
-        )
+        services_from(demand, machine, [model], stated)
 
 
 @pytest.mark.parametrize(

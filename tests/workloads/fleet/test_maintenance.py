@@ -98,9 +98,8 @@ def test_a_fleet_without_spare_units_serves_less_meanwhile():
 @pytest.mark.parametrize("window", [OUT, ROLL])
 def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim, window):
     elastic = reclaim == "shrink"
-    job = TrainingJob(
-        *("gang", 10, 2 if elastic else 10, 2 if elastic else 1, ((1, 1e3),), 6e4, reclaim)
-    )
+    least, step = (2, 2) if elastic else (10, 1)
+    job = TrainingJob("gang", 10, least, step, ((1, 1e3),), 6e4, reclaim)
     run = _run(window, jobs=(job,))
     (_, tally), *_ = run.jobs
     assert run.kinds[0].maintained == (12 if window.rolling else 4)

@@ -31,9 +31,7 @@ MIX = azure_mix().between(0, 3 * 1440)
 
 @cache
 def _run(demand: Demand, weights: str = "") -> FleetRun:
-    services = [
-        Service(name, fixed_rate(3.5), WEIGHTS, weights=weights) for name in demand.services
-    ]
+    services = [Service(of, fixed_rate(3.5), WEIGHTS, weights=weights) for of in demand.services]
     return simulate(
         scaled_to_fleet(demand, services, UNITS, peak_share=0.9), services,
         Fleet(UNITS, costs=ChangeCosts.from_catalogue(4)), threshold(), jobs=default_jobs(UNITS),

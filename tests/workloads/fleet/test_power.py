@@ -89,9 +89,8 @@ def _capped(draw: st.DrawFn) -> tuple[FleetRun, float]:
         service = Service("chat", fixed_rate(1.0 + number))
         fleet = Fleet(units, CHIPS[number], costs, failures=failures)
         power = Economics(BUSY_W, IDLE_W, PUE)
-        kinds.append(
-            Kind(f"kind {number}", (service,), fleet, jobs[: draw(st.integers(1, 2))], power)
-        )
+        chosen = jobs[: draw(st.integers(1, 2))]
+        kinds.append(Kind(f"kind {number}", (service,), fleet, chosen, power))
     most_w = sum(each.fleet.units * each.fleet.chips_per_unit * BUSY_W * PUE for each in kinds)
     cap_w = draw(st.floats(0.3, 1.0)) * most_w
     lead_s, back_s = kinds[0].fleet.change_costs.to_serving_s(0.0), 600.0

@@ -104,9 +104,7 @@ def _ahead(need: list[float], price: list[float], **changes: Any) -> FirstStep:
 def test_the_programme_is_solved_right():
     """Against every integer plan of a small case: 4 units needed, a valley of two steps, then 3."""
     need, units, lead = np.array([4, 1, 1, 3]), 5, 1.5
-    plans = np.stack(np.meshgrid(*[np.arange(units + 1)] * 4, indexing="ij"), axis=-1).reshape(
-        -1, 4
-    )
+    plans = np.stack(np.meshgrid(*[np.arange(units + 1)] * 4, indexing="ij"), -1).reshape(-1, 4)
     back = np.maximum(np.diff(plans, prepend=4, axis=1), 0).sum(axis=1)
     trained = (units - plans).sum(axis=1) - lead * back
     trained = np.where((plans >= need).all(axis=1), trained, -np.inf)
@@ -182,9 +180,7 @@ def test_prices_are_weighed_with_deadlines_and_changes(tmp_path):
     economics = Economics(750.0, 400.0, 1.12, 0.001)
     plain = _scenario(tmp_path).changed(lambda _: {"economics": economics})
     priced = replace(plain, tariff=_noisy_prices).at(plain.horizon)
-    wanted: list[tuple[str, dict[str, float]]] = [
-        (name, {}) for name in ("forecast", "price", "mpc")
-    ]
+    wanted: list[tuple[str, Any]] = [(name, {}) for name in ("forecast", "price", "mpc")]
     always, cheap, planned, due = (
         summary(run(priced, policy_of(name, priced, **share)), priced.prices)
         for name, share in [*wanted, ("mpc", {"price_share": 0.0})]

@@ -197,6 +197,5 @@ def test_serving_hours_of_any_demand(demand, name):
     if need.max() > UNITS or need.sum() == 0:
         return
     expected = _expected_units(name, need, 3)
-    assert _serving_units(_run(demand, name)).sum() == pytest.approx(
-        expected.sum(), rel=0.01, abs=1
-    )
+    total = _serving_units(_run(demand, name)).sum()
+    assert total == pytest.approx(expected.sum(), rel=0.01, abs=1)

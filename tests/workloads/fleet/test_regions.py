@@ -144,10 +144,8 @@ def test_every_request_and_every_chip_of_every_region_is_counted(units, rates, l
         spent = role_chip_ms(replace(run, kinds=(kind,))).sum(axis=1)
         assert np.array_equal(spent, np.arange(241) * 60_000 * kind.units * 64)
         # Units answer for as long as they serve, whoever asks.
-        serving = np.diff(kind.spent_server_ms[:, len(Role) :].sum(axis=1)) / (
-            60_000 * kind.servers
-        )
-        assert np.allclose(kind.service_units.sum(axis=1), serving)
+        served = np.diff(kind.spent_server_ms[:, len(Role) :].sum(axis=1)) / (60_000 * kind.servers)
+        assert np.allclose(kind.service_units.sum(axis=1), served)
         assert (kind.service_units >= -1e-9).all()
     numbers = summary(run)
     for name in ("chips", "training_chip_hours", "cost_usd", "energy_joules"):

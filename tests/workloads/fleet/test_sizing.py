@@ -110,9 +110,8 @@ def test_a_need_beyond_the_fleet_and_a_rise_beyond_any_headroom_say_so():
     note = missed_note(steep, LEAD_S, attained=_attained(steep), wanted=0.999)
     assert "No --headroom up to 1 meets such rises" in note
     assert "--policy forecast, which" in note
-    by_forecast = missed_note(
-        steep, LEAD_S, attained=_attained(steep), wanted=0.999, policy="forecast"
-    )
+    how = {"wanted": 0.999, "policy": "forecast"}
+    by_forecast = missed_note(steep, LEAD_S, attained=_attained(steep), **how)
     assert by_forecast.endswith("more units that always serve do: --floor.")
     assert "full hour" not in note
 

@@ -118,9 +118,8 @@ def test_the_caches_of_prefill_replicas_fill_after_a_change(served):
     lengths = fixed_lengths(4096, 2)
     lost = []
     for prefill in (1, 2):
-        runs = TableRuns(
-            batching=WHOLE, requests=600, prefix_share=0.6, pools=Pools(prefill, 6, 1e12)
-        )
+        pools = Pools(prefill, 6, 1e12)
+        runs = TableRuns(batching=WHOLE, requests=600, prefix_share=0.6, pools=pools)
         lost.append(cold_cache_s(small, lengths, runs, saturated_rate(small, lengths, runs)))
     assert lost[0] > 10
     assert lost[1] == pytest.approx(lost[0], rel=0.02)
@@ -206,7 +205,5 @@ def test_a_unit_counts_as_capacity_when_its_cache_is_full():
     assert serving[:16].max() == 2.0
     assert serving[16:].min() == 8.0
     assert role_units(run)[11:16, Role.WARMING].min() == 6.0
-    assert (
-        to_serving_s(costs, [service])
-        == to_serving_s(costs, [replace(service, cold_s=0.0)]) + 300.0
-    )
+    warm_s = to_serving_s(costs, [replace(service, cold_s=0.0)])
+    assert to_serving_s(costs, [service]) == warm_s + 300.0

@@ -124,9 +124,8 @@ def test_goodput_is_never_lower_than_without(mtbf_s, groups, spares, warm_s):
 
 
 def test_the_closed_form_knows_of_it():
-    trial = elastic(
-        failing(5000.0), units=40, replicas=Replicas(20, 2, 16, 60.0), span_s=5e6, spares=100
-    )
+    replicas = Replicas(20, 2, 16, 60.0)
+    trial = elastic(failing(5000.0), units=40, replicas=replicas, span_s=5e6, spares=100)
     simulated = np.mean([run(trial, seed).goodput for seed in range(3)])
     assert simulated == pytest.approx(smooth_goodput(trial), abs=0.01)
     assert smooth_goodput(trial) > smooth_goodput(replace(trial, replicas=None)) + 0.02

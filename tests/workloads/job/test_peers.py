@@ -46,9 +46,7 @@ def test_goodput_is_that_of_the_closed_form():
     """A failure loses half the time between copies and the copy on its way."""
     trial = job(20_000.0, replaces=False)
     outcome = simulate(trial, np.random.default_rng(0))
-    form = expected_goodput(
-        10.0, 20_000.0, checkpoint_s=0.0, restart_s=60.0, detection_s=30.0 + 4.0
-    )
+    form = expected_goodput(10.0, 20_000.0, checkpoint_s=0, restart_s=60, detection_s=30 + 4)
     assert outcome.goodput == pytest.approx(form, abs=0.001)
     assert smooth_goodput(trial) == pytest.approx(form)
     lost_s = outcome.parts_ms["lost_work"] / 1000 / sum(outcome.failures.values())
@@ -103,9 +101,7 @@ def test_copies_are_as_frequent_as_the_network_lets_them():
         assert copies.bytes_per_server == state_bytes
         assert copies.host_bytes == 2048 * 2**30
     with pytest.raises(InputError, match=r"one\. Use a cluster of several"):
-        peer_copies(
-            state, cluster("trn2.48xlarge"), 1, step_s=2.0, start_s=1.0, catalogue=catalogue
-        )
+        peer_copies(state, cluster("trn2.48xlarge"), 1, step_s=2, start_s=1.0, catalogue=catalogue)
 
 
 def test_settings_that_exclude_each_other_are_refused():

@@ -111,9 +111,8 @@ def digest(value: Any) -> str:
     """Digest of the usual inputs with this one in place of that of its type."""
     inputs = {type(each): each for each in (SLO, BATCHING, GUESS, POOLS, REPLICA, LENGTHS)}
     inputs[type(value)] = value
-    runs = replace(
-        RUNS, batching=inputs[Batching], speculation=inputs[Speculation], pools=inputs[Pools]
-    )
+    batching, guess, pools = (inputs[each] for each in (Batching, Speculation, Pools))
+    runs = replace(RUNS, batching=batching, speculation=guess, pools=pools)
     runs = value if isinstance(value, TableRuns) else runs
     return table_digest(inputs[Profile], inputs[Lengths], inputs[Slo], runs)
 
@@ -139,8 +138,6 @@ def test_a_replica_has_the_memory_that_the_driver_reports():
 
 
 def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long():
-    short, long = (
-        profile(SPARSE, DGX, precision="fp8", cache_precision=of) for of in (None, "bf16")
-    )
+    short, long = (profile(SPARSE, DGX, precision="fp8", cache_precision=p) for p in (None, "bf16"))
     assert long.kv_bytes_per_token == 2 * short.kv_bytes_per_token
     assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)

@@ -224,9 +224,7 @@ def test_a_stretch_of_passes_is_as_long_as_single_passes(how, seed, apart_s, spe
         draw.integers(1, 400, count),
         draw.integers(1, 80, count),
     )
-    stretches, passes = (
-        outcome(requests, how, speculation, single=single) for single in (False, True)
-    )
+    stretches, passes = (outcome(requests, how, speculation, single=of) for of in (False, True))
     np.testing.assert_allclose(stretches.first_token_s, passes.first_token_s, rtol=1e-9)
     np.testing.assert_allclose(stretches.end_s, passes.end_s, rtol=1e-9)
     assert stretches.iterations == passes.iterations

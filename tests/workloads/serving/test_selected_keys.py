@@ -153,9 +153,8 @@ def test_shared_indexers_are_run_once():
     assert {layer.window for layer in listed.each_layer} == {128}
     one = 64 * 4 * 16 + 256 * (16 + 4) + 2 * 16
     assert each.parameters - listed.parameters == 4 * one
-    ranks = [
-        RankShare(m, cluster("dgx-h200"), 8, "fp8", shipped_catalogue()) for m in (each, listed)
-    ]
+    machine, shipped = cluster("dgx-h200"), shipped_catalogue()
+    ranks = [RankShare(model, machine, 8, "fp8", shipped) for model in (each, listed)]
     assert [rank.index_layers for rank in ranks] == [8, 4]
     tokens = np.array([1.0, 1000.0])
     assert np.array_equal(index_s(ranks[0], tokens), index_s(ranks[1], tokens))

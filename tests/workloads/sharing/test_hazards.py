@@ -149,9 +149,8 @@ def test_a_stopped_job_with_a_model_pays_what_run_job_says(tmp_path):
     jobs = [mine, job(0.001, 8, 60, priority=1)]
     queue = cs.queue_jobs(CLUSTER, jobs, discipline="preempt", checkpoint_interval=1000)
     first = queue.jobs[0]
-    step = cs.train(
-        mine["model"], CLUSTER, tp=4, chips=32, global_batch=16, seq=512, overlap="none"
-    )
+    plan = {"tp": 4, "chips": 32, "global_batch": 16, "seq": 512, "overlap": "none"}
+    step = cs.train(mine["model"], CLUSTER, **plan)
     run = cs.run_job(step, days=1, runs=1)
     assert first.parts_s["restart"] == pytest.approx(run.job.recovery.restart_s)
     saving = run.job.stall_s / 1000
@@ -215,9 +214,8 @@ def test_checkpoints_that_cost_nothing_are_taken_once_a_second(tmp_path):
         "fleet.training,checkpoint_stall,,0,s,stated,mine,\n"
     )
     machine = cluster(CLUSTER, catalogue=choose((), path))
-    queue = cs.queue_jobs(
-        machine, [job(0, 8, 60), job(1.005, 8, 10, priority=1)], discipline="preempt"
-    )
+    jobs = [job(0, 8, 60), job(1.005, 8, 10, priority=1)]
+    queue = cs.queue_jobs(machine, jobs, discipline="preempt")
     assert queue.jobs[0].parts_s["lost_work"] == pytest.approx(0.3)
 
 
@@ -230,14 +228,12 @@ def test_domains_are_renumbered_in_order_of_appearance():
 
 def test_a_pair_of_placements_is_simulated_once(monkeypatch):
     simulated: list[object] = []
-    monkeypatch.setattr(
-        hazards, "pair_slowdowns", lambda *pair: simulated.append(pair) or [1.5, 1.25]
-    )
+    monkeypatch.setattr(hazards, "pair_slowdowns", lambda *pair: simulated.append(pair) or [1.5, 1])
     beside, job = Neighbours(cluster("trn2-ultraserver:8")), object()
     halves = [np.arange(32) + 64 * domain for domain in range(8)]
     for first in (0, 4):
         chips = [np.concatenate(halves[at : at + 2]) for at in (first, first + 2)]
-        assert beside.slowdowns((job, chips[0]), (job, chips[1])) == [1.5, 1.25]
+        assert beside.slowdowns((job, chips[0]), (job, chips[1])) == [1.5, 1]
     assert len(simulated) == 1
     assert beside.slowdowns((job, np.arange(64)), (job, np.arange(64, 128))) == (1.0, 1.0)
 
@@ -322,9 +318,7 @@ def test_every_job_runs_once_and_no_server_twice(jobs, discipline, place):
 @given(JOBS)
 def test_backfill_never_delays_the_first_job_that_waits(jobs):
     # All limits are the true times, so the first waiting job starts as under fifo.
-    fifo, filled = (
-        cs.queue_jobs(CLUSTER, jobs, discipline=name).jobs for name in ("fifo", "backfill")
-    )
+    fifo, filled = (cs.queue_jobs(CLUSTER, jobs, discipline=of).jobs for of in ("fifo", "backfill"))
     late = [number for number, each in enumerate(fifo) if each.wait_s > 0]
     if late:
         first = min(late, key=lambda number: (fifo[number].job.submit_s, number))

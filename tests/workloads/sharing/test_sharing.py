@@ -74,10 +74,8 @@ def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks():
 @pytest.mark.parametrize("batches", [(16, 48)])
 def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(thin, batches):
     """At least 80 % of what sharing costs is found, and at most a quarter more."""
-    stated = [
-        {"tp": 4, "dp": 4, "global_batch": batches[0]},
-        {"dp": 16, "global_batch": batches[1]},
-    ]
+    stated = [{"tp": 4, "dp": 4}, {"dp": 16}]
+    stated = [{**job, "global_batch": batch} for job, batch in zip(stated, batches, strict=True)]
     jobs = ready(thin, stated, [EVEN, EVEN + 4], steps=1)
     simulated = cost_ps(shared_ends(jobs), [shared_ends([each]) for each in jobs])
     true = cost_ps(
