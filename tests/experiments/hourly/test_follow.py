@@ -104,9 +104,7 @@ def test_restarts_change_no_byte(api, address, ask, tmp_path, monday):
     assert (one / STATE).read_bytes() == (two / STATE).read_bytes()
 
 
-def test_a_process_that_is_killed_between_two_files_answers_the_hour_again(
-    api, address, ask, tmp_path, monday
-):
+def test_a_process_killed_between_files_answers_the_hour_again(api, address, ask, tmp_path, monday):
     folder = tmp_path / "state"
     follower = _follower(address, folder, ask)
     follower.look()
@@ -133,9 +131,7 @@ def test_a_long_pause_is_made_up_hour_by_hour(api, address, ask, tmp_path, monda
 
 
 @pytest.mark.slow
-def test_promises_are_judged_once_when_their_night_is_over(
-    api, address, ask, tmp_path, demand, monday
-):
+def test_promises_are_judged_once_their_night_is_over(api, address, ask, tmp_path, demand, monday):
     surge = monday + 26 * 60
     api.rate = lambda minute: (3 if minute >= surge else 1) * demand(minute) / 60
     follower = _follower(address, tmp_path / "state", ask)
@@ -158,9 +154,7 @@ def test_promises_are_judged_once_when_their_night_is_over(
     ({"status": "success", "data": {"result": [1]}}, "in another form .*IndexError"),
     ({"status": "success", "data": {"result": [1, "NaN"]}}, "in another form"),
 ])  # fmt: skip
-def test_an_answer_in_another_form_is_refused_in_one_line(
-    document, words, api, address, ask, tmp_path
-):
+def test_an_answer_in_another_form_is_refused(document, words, api, address, ask, tmp_path):
     api.document = document
     with pytest.raises(InputError, match=words) as refused:
         _follower(address, tmp_path / "state", ask).look()

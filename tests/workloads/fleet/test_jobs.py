@@ -183,9 +183,7 @@ def _simulated_step_s(split: Any, behind: int, steps: int = 40) -> float:
     st.integers(1, 20),
 )  # fmt: skip
 @examples(60)
-def test_the_steady_state_is_that_of_waiting_processes(
-    rollout, update, transfer, rollouts, updates
-):
+def test_a_steady_state_is_that_of_waiting_processes(rollout, update, transfer, rollouts, updates):
     for behind, mode in enumerate(MODES):
         split = PostTraining(rollout, update, transfer, 1e4, mode).on(rollouts, updates)
         assert split.step_s == pytest.approx(_simulated_step_s(split, behind))

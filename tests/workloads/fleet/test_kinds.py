@@ -75,9 +75,7 @@ def test_kinds_of_the_same_units_are_one_kind_of_their_sum(parts, policy):
     load=st.floats(0.1, 1.5), seed=st.integers(0, 5),
 )  # fmt: skip
 @examples(25)
-def test_every_kind_keeps_its_chips_and_every_token_is_counted(
-    units, rates, chips, never, load, seed
-):
+def test_every_kind_keeps_its_chips_and_all_tokens_count(units, rates, chips, never, load, seed):
     kinds = [
         _kind(
             f"kind {n}", *(units[n], rates[n]), chips=chips[n],

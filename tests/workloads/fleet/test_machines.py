@@ -210,9 +210,7 @@ def _way(service: Service) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "kind", "slo"), CASES)
-def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_say(
-    model, kind, slo
-):
+def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_say(model, kind, slo):
     """Tables of all ways, with and without a prefix cache; 3,000 requests know a rate to 4 %."""
     case, most = (model, kind, slo), []
     for share in (None, "50%"):

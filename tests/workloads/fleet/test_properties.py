@@ -116,9 +116,7 @@ WINDOWS = st.builds(
     breaks=st.booleans(), window=st.none() | WINDOWS,
 )  # fmt: skip
 @examples(15)
-def test_any_mix_of_jobs_and_windows_conserves(
-    reclaim, gang, seed, headroom, notice, costs, breaks, window
-):
+def test_jobs_and_windows_conserve(reclaim, gang, seed, headroom, notice, costs, breaks, window):
     load = scaled_to_fleet(azure_code().between(600, 1320), [SERVICE], 30)
     jobs = [
         TrainingJob(f"a{n}", gang, gang, reclaim=reclaim, priority=n, state_bytes=1e13)

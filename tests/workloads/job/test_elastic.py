@@ -87,9 +87,7 @@ RATES = st.tuples(st.floats(300, 1e5), st.booleans())
     rate=RATES, groups=st.integers(2, 40), units=st.integers(1, 4), microbatches=st.integers(1, 64),
     spares=st.integers(0, 4), resize_s=st.floats(0, 400), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_every_millisecond_is_booked_once(
-    rate, groups, units, microbatches, spares, resize_s, seed
-):
+def test_every_moment_is_booked_once(rate, groups, units, microbatches, spares, resize_s, seed):
     trial = elastic(
         failing(rate[0], replaces=rate[1]), units=groups * units,
         replicas=Replicas(groups, units, microbatches, resize_s), spares=spares, span_s=2e5,

@@ -120,9 +120,7 @@ def test_compared_runs_have_enough_failures_and_few_checkpoints(mtbf_s, interval
     write_s=st.floats(0, 300), spares=st.integers(0, 3), slower=st.floats(0, 1),
     seed=st.integers(0, 99),
 )  # fmt: skip
-def test_every_millisecond_is_counted_once(
-    mtbf_s, interval_s, stall_s, write_s, spares, slower, seed
-):
+def test_every_moment_is_counted_once(mtbf_s, interval_s, stall_s, write_s, spares, slower, seed):
     trial = job(
         failing(mtbf_s, replaces=True), interval_s=interval_s, stall_s=stall_s, write_s=write_s,
         spares=spares, span_s=20_000,

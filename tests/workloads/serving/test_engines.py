@@ -275,9 +275,7 @@ FIELDS = st.fixed_dictionaries(
     engine=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]), fields=FIELDS,
     divided=st.booleans(), precision=st.sampled_from([None, "fp8", "fp4"]),
 )  # fmt: skip
-def test_a_written_launch_is_read_as_the_replica(
-    tmp_path_factory, engine, fields, divided, precision
-):
+def test_a_written_launch_is_read_as_it_was(tmp_path_factory, engine, fields, divided, precision):
     stated = dict(fields)
     if divided and fields["tp"] > 1:
         stated["ep"] = fields["tp"]

@@ -79,9 +79,7 @@ NIM = [
 
 
 @pytest.mark.parametrize(("machine", "tp", "prompt", "output", "users", "what", "value"), NIM)
-def test_llama_70b_on_gpus_is_near_the_published_table(
-    machine, tp, prompt, output, users, what, value
-):
+def test_70b_on_gpus_is_near_the_published_table(machine, tp, prompt, output, users, what, value):
     """NVIDIA NIM's table within 25 %; only TTFT at prompts of 200 tokens set an overhead."""
     replica = profile(named("llama-3.1-70b"), cluster(machine), tp=tp)
     batching = Batching(users, GPU_CHUNK)

@@ -78,9 +78,7 @@ def test_the_request_admitted_last_gives_way_in_a_full_cache():
     st.sampled_from((BESIDE, FIRST)),
     st.sampled_from((None, Speculation(3, 0.6))),
 )
-def test_every_request_ends_within_the_cache_however_few_tokens_are_reserved(
-    lengths, reserved, prompts, guess
-):
+def test_all_requests_end_within_the_cache_whatever_is_reserved(lengths, reserved, prompts, guess):
     requests = requests_of(*((float(3 * n), *both) for n, both in enumerate(lengths)))
     batching = Batching(6, 32, reserved=reserved, prompts=prompts, overlapped=True)
     replica = toy_replica(kv_budget_bytes=200.0)

@@ -88,9 +88,7 @@ def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path):
     ("machine", "microbatch", "framework"),
     [("tpu7x-pod", 6, "maxtext"), ("tpu-v5p-pod", 3, "maxtext"), ("trn2.48xlarge", 3, "")],
 )
-def test_a_file_of_maxtext_gets_the_devices_and_the_framework_of_the_chips(
-    tmp_path, machine, microbatch, framework
-):
+def test_a_file_of_maxtext_fits_the_chips(tmp_path, machine, microbatch, framework):
     """A chip of TPU7x is two devices to JAX, each with a batch of its own."""
     (tmp_path / "a.yml").write_text("base_config: base.yml\nper_device_batch_size: 3\n")
     path = tmp_path / "jobs.yaml"

@@ -193,9 +193,7 @@ BLOCKS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEAM_JOBS, BLOCKS, st.sampled_from([(), OWNED]), st.sampled_from([*DISCIPLINES]))
-def test_no_chip_hour_is_lost_and_no_reserved_server_is_others(
-    monkeypatch, jobs, reserve, quota, discipline
-):
+def test_no_chip_hour_is_lost_and_reservations_hold(monkeypatch, jobs, reserve, quota, discipline):
     def begin(state: Servers, run: Started, taken: Any) -> None:
         """Begin a job, and see that it ends before a window of others, or within its team's."""
         usual(state, run, taken)
