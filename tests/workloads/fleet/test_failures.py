@@ -174,9 +174,8 @@ def test_a_lost_server_takes_its_share_and_no_more():
 
 
 def test_a_gang_loses_the_whole_unit_which_then_works_on():
-    gang = TrainingJob(
-        "gang", units=20, min_units=10, reclaim="shrink", checkpoint="peer", standby="warm"
-    )
+    words = {"reclaim": "shrink", "checkpoint": "peer", "standby": "warm"}
+    gang = TrainingJob("gang", units=20, min_units=10, **words)
     load = scaled_to_fleet(constant(1.0, minutes=600), [SERVICE], 2)
     forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
     jobs = (gang, evaluation_job(22))

@@ -38,10 +38,8 @@ def test_a_bad_price_file_is_refused_before_capacity_is_simulated(tmp_path, monk
 
 
 def test_a_mistake_in_prices_by_region_names_the_region_and_the_row(tmp_path):
-    path, rows = (
-        tmp_path / "price.csv",
-        [f"{at},{hour},20" for at in ("us", "eu") for hour in range(24)],
-    )
+    path = tmp_path / "price.csv"
+    rows = [f"{at},{hour},20" for at in ("us", "eu") for hour in range(24)]
     for last, message in (
         ("eu,24,20", "price.csv, region eu: hour must be 0 to 23"),
         ("eu,23,", "price.csv, region eu, row 49: usd_per_mwh is empty; it must be a number"),

@@ -135,9 +135,8 @@ def test_the_interval_is_that_of_brute_force(fleet):
 
 def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind():
     """With and without, ends differ by less than 4 % of the result."""
-    large = cs.run_fleet(
-        "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.2, scale_to_peak=0.6
-    )
+    words = {"policy": "static", "unit_rate": 5.0, "days": 0.2, "scale_to_peak": 0.6}
+    large = cs.run_fleet("trn2-ultraserver:2500", **words)
     small = miniature(large.scenario)
     assert small.cluster.domains == 1000
     assert miniature(small) is small

@@ -189,9 +189,8 @@ def test_costs_are_divided_among_the_kinds_that_work():
     kinds[0] = replace(kinds[0], jobs=())
     numbers = summary(simulate(constant(60.0, minutes=5), kinds, static(1)))
     assert numbers["serving_cost_share"] == 1.0  # nothing trains, so that serving pays for all
-    assert numbers["usd_per_million_tokens"] == pytest.approx(
-        numbers["cost_usd"] / numbers["served_tokens"] * 1e6
-    )
+    usd = numbers["cost_usd"] / numbers["served_tokens"]
+    assert numbers["usd_per_million_tokens"] == pytest.approx(usd * 1e6)
 
 
 def test_speed_is_the_ratio_of_rates():
@@ -253,17 +252,14 @@ def _fleet(clusters: Any = FLEET, policy: str | Policy = "threshold", **words: A
 
 
 def test_a_machine_that_is_stated_twice_is_one_kind():
-    once, twice = (
-        _fleet(names)
-        for names in (["trn2-ultraserver:9"], ["trn2-ultraserver:4", "trn2-ultraserver:5"])
-    )
+    divided = ["trn2-ultraserver:4", "trn2-ultraserver:5"]
+    once, twice = (_fleet(names) for names in (["trn2-ultraserver:9"], divided))
     assert once.summary == twice.summary
 
 
 def test_a_run_can_be_sent_to_another_process(tmp_path):
-    (tmp_path / "prices.csv").write_text(
-        "hour,usd_per_mwh\n" + "".join(f"{hour},{hour}\n" for hour in range(24))
-    )
+    rows = "".join(f"{hour},{hour}\n" for hour in range(24))
+    (tmp_path / "prices.csv").write_text("hour,usd_per_mwh\n" + rows)
     fleet = _fleet(failures="on", price=tmp_path / "prices.csv")
     sent = pickle.loads(pickle.dumps(fleet))
     assert sent.summary == fleet.summary

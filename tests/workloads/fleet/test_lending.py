@@ -102,9 +102,8 @@ def test_a_unit_is_lent_for_longer_than_a_change_there_and_back(units, least):
             if 60 * len(stretch[0]) > least:
                 expected[stretch.start() : stretch.end()] += 1
     assert lent.tolist() == expected.tolist()
-    assert largest_return(whole_loans(edges, units)) == max(
-        np.maximum(-np.diff([*units, 0]), 0), default=0
-    )
+    most = max(np.maximum(-np.diff([*units, 0]), 0), default=0)
+    assert largest_return(whole_loans(edges, units)) == most
 
 
 @pytest.mark.parametrize(("hours", "lent"), [(0.0, 800.0), (4.9, 800.0), (5.0, 0.0)])

@@ -154,10 +154,8 @@ def test_99_per_cent_holds_on_nights_whose_history_bears_it_out(monkeypatch, see
 def test_a_short_history_states_what_it_bears_out_and_refuses_more():
     """Nine errors bear out 9 of 10, whether nothing is stated or more."""
     load = KINDS["walk"](np.random.default_rng(0))
-    short, long = (
-        lend(load[: days * DAY] / load.max() * 900, START, Night("06:00"), TERMS)
-        for days in (11, 40)
-    )
+    need, night = load / load.max() * 900, Night("06:00")
+    short, long = (lend(need[: days * DAY], START, night, TERMS) for days in (11, 40))
     assert short.summary()["confidence"] == short.summary()["confidence_from_history"] == 0.9
     assert "9 nights of history bear out a confidence of 90% at most" in short.note
     assert long.note == ""

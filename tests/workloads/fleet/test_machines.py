@@ -52,16 +52,14 @@ def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice
     machine = cluster("trn2-ultraserver")
     model = named("deepseek-v3")
     small, whole, in_groups = islice(fitting_replicas(model, machine, precision="bf16"), 3)
-    assert [(one.chips, one.expert_groups) for one in (small, whole, in_groups)] == [
-        (16, 1), (32, 1), (32, 16)
-    ]  # fmt: skip
+    deployed = [(one.chips, one.expert_groups) for one in (small, whole, in_groups)]
+    assert deployed == [(16, 1), (32, 1), (32, 16)]
     assert in_groups.prefill_s(4096) < 0.5 * whole.prefill_s(4096)
     assert in_groups.decode_s(8, 8000) == whole.decode_s(8, 8000)
     # Only Trainium's programs hold the experts twice.
     dense = list(fitting_replicas(model, cluster("gb200-nvl72"), precision="bf16"))
-    assert [(one.chips, one.expert_groups) for one in dense] == [
-        (chips, 1) for chips in (8, 9, 12, 18, 24, 36, 72)
-    ]
+    sizes = (8, 9, 12, 18, 24, 36, 72)
+    assert [(one.chips, one.expert_groups) for one in dense] == [(chips, 1) for chips in sizes]
 
 
 @pytest.mark.slow
@@ -241,11 +239,8 @@ ALONE = ("trn1.2xlarge", "inf2.48xlarge")
 """Machines without a scale-out fabric."""
 TOO_LONG = ("tpu-v4-pod",)
 """Machines whose training plans take minutes to price: groups of thousands of chips are run."""
-CLUSTERS = [
-    name if name in ALONE else f"{name}:4"
-    for name in machines(shipped_catalogue())
-    if name not in TOO_LONG
-]
+NAMES = [name for name in machines(shipped_catalogue()) if name not in TOO_LONG]
+CLUSTERS = [name if name in ALONE else f"{name}:4" for name in NAMES]
 GROUPS = ("inference", "training", "moving", "idle", "broken")
 
 

@@ -69,9 +69,8 @@ def test_a_window_waits_until_the_one_before_has_ended():
 def test_people_are_told_of_a_window_that_never_begins():
     windows = ["roll@0d00:00+30min=1", "out@0d02:00+2min=1"]
     words: dict[str, Any] = {"unit_rate": 5.0, "days": 121 / 1440, "policy": "static"}
-    fleet = cs.run_fleet(
-        "trn2-ultraserver:4", scale_to_peak=0.99, maintenance=windows, failures="off", **words
-    )
+    words |= {"scale_to_peak": 0.99, "failures": "off"}
+    fleet = cs.run_fleet("trn2-ultraserver:4", maintenance=windows, **words)
     (note,) = [note for note in _notes_of_run(fleet) if "maintenance" in note]
     assert note.startswith("1 maintenance windows never began")
     assert fleet.summary["maintenance_late_s"] == 60.0

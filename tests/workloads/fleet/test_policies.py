@@ -50,9 +50,8 @@ def test_every_policy_is_one_entry_and_says_what_it_does():
 
 
 def test_a_view_tells_prices_power_and_a_forecast():
-    options = FleetOptions(
-        FleetInputs(unit_rate=5.0, failures="off"), DemandInputs(days=0.2, start_day=3.0)
-    )
+    demand = DemandInputs(days=0.2, start_day=3.0)
+    options = FleetOptions(FleetInputs(unit_rate=5.0, failures="off"), demand)
     built = scenario(cluster("trn2-ultraserver:100"), azure_code(), options)
     prepared = replace(built, tariff=_hourly_prices).at(built.horizon)
     seen: list[View] = []

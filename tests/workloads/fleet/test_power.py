@@ -145,10 +145,8 @@ def test_as_much_trains_within_the_watts_as_by_brute_force(stated, level):
     assert rises @ allowed <= max(watts, 0.0) * (1 + 1e-12)
     trained = worth @ np.minimum(allowed, spare)
     choices = itertools.product(*(range(units + 1) for units in spare))
-    best = max(
-        (worth @ np.array(units) for units in choices if rises @ np.array(units) <= watts),
-        default=0.0,
-    )
+    sums = [worth @ np.array(units) for units in choices if rises @ np.array(units) <= watts]
+    best = max(sums, default=0.0)
     assert trained <= best + 1e-9
     assert trained >= best - worth.max() + 1e-9 or trained == pytest.approx(best)
 

@@ -118,10 +118,8 @@ WINDOWS = st.builds(
 @examples(15)
 def test_jobs_and_windows_conserve(reclaim, gang, seed, headroom, notice, costs, breaks, window):
     load = scaled_to_fleet(azure_code().between(600, 1320), [SERVICE], 30)
-    jobs = [
-        TrainingJob(f"a{n}", gang, gang, reclaim=reclaim, priority=n, state_bytes=1e13)
-        for n in range(2)
-    ]
+    words = {"reclaim": reclaim, "state_bytes": 1e13}
+    jobs = [TrainingJob(f"a{n}", gang, gang, priority=n, **words) for n in range(2)]
     jobs.append(TrainingJob("b", 20, 2, 2, reclaim=reclaim, checkpoint="peer", standby="warm"))
     jobs.append(evaluation_job(5))
     fleet = Fleet(

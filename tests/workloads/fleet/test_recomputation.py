@@ -132,10 +132,8 @@ def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
         "static": static(_static(need[0])[:1]), "threshold": threshold(), "forecast": forecast(),
         "oracle": oracle(need),
     }[name]  # fmt: skip
-    return simulate(
-        demand, [SERVICE], Fleet(UNITS, costs=costs), policy, jobs=default_jobs(UNITS),
-        economics=PRICES,
-    )  # fmt: skip
+    fleet, jobs = Fleet(UNITS, costs=costs), default_jobs(UNITS)
+    return simulate(demand, [SERVICE], fleet, policy, jobs=jobs, economics=PRICES)
 
 
 def _serving_units(run: FleetRun) -> FloatArray:

@@ -95,9 +95,8 @@ def test_units_of_a_group_change_their_roles_together():
     service = Service("chat", fixed_rate(0.5), 1e9, apart=GROUP)
     block = block_of([service])
     fleet = Fleet(20, costs=ChangeCosts.fixed(60.0), limits=Limits(block=block))
-    done = simulate(
-        constant(60.0, minutes=40), [service], fleet, lambda view: 2.0 if view.minute < 20 else 9.0
-    )
+    demand = constant(60.0, minutes=40)
+    done = simulate(demand, [service], fleet, lambda view: 2.0 if view.minute < 20 else 9.0)
     serving = role_units(done)[:, Role.SERVING]
     assert block == 4
     assert set(serving.tolist()) == {4.0, 12.0}

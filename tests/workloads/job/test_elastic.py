@@ -65,9 +65,8 @@ def test_two_lost_units_of_one_group_cost_one_group():
     done = scripted(trial, [505, 100], [1e6, 1e6])
     lost_s = 605 - 535 - 70  # copies come every 10 s
     computed = 70 + 2000 - 635
-    assert parts_s(done)["fewer_replicas"] == pytest.approx(
-        (computed - lost_s) * (1 - 1 / 1.375), abs=0.01
-    )
+    expected = pytest.approx((computed - lost_s) * (1 - 1 / 1.375), abs=0.01)
+    assert parts_s(done)["fewer_replicas"] == expected
     assert "waiting_for_spares" not in parts_s(done)
 
 

@@ -31,9 +31,8 @@ def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched():
     rank = RankShare(sparse, TRN2, 16, "bf16", SHIPPED)
     some, tokens = sparse.experts, np.array([1.0, 2.0, 16.0, 32.0])
     fetched = experts_s(rank, tokens)
-    without_fetch = SHIPPED.with_rows(
-        [SHIPPED.entry("serving.trn2", "expert_token")._replace(value=1e-30, low=None)]
-    )
+    row = SHIPPED.entry("serving.trn2", "expert_token")
+    without_fetch = SHIPPED.with_rows([row._replace(value=1e-30, low=None)])
     free = experts_s(RankShare(sparse, TRN2, 16, "bf16", without_fetch), tokens)
     once = SHIPPED.value("serving.trn2", "expert_token")
     last = some.count / some.per_token - 1
@@ -100,18 +99,16 @@ def test_mixed_iterations_pay_for_blocks_once():
     replica = profile(named("qwen3-235b-a22b"), TRN2)
     both = Requests(np.zeros(2), np.array([100, 100]), np.array([2, 2]))
     served = serve(replica, both, Batching(4, 512))
-    assert served.first_token_s[1] == pytest.approx(
-        replica.prompt_linear(200) + 2 * replica.prefill_extra_s(100, 0)
-    )
+    prompts_s = replica.prompt_linear(200) + 2 * replica.prefill_extra_s(100, 0)
+    assert served.first_token_s[1] == pytest.approx(prompts_s)
     assert served.end_s[1] - served.first_token_s[1] == pytest.approx(replica.decode_s(2, 200))
 
 
 def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus():
     mixture, server = named("deepseek-v3"), cluster("dgx-h200")
     replica = profile(mixture, server, precision="fp8")
-    routed_s, dense_s = (
-        SHIPPED.value("serving.gpu", name) for name in ("expert_layer_host", "layer_host")
-    )
+    names = ("expert_layer_host", "layer_host")
+    routed_s, dense_s = (SHIPPED.value("serving.gpu", name) for name in names)
     floor_s = 58 * routed_s + 3 * dense_s
     assert replica.prompt_linear(128) == pytest.approx(floor_s)
     assert floor_s > replica.linear(128)

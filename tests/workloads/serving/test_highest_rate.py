@@ -143,17 +143,13 @@ def test_kinds_of_requests_share_the_best_way(tmp_path):
         for lengths in (LONG, SHORT)
     ]
     assert alone[0].best[0][0] != alone[1].best[0][0]
-    both = rank_ways(
-        REPLICA, [(LONG, 0.5), (SHORT, 0.5)], slo, [[way, way] for way in tried], cache=tmp_path
-    )
+    kinds, pairs = [(LONG, 0.5), (SHORT, 0.5)], [[way, way] for way in tried]
+    both = rank_ways(REPLICA, kinds, slo, pairs, cache=tmp_path)
     assert len(both.binds) == 2
     way, rate = both.best[0]
     pools = SPLITS[way]
     replicas = pools.prefill + pools.decode if pools else 1
-    each = [
-        highest_rate(tried[way].offered(REPLICA, lengths), slo) / replicas
-        for lengths in (LONG, SHORT)
-    ]
+    each = [highest_rate(tried[way].offered(REPLICA, of), slo) / replicas for of in (LONG, SHORT)]
     assert rate == pytest.approx(2 / (1 / each[0] + 1 / each[1]), rel=NEAR - 1)
 
 

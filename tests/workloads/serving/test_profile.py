@@ -149,9 +149,8 @@ def test_states_of_a_prompt_are_scanned_chunk_by_chunk():
 def test_layers_with_windows_read_no_more_of_a_cache(machine):
     """On GPUs; programs of Trainium read whole caches."""
     model = named("llama-3.1-8b")
-    whole, windowed = (
-        profile(each, cluster(machine), tp=8) for each in (model, replace(model, window=128))
-    )
+    models = (model, replace(model, window=128))
+    whole, windowed = (profile(each, cluster(machine), tp=8) for each in models)
     requests, short, long = 3, 3 * 100, 3 * 10_000
     most = requests * (128 if machine == "dgx-h100" else 10_000)
     for cached, read in ((short, short), (long, most)):
@@ -184,9 +183,8 @@ def test_prompts_of_trainium_wait_for_all_reduces_of_their_size():
 
 def test_query_heads_of_one_key_value_head_are_scored_as_two_at_most():
     """On 8 and 24 ranks Llama-3.1-8B has 4 and 2 query heads beside one key-value head."""
-    eight, wide = (
-        profile(named("llama-3.1-8b"), cluster("inf2.48xlarge"), tp=chips) for chips in (4, 12)
-    )
+    small, machine = named("llama-3.1-8b"), cluster("inf2.48xlarge")
+    eight, wide = (profile(small, machine, tp=chips) for chips in (4, 12))
     assert eight.decode_kv_s == pytest.approx(32 * 2 * 2.3e-9)
     assert eight.decode_kv_s == wide.decode_kv_s
     whole_heads = profile(named("llama-2-7b"), cluster("inf2.48xlarge"), tp=4)

@@ -38,9 +38,8 @@ def alone(output: int) -> Requests:
 def test_a_prompt_beside_no_decoding_request_waits_for_no_draft():
     """An iteration takes 10 ms, and a draft 4 ms more where a request decodes."""
     two = Requests(np.array([0.0, 0.011]), np.array([10, 10]), np.array([50, 1]))
-    served = serve(
-        flat(), two, Batching(4, chunk_tokens=64), speculation=Speculation(2, 0.5, 0.2), seed=1
-    )
+    batching, guess = Batching(4, chunk_tokens=64), Speculation(2, 0.5, 0.2)
+    served = serve(flat(), two, batching, speculation=guess, seed=1)
     assert served.first_token_s == pytest.approx([0.010, 0.038])
 
 

@@ -39,9 +39,8 @@ def causes(folder: Path, *rows: str) -> str:
 
 def test_a_preempted_job_goes_back_to_its_checkpoint_and_restarts():
     jobs = [job(0, 8, 60), job(30, 8, 10, priority=1)]
-    queue = cs.queue_jobs(
-        CLUSTER, jobs, discipline="preempt", checkpoint_interval="20min", restart="5min"
-    )
+    times: dict[str, Any] = {"checkpoint_interval": "20min", "restart": "5min"}
+    queue = cs.queue_jobs(CLUSTER, jobs, discipline="preempt", **times)
     # It computes for 30 min, of which 20 are saved, waits 10, restarts in 5 and computes 40.
     assert ends_min(queue) == [85, 40]
     first = queue.jobs[0]
@@ -92,9 +91,8 @@ def test_a_job_that_fails_takes_the_time_of_the_formula(tmp_path):
     queue = cs.queue_jobs(CLUSTER, [job(0, 8, 60 * 20_000)], failures=stated, **times)
     ended = queue.jobs[0]
     recovery = Recovery.from_catalogue(shipped_catalogue(), 0.0)
-    share_useful = expected_goodput(
-        3600, 36_000, checkpoint_s=0, restart_s=720, detection_s=recovery.detection_s
-    )
+    paid = {"checkpoint_s": 0, "restart_s": 720, "detection_s": recovery.detection_s}
+    share_useful = expected_goodput(3600, 36_000, **paid)
     assert ended.job.run_s / ended.end_s == pytest.approx(share_useful, rel=0.02)
     assert ended.wait_s == 0
 
@@ -154,9 +152,8 @@ def test_a_stopped_job_with_a_model_pays_what_run_job_says(tmp_path):
     run = cs.run_job(step, days=1, runs=1)
     assert first.parts_s["restart"] == pytest.approx(run.job.recovery.restart_s)
     saving = run.job.stall_s / 1000
-    assert first.parts_s["checkpoint"] == pytest.approx(
-        (first.job.run_s + first.parts_s["lost_work"]) * saving
-    )
+    computed_s = first.job.run_s + first.parts_s["lost_work"]
+    assert first.parts_s["checkpoint"] == pytest.approx(computed_s * saving)
     assert first.held_s == pytest.approx(first.job.run_s + sum(first.parts_s.values()), rel=1e-9)
 
 

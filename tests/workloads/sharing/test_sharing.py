@@ -78,9 +78,8 @@ def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(thin, batches
     stated = [{**job, "global_batch": batch} for job, batch in zip(stated, batches, strict=True)]
     jobs = ready(thin, stated, [EVEN, EVEN + 4], steps=1)
     simulated = cost_ps(shared_ends(jobs), [shared_ends([each]) for each in jobs])
-    true = cost_ps(
-        whole_ends(jobs, as_flows=False), [whole_ends([each], as_flows=False) for each in jobs]
-    )
+    alone = [whole_ends([each], as_flows=False) for each in jobs]
+    true = cost_ps(whole_ends(jobs, as_flows=False), alone)
     assert true > 0
     assert 0.8 <= simulated / true <= 1.25
 
@@ -96,9 +95,8 @@ def test_jobs_on_one_torus_lose_what_a_run_of_all_messages_says(stated, start, c
     each_batch = [{**job, "global_batch": 2 * job["dp"]} for job in stated]
     jobs = ready(cluster("trn2.48xlarge"), each_batch, [mine, others])
     simulated = cost_ps(shared_ends(jobs), [shared_ends([each]) for each in jobs])
-    true = cost_ps(
-        whole_ends(jobs, as_flows=False), [whole_ends([each], as_flows=False) for each in jobs]
-    )
+    alone = [whole_ends([each], as_flows=False) for each in jobs]
+    true = cost_ps(whole_ends(jobs, as_flows=False), alone)
     assert 0.7 <= simulated / true <= 1.75
 
 
