@@ -54,10 +54,8 @@ def test_the_clock_counts_from_the_start_of_the_run():
 
 
 def test_monday_keeps_what_came_before():
-    week = Horizon(
-        constant(1.0, minutes=5 * 1440, start="2024-01-06T00:00"),
-        constant(2.0, minutes=1440, start="2024-01-05T00:00"),
-    )
+    before = constant(2.0, minutes=1440, start="2024-01-05T00:00")
+    week = Horizon(constant(1.0, minutes=5 * 1440, start="2024-01-06T00:00"), before)
     monday = changed(week, "monday")
     assert (monday.demand.start, monday.demand.minutes) == ("2024-01-08T00:00", 1440)
     assert monday.history.start == "2024-01-05T00:00"
@@ -78,19 +76,15 @@ def test_growth_holds_for_the_history_and_a_launch_does_not():
 def test_zones_move_requests_by_hours_and_keep_their_number(shares, days):
     rng = np.random.default_rng(0)
     counts, lengths = rng.integers(0, 5, (1, 3 * 1440)), rng.integers(1, 9, (2, 1, 3 * 1440))
-    whole = replace(
-        constant(1.0, minutes=3 * 1440),
-        requests=counts.astype(float), prompt_tokens=lengths[0], output_tokens=lengths[1],
-    )  # fmt: skip
+    words = {"prompt_tokens": lengths[0], "output_tokens": lengths[1]}
+    whole = replace(constant(1.0, minutes=3 * 1440), requests=counts.astype(float), **words)
     cut = days * 1440
     text = "zones=" + "/".join(f"{hours:+}:{share}%" for hours, share in shares.items())
     spread = changed(Horizon(whole.between(cut, whole.minutes), whole.between(0, cut)), text)
     both = joined([spread.history, spread.demand])
     for minute in (0, cut, whole.minutes - 1):
-        expected = sum(
-            share / 100 * counts[0, (minute + 60 * hours) % whole.minutes]
-            for hours, share in shares.items()
-        )
+        came = {hours: counts[0, (minute + 60 * hours) % whole.minutes] for hours in shares}
+        expected = sum(share / 100 * came[hours] for hours, share in shares.items())
         assert both.requests[0, minute] == pytest.approx(expected)
     assert both.requests.sum() == pytest.approx(counts.sum() * sum(shares.values()) / 100)
     tokens = (both.requests * both.prompt_tokens).sum()

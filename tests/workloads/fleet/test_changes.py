@@ -38,10 +38,9 @@ def test_an_infinite_change_cost_is_the_static_split(policy):
     load = scaled_to_fleet(azure_conv().between(480, 960), [SERVICE], 90)
     never = ChangeCosts.fixed(float("inf"))
     need = units_needed(load, [SERVICE])
-    runs = [
-        simulate(load, [SERVICE], Fleet(100, costs=never), each, jobs=default_jobs(100))
-        for each in (policy, static(best_static(need)))
-    ]
+    jobs, fleet = default_jobs(100), Fleet(100, costs=never)
+    policies = (policy, static(best_static(need)))
+    runs = [simulate(load, [SERVICE], fleet, each, jobs=jobs) for each in policies]
     assert np.array_equal(runs[0].kinds[0].spent_server_ms, runs[1].kinds[0].spent_server_ms)
     assert summary(runs[0]) == summary(runs[1])
     assert runs[0].changes == ()

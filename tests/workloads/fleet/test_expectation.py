@@ -23,15 +23,15 @@ from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, Pol
 UNITS = 200
 
 
+def _options(**words: Any) -> FleetOptions:
+    period = DemandInputs(days=1, start_day=1)
+    return FleetOptions(FleetInputs(unit_rate=20.0), period, PolicyInputs(**words))
+
+
 @pytest.fixture(scope="module")
 def base() -> Scenario:
-    return scenario(
-        cluster(f"trn2-ultraserver:{UNITS}"), demand("azure-conv"),
-        FleetOptions(
-            FleetInputs(unit_rate=20.0), DemandInputs(days=1, start_day=1),
-            PolicyInputs(kind=("trn2-ultraserver:50", f"trn2-ultraserver:{UNITS - 50}")),
-        ),
-    )  # fmt: skip
+    options = _options(kind=("trn2-ultraserver:50", f"trn2-ultraserver:{UNITS - 50}"))
+    return scenario(cluster(f"trn2-ultraserver:{UNITS}"), demand("azure-conv"), options)
 
 
 def _simulated(built: Scenario) -> float:
@@ -85,14 +85,9 @@ def test_what_is_not_lent_is_paid_for(base):
 @pytest.mark.parametrize("regions", [(), ("us=-8:70%", "eu=+1:30%")])
 def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions):
     names = ("us", "eu", "us") if regions else ("", "", "")
-    built = scenario(
-        [cluster(text) for text in ("trn2-ultraserver:60", "trn3-gen2:30", "trn3-gen2:20")],
-        demand("azure-conv"),
-        FleetOptions(
-            FleetInputs(unit_rate=20.0), DemandInputs(days=1, start_day=1),
-            PolicyInputs(kind=("trn2-ultraserver", "trn3-gen2"), region=regions),
-        ), places=names,
-    )  # fmt: skip
+    clusters = [cluster(each) for each in ("trn2-ultraserver:60", "trn3-gen2:30", "trn3-gen2:20")]
+    options = _options(kind=("trn2-ultraserver", "trn3-gen2"), region=regions)
+    built = scenario(clusters, demand("azure-conv"), options, places=names)
     whole = expected(built)
     assert whole.lendable_share == pytest.approx(_simulated(built), abs=0.015)
     assert at(built, shipped_catalogue()).lendable_share == pytest.approx(whole.lendable_share)
@@ -102,13 +97,9 @@ def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions):
 
 
 def test_a_region_without_users_may_be_the_first(monkeypatch):
-    built = scenario(
-        [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")], demand("azure-conv"),
-        FleetOptions(
-            FleetInputs(unit_rate=20.0), DemandInputs(days=1, start_day=1),
-            PolicyInputs(region=("us=-8:0%", "eu=+1:100%")),
-        ), places=("us", "eu"),
-    )  # fmt: skip
+    clusters = [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")]
+    options = _options(region=("us=-8:0%", "eu=+1:100%"))
+    built = scenario(clusters, demand("azure-conv"), options, places=("us", "eu"))
     timed: list[float] = []
 
     def services(demand: Demand, *rest: Any, **words: Any) -> tuple[Service, ...]:

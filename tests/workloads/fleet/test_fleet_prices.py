@@ -51,11 +51,8 @@ def test_a_mistake_in_prices_by_region_names_the_region_and_the_row(tmp_path):
 
 def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:
     """Ten units serve; four pause, four checkpoint or shrink, two evaluate."""
-    jobs = (
-        TrainingJob("paused", 4, 4, reclaim="pause"),
-        TrainingJob("saved", 4, 2, reclaim="shrink"),
-        evaluation_job(20),
-    )
+    paused = TrainingJob("paused", 4, 4, reclaim="pause")
+    jobs = (paused, TrainingJob("saved", 4, 2, reclaim="shrink"), evaluation_job(20))
     return simulate(
         constant(10.0, minutes=MINUTES), [SERVICE], Fleet(20, costs=ChangeCosts.fixed(60.0)),
         static(10), signals=Signals(held=held), jobs=jobs, economics=ECONOMICS,

@@ -110,11 +110,8 @@ def test_a_fluid_serves_and_delays_as_its_replicas_do(unit, parts, seed):
     ttft_s, end_s = unit.run(requests)
     minute = (arrival_s // 60).astype(int)
     came = np.bincount(minute, minlength=minutes)
-    shape = (1, minutes)
-    demand = Demand(
-        ("chat",), "2024-01-01T00:00", came[None].astype(float), np.full(shape, float(PROMPT)),
-        np.full(shape, float(OUTPUT)),
-    )  # fmt: skip
+    lengths = (np.full((1, minutes), float(tokens)) for tokens in (PROMPT, OUTPUT))
+    demand = Demand(("chat",), "2024-01-01T00:00", came[None].astype(float), *lengths)
     run = simulate(demand, [Service("chat", table)], Fleet(1), static(1))
     fluid = service_minutes(run, 0)
     assert not fluid.shed_requests.any()

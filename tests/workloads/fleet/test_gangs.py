@@ -56,10 +56,8 @@ def test_the_closed_form_is_the_goodput_of_a_simulated_gang():
     days = 130 * unit_mtbf_s / job.units / 86400
     shares = []
     for seed in range(2):
-        run = simulate(
-            constant(60.0, minutes=round(days * 1440)), [SERVICE], fleet, static(1), jobs=[job],
-            rng=np.random.default_rng(seed),
-        )  # fmt: skip
+        demand, rng = constant(60.0, minutes=round(days * 1440)), np.random.default_rng(seed)
+        run = simulate(demand, [SERVICE], fleet, static(1), jobs=[job], rng=rng)
         ((_, tally),) = run.jobs
         assert tally.failures > 90
         shares.append(tally.useful_unit_ms / tally.held_unit_ms)

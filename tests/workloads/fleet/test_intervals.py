@@ -80,10 +80,9 @@ def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(f
 
 @pytest.mark.parametrize("cause", ["demand", "capacity", "step_time"])
 def test_more_uncertainty_of_any_input_is_wider(fleet, cause):
-    little, much = (
-        _ends(fleet, replace(KNOWN, **{cause: Uncertain(1 / factor, factor)}))["training_tokens"]
-        for factor in (1.05, 1.25)
-    )
+    spreads = (Uncertain(1 / factor, factor) for factor in (1.05, 1.25))
+    ends = (_ends(fleet, replace(KNOWN, **{cause: spread})) for spread in spreads)
+    little, much = (each["training_tokens"] for each in ends)
     assert much["low"] < little["low"] <= fleet.summary["training_tokens"]
     assert much["high"] > little["high"] >= fleet.summary["training_tokens"]
 
@@ -188,19 +187,15 @@ FAILING = Failures(43_200.0, 60.0)
 def _run(policy: Policy, *, failures: Failures = FAILING, days: int = 3, seed: int = 0) -> FleetRun:
     load = scaled_to_fleet(azure_code().between(0, days * 1440), [SERVICE], UNITS)
     costs = replace(ChangeCosts.from_catalogue(4), miss_share=0.3)
-    return simulate(
-        load, [SERVICE], Fleet(UNITS, costs=costs, failures=failures), policy,
-        jobs=default_jobs(UNITS), rng=np.random.default_rng(seed),
-    )  # fmt: skip
+    fleet, rng = Fleet(UNITS, costs=costs, failures=failures), np.random.default_rng(seed)
+    return simulate(load, [SERVICE], fleet, policy, jobs=default_jobs(UNITS), rng=rng)
 
 
 def test_failures_do_not_depend_on_the_policy():
     """Repairs that take no time leave no unit that is down, so that every draw counts."""
     at_once = replace(FAILING, repair_s=0.0)
-    counts = [
-        _run(policy, failures=at_once, days=1).failures
-        for policy in (static(5), static(55), threshold(headroom=0.3))
-    ]
+    policies = (static(5), static(55), threshold(headroom=0.3))
+    counts = [_run(policy, failures=at_once, days=1).failures for policy in policies]
     assert counts[0] > 50
     assert len(set(counts)) == 1
     assert _run(static(5), failures=at_once, days=1, seed=1).failures != counts[0]

@@ -204,10 +204,8 @@ def test_no_other_split_is_faster(rollout, update, transfer, units, mode):
 
 
 def test_the_longer_phase_bounds_a_step():
-    slow_rollouts, slow_updates = (
-        PostTraining(rollout, update, 1.0, 1e4).on(4, 4)
-        for rollout, update in ((10.0, 1000.0), (1000.0, 10.0))
-    )
+    splits = [PostTraining(*each, 1.0, 1e4).on(4, 4) for each in ((10.0, 1000.0), (1000.0, 10.0))]
+    slow_rollouts, slow_updates = splits
     assert (slow_rollouts.bound, slow_updates.bound) == ("rollouts", "updates")
     assert slow_rollouts.step_s == pytest.approx(250.0)
     assert slow_updates.step_s == pytest.approx(251.0)

@@ -121,10 +121,8 @@ def test_units_that_could_not_be_back_are_not_lent(hours, lent):
 def test_the_backtest_keeps_the_floor():
     """A floor above all demand is never exceeded, though the answer by itself was."""
     need = _units(burstgpt().requests.sum(axis=0)[: 60 * DAY])
-    free, kept = (
-        lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000, floor_units=floor)).tested
-        for floor in (0, 950)
-    )
+    terms = (Terms(1000, floor_units=floor) for floor in (0, 950))
+    free, kept = (lend(need, "2024-01-01T00:00", Night("06:00"), each).tested for each in terms)
     assert free.violated.any()
     assert free.missed.max() > 0.5
     assert not kept.violated.any()

@@ -137,8 +137,6 @@ def test_a_wrong_window_is_one_line(texts, message):
 def test_windows_of_different_kinds_may_overlap_and_follow_each_other():
     texts = ["out@0d02:00+4h=a:3", "roll@0d03:00+1h=b:5", "out@0d06:00+1h=a:2"]
     windows = windows_from(texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
-    assert [(each.begin_s, each.length_s, each.units) for each in windows["a"]] == [
-        (7200.0, 14_400.0, 3),
-        (21_600.0, 3600.0, 2),
-    ]
+    of_a = [(each.begin_s, each.length_s, each.units) for each in windows["a"]]
+    assert of_a == [(7200.0, 14_400.0, 3), (21_600.0, 3600.0, 2)]
     assert windows["b"][0].rolling

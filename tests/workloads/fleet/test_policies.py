@@ -219,8 +219,6 @@ def test_settings_of_a_user_s_policy_are_parameters_of_its_function(tmp_path):
 ])  # fmt: skip
 def test_units_stay_while_fewer_than_the_hysteresis_are_idle(hysteresis, load, backlog, units):
     """Units wanted of 100 that serve, after an hour of a load, without headroom."""
-    view = view_of(
-        minute=60, load=np.full((1, 60), load), serving=np.array([100]), units=200,
-        backlog=np.full(1, backlog),
-    )  # fmt: skip
+    loads, waiting = np.full((1, 60), load), np.full(1, backlog)
+    view = view_of(minute=60, load=loads, serving=np.array([100]), units=200, backlog=waiting)
     assert np.asarray(threshold(headroom=0.0, hysteresis=hysteresis)(view)).tolist() == [units]

@@ -49,12 +49,9 @@ def _run(valley: int, policy: Policy) -> FleetRun:
     day = np.where(low, 600.0, 1200.0)[None, :]
     demand = replace(constant(1.0, minutes=DAY), requests=day)
     costs = replace(ChangeCosts.fixed(0.0), runtime_start_s=LEAD_S, resize_s=120.0)
-    history = replace(demand, requests=np.tile(day, 7), start="2023-12-25T00:00")
-    history = replace(
-        history,
-        prompt_tokens=np.tile(demand.prompt_tokens, 7),
-        output_tokens=np.tile(demand.output_tokens, 7),
-    )
+    columns = ("requests", "prompt_tokens", "output_tokens")
+    weeks = {name: np.tile(getattr(demand, name), 7) for name in columns}
+    history = replace(demand, start="2023-12-25T00:00", **weeks)
     return simulate(
         demand, [Service("chat", fixed_rate(1.0))], Fleet(40, costs=costs), policy,
         jobs=[TrainingJob("run", 40, 1, tokens_per_s=((1, 1.0),), reclaim="shrink")],
@@ -196,10 +193,8 @@ def test_prices_are_weighed_with_deadlines_and_changes(tmp_path):
 
 def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path):
     prepared = _scenario(tmp_path, batch_share="30%")
-    ruled, planned = (
-        summary(run(prepared, policy_of(name, prepared)), prepared.prices)
-        for name in ("forecast", "mpc")
-    )
+    runs = (run(prepared, policy_of(name, prepared)) for name in ("forecast", "mpc"))
+    ruled, planned = (summary(done, prepared.prices) for done in runs)
     assert planned["batch"]["served_tokens"] > ruled["batch"]["served_tokens"]
     assert planned["batch"]["late_tokens"] == 0 < ruled["batch"]["late_tokens"]
     assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)

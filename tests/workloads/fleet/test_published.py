@@ -70,11 +70,10 @@ def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme()
             ChangeCosts.from_catalogue(4, source=source), mode_switch_s=0.0, runtime_start_s=0.0,
             warm_up_s=0.0, compile_hit_s=0.0,
         )  # fmt: skip
+        fleet, job = Fleet(1000, costs=costs), TrainingJob("t", units=1000, reclaim="preempt")
         run = simulate(
-            step, [SERVICE], Fleet(1000, costs=costs),
-            lambda view: 1000.0 if view.minute >= 5 else 0.0,
-            jobs=[TrainingJob("t", units=1000, reclaim="preempt")],
-        )  # fmt: skip
+            step, [SERVICE], fleet, lambda view: 1000.0 if view.minute >= 5 else 0.0, jobs=[job]
+        )
         latency[source] = changes_frame(run)["latency_s"].max()
         if source == "store":
             assert run.loaded_bytes == pytest.approx(3e15)

@@ -163,10 +163,9 @@ def test_serving_hours_of_free_changes(name, days, trace):
 def test_serving_hours_when_a_change_takes_ten_minutes(trace):
     """Units that trained take ten minutes; there is no evaluation, whose units come at once."""
     demand = scaled_to_fleet(TRACES[trace]().between(0, 2 * DAY), [SERVICE], UNITS, peak_share=0.7)
-    run = simulate(
-        demand, [SERVICE], Fleet(UNITS, costs=ChangeCosts.fixed(600.0)), threshold(),
-        jobs=[TrainingJob("elastic", UNITS, reclaim="shrink")],
-    )  # fmt: skip
+    fleet = Fleet(UNITS, costs=ChangeCosts.fixed(600.0))
+    jobs = [TrainingJob("elastic", UNITS, reclaim="shrink")]
+    run = simulate(demand, [SERVICE], fleet, threshold(), jobs=jobs)
     expected = _followed(_need(demand.requests[0]), _threshold, 10)
     assert _serving_units(run).sum() == pytest.approx(expected.sum(), rel=0.01)
 

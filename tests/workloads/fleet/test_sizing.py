@@ -25,10 +25,8 @@ FLEET = cluster("trn2-ultraserver:50")
 
 
 def _scenario(demand: Demand, period: DemandInputs | None = None) -> Scenario:
-    return scenario(
-        FLEET, demand,
-        FleetOptions(FleetInputs(unit_rate=2.0, failures="off"), period or DemandInputs()), seed=3,
-    )  # fmt: skip
+    inputs = FleetInputs(unit_rate=2.0, failures="off")
+    return scenario(FLEET, demand, FleetOptions(inputs, period or DemandInputs()), seed=3)
 
 
 def test_counts_stand_as_they_are_and_twice_the_demand_needs_twice_the_units():
@@ -73,10 +71,9 @@ def _step(after: float, minute: int = 120) -> Demand:
 
 def _run(demand: Demand, headroom: float) -> FleetRun:
     costs = replace(ChangeCosts.fixed(0.0), drain_s=LEAD_S)
-    return simulate(
-        demand, [Service("chat", fixed_rate(1.0))], Fleet(40, costs=costs),
-        threshold(headroom=headroom), jobs=[evaluation_job(40)],
-    )  # fmt: skip
+    services, fleet = [Service("chat", fixed_rate(1.0))], Fleet(40, costs=costs)
+    policy, jobs = threshold(headroom=headroom), [evaluation_job(40)]
+    return simulate(demand, services, fleet, policy, jobs=jobs)
 
 
 def _attained(run: FleetRun) -> float:

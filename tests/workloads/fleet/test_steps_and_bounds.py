@@ -87,10 +87,8 @@ def test_more_capacity_in_any_minute_never_serves_less_by_any_minute(arrivals, m
 )
 def test_the_closed_form_never_lends_more_for_a_longer_change(need, leads, backs):
     pool = np.array([need])
-    short, long = (
-        50.0 - kept_units(pool, lead_s=pick(leads), back_s=pick(backs)).sum(axis=0)
-        for pick in (min, max)
-    )
+    kept = [kept_units(pool, lead_s=of(leads), back_s=of(backs)).sum(axis=0) for of in (min, max)]
+    short, long = (50.0 - units for units in kept)
     assert np.all(long <= short + 1e-9)
     assert np.all(short <= 50.0 - pool[0] + 1e-9)
 
@@ -98,10 +96,8 @@ def test_the_closed_form_never_lends_more_for_a_longer_change(need, leads, backs
 def test_units_on_their_way_take_no_serving_unit_s_place():
     """Five serve and three are on their way when six are asked for: five serve until they come."""
     targets = [5.0, 8.0, 6.0]
-    run = simulate(
-        _demand(np.full(12, 2.0)), [SERVICE_200], Fleet(10, costs=ChangeCosts.fixed(270.0)),
-        lambda view: targets[min(view.minute, 2)],
-    )  # fmt: skip
+    demand, fleet = _demand(np.full(12, 2.0)), Fleet(10, costs=ChangeCosts.fixed(270.0))
+    run = simulate(demand, [SERVICE_200], fleet, lambda view: targets[min(view.minute, 2)])
     serving = role_units(run)[:, Role.SERVING]
     assert serving[:5].tolist() == [5.0] * 5
     assert serving[5] == 6.5  # eight for half a minute, then two are given up
@@ -123,11 +119,8 @@ def test_no_policy_exceeds_its_limits(answers, floor, room, block, changes, rese
         return max(0.0, answers[view.minute % len(answers)])
 
     demand = _demand(_waves(1, 90))
-    run = simulate(
-        demand, [SERVICE_200],
-        Fleet(UNITS, costs=ChangeCosts.fixed(90.0), limits=limits, failures=failures), policy,
-        jobs=[evaluation_job(UNITS)],
-    )  # fmt: skip
+    fleet = Fleet(UNITS, costs=ChangeCosts.fixed(90.0), limits=limits, failures=failures)
+    run = simulate(demand, [SERVICE_200], fleet, policy, jobs=[evaluation_job(UNITS)])
     check_conserved(run)
     units = role_units(run)
     serving = units[:, Role.SERVING]

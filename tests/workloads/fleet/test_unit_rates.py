@@ -133,22 +133,19 @@ def test_the_caches_of_prefill_replicas_fill_after_a_change(served):
     (lambda: FleetInputs(disaggregate="1:3", chunk=512), "Leave --chunk out"),
     (lambda: FleetInputs(disaggregate="1:3", prefill="chunked"),
      "--prefill chunked is for replicas that decode as well"),
-    (lambda: services_from(
-         _demand(), UNIT, [MODEL], FleetInputs(prefill="separate", chunk=512, tp=16),
-     ), "--chunk 512 cuts prompts, but prefill is separate"),
+    (lambda: services_from(_demand(), UNIT, [MODEL],
+                           FleetInputs(prefill="separate", chunk=512, tp=16)),
+     "--chunk 512 cuts prompts, but prefill is separate"),
     (lambda: FleetInputs(unit_rate=2.0, disaggregate="1:3"), "leave out --unit-rate"),
     (lambda: FleetInputs(unit_rate=2.0, prefix_cache="50%"), "leave out --unit-rate"),
-    (lambda: block_of(
-         [Service(name, fixed_rate(1.0), weights=name, apart=GROUP) for name in ("a", "b")]
-     ), "groups of 4 units serves one model"),
-    (lambda: services_from(
-         constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0), UNIT, [MODEL],
-         FleetInputs(slo=LIMITS, tp=16),
-     ), "no requests in this run; choose other days"),
-    (lambda: services_from(
-         _demand(), cluster("dgx-h100"), [named("llama-3.1-8b")],
-         FleetInputs(slo="ttft=1ms,tpot=200ms", tp=1), requests=1,
-     ), r"best of \d replicas .* keeps that for 0\.0% .* looser"),
+    (lambda: block_of([Service(name, fixed_rate(1.0), weights=name, apart=GROUP) for name in "ab"]),
+     "groups of 4 units serves one model"),
+    (lambda: services_from(constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0), UNIT,
+                           [MODEL], FleetInputs(slo=LIMITS, tp=16)),
+     "no requests in this run; choose other days"),
+    (lambda: services_from(_demand(), cluster("dgx-h100"), [named("llama-3.1-8b")],
+                           FleetInputs(slo="ttft=1ms,tpot=200ms", tp=1), requests=1),
+     r"best of \d replicas .* keeps that for 0\.0% .* looser"),
 ])  # fmt: skip
 def test_impossible_units_are_refused(call, message):
     with pytest.raises(InputError, match=message):
@@ -196,10 +193,8 @@ def test_a_unit_counts_as_capacity_when_its_cache_is_full():
     """A change takes 60 s, and 300 s more while the cache fills; the policy is told both."""
     service = Service("chat", fixed_rate(2.0), 1e9, cold_s=300.0)
     costs = ChangeCosts.fixed(60.0)
-    run = simulate(
-        constant(60.0, minutes=30), [service], Fleet(10, costs=costs),
-        lambda view: 2.0 if view.minute < 10 else 8.0,
-    )  # fmt: skip
+    demand, fleet = constant(60.0, minutes=30), Fleet(10, costs=costs)
+    run = simulate(demand, [service], fleet, lambda view: 2.0 if view.minute < 10 else 8.0)
     serving = role_units(run)[:, Role.SERVING]
     assert serving[:16].max() == 2.0
     assert serving[16:].min() == 8.0

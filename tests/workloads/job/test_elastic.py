@@ -111,10 +111,8 @@ def test_goodput_is_never_lower_than_without(mtbf_s, groups, spares, warm_s):
         recovery=Recovery(400, 10, 600, 0.1, 500, warm_saves_s=warm_s), spares=spares,
         span_s=300 * mtbf_s,
     )  # fmt: skip
-    going_on, waiting = (
-        np.mean([run(each, seed).goodput for seed in range(3)])
-        for each in (trial, replace(trial, replicas=None))
-    )
+    trials = (trial, replace(trial, replicas=None))
+    going_on, waiting = (np.mean([run(each, seed).goodput for seed in range(3)]) for each in trials)
     assert going_on > waiting - 0.005
     if groups > 2 and not warm_s:
         assert going_on > waiting + 0.3 * 200 / (mtbf_s + 400)

@@ -44,10 +44,8 @@ def offered(lengths: Lengths = ONE_TOKEN, replica: Profile = REPLICA, **runs: ob
 @pytest.mark.parametrize("least", [20, 500])
 def test_requests_fill_the_slots_in_use_and_no_more(least):
     """Slots that stay empty at the highest rate change neither the run nor its length."""
-    few, many = (
-        at_highest_rate(offered(batching=Batching(slots), requests=30_000), Slo(1.0), least=least)
-        for slots in (500, 5000)
-    )
+    queues = (offered(batching=Batching(slots), requests=30_000) for slots in (500, 5000))
+    few, many = (at_highest_rate(queue, Slo(1.0), least=least) for queue in queues)
     assert few.rate_per_s == many.rate_per_s
     served = few.served
     at_once = few.rate_per_s * float((served.end_s - served.requests.arrival_s).mean())
@@ -138,10 +136,8 @@ def test_the_ranking_is_that_of_brute_force(tmp_path_factory, prompt, output, tp
 def test_kinds_of_requests_share_the_best_way(tmp_path):
     """The way that is best for each alone differs; for both it is the best by their shares."""
     slo, tried = Slo(6.0, 0.1), ways()
-    alone = [
-        rank_ways(REPLICA, [(lengths, 1.0)], slo, [[way] for way in tried], cache=tmp_path)
-        for lengths in (LONG, SHORT)
-    ]
+    questions, each_way = ([(LONG, 1.0)], [(SHORT, 1.0)]), [[way] for way in tried]
+    alone = [rank_ways(REPLICA, each, slo, each_way, cache=tmp_path) for each in questions]
     assert alone[0].best[0][0] != alone[1].best[0][0]
     kinds, pairs = [(LONG, 0.5), (SHORT, 0.5)], [[way, way] for way in tried]
     both = rank_ways(REPLICA, kinds, slo, pairs, cache=tmp_path)

@@ -47,11 +47,8 @@ def test_the_gaps_of_a_request_are_its_time_after_the_first_token():
 
 def test_chunks_ride_along_with_decode():
     """Pieces of 4 tokens beside one decoding request: 3 + 1 tokens an iteration, 1.4 s."""
-    served = serve(
-        toy_replica(decode_kv_s=0.0),
-        requests_of((0.0, 3, 10), (0.1, 6, 1)),
-        Batching(slots=2, chunk_tokens=4),
-    )
+    replica, two = toy_replica(decode_kv_s=0.0), requests_of((0.0, 3, 10), (0.1, 6, 1))
+    served = serve(replica, two, Batching(slots=2, chunk_tokens=4))
     assert served.first_token_s[0] == pytest.approx(1.3)
     assert served.first_token_s[1] == pytest.approx(1.3 + 2 * 1.4)
     assert served.gap_s.max() == pytest.approx(1.4)
@@ -216,11 +213,8 @@ def batchings() -> st.SearchStrategy[Batching]:
 def test_a_stretch_of_passes_is_as_long_as_single_passes(how, seed, apart_s, speculation):
     draw = np.random.default_rng(seed)
     count = int(draw.integers(1, 14))
-    requests = Requests(
-        np.cumsum(draw.uniform(0, apart_s, count)),
-        draw.integers(1, 400, count),
-        draw.integers(1, 80, count),
-    )
+    arrival_s = np.cumsum(draw.uniform(0, apart_s, count))
+    requests = Requests(arrival_s, draw.integers(1, 400, count), draw.integers(1, 80, count))
     stretches, passes = (outcome(requests, how, speculation, single=of) for of in (False, True))
     np.testing.assert_allclose(stretches.first_token_s, passes.first_token_s, rtol=1e-9)
     np.testing.assert_allclose(stretches.end_s, passes.end_s, rtol=1e-9)

@@ -107,10 +107,8 @@ def test_every_group_has_slots_and_but_for_sglang_tokens_of_its_own(engine, toke
 
 def test_all_heads_of_a_latent_cache_are_bound_by_their_arithmetic():
     """128 heads on one rank compute longer than they read; 16 of them read longer."""
-    alone, divided = (
-        profile(DEEPSEEK, SERVER, precision="fp8", cache_precision="bf16", attention_dp=groups)
-        for groups in (8, 1)
-    )
+    words = {"precision": "fp8", "cache_precision": "bf16"}
+    alone, divided = (profile(DEEPSEEK, SERVER, attention_dp=groups, **words) for groups in (8, 1))
     flops = 2 * 128 * (576 + 512)  # scores with 576 columns, sums with 512
     assert alone.decode_kv_s == pytest.approx(61 * flops / (0.667 * 989.4e12) / 8, rel=1e-3)
     assert divided.decode_kv_s == pytest.approx(61 * 1152 / (0.8 * 4.8e12), rel=1e-3)

@@ -118,10 +118,8 @@ def test_jobs_get_as_many_chips_as_they_ask_for_and_share_none(sizes, start):
 def test_placements_give_whole_servers_domains_and_equal_parts():
     ultra = cluster("trn2-ultraserver:2")
     pair = [Asked("a", 24), Asked("b", 8)]
-    firsts = {
-        name: [int(chips[0]) for chips in chips_of_jobs(pair, ultra, name)]
-        for name in ("packed", "server", "domain")
-    }
+    places = {name: chips_of_jobs(pair, ultra, name) for name in ("packed", "server", "domain")}
+    firsts = {name: [int(chips[0]) for chips in place] for name, place in places.items()}
     assert firsts == {"packed": [0, 24], "server": [0, 32], "domain": [0, 64]}
     spread = chips_of_jobs(pair, ultra, "spread")
     assert [np.bincount(chips // 64).tolist() for chips in spread] == [[12, 12], [4, 4]]

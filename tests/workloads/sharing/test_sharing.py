@@ -47,11 +47,8 @@ def test_one_job_takes_the_time_of_the_flow_level(machine, model, stated, steps)
 
 def test_folded_jobs_take_the_times_of_all_ranks(thin):
     """On uplinks, where shares of links are those of the flow level."""
-    jobs = ready(
-        thin,
-        [{"tp": 4, "dp": 4, "global_batch": 16}, {"tp": 2, "pp": 2, "dp": 4, "global_batch": 8}],
-        [EVEN, EVEN + 4],
-    )
+    second = {"tp": 2, "pp": 2, "dp": 4, "global_batch": 8}
+    jobs = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}, second], [EVEN, EVEN + 4])
     meeting = Meeting(jobs, Patterns())
     assert shared_ends(jobs) == whole_ends(jobs, as_flows=True) == shared_ends(jobs, "reference")
     program, use = folded(meeting.program, meeting.use)
@@ -144,10 +141,8 @@ def test_unlike_jobs_make_steps_until_the_first_is_done(thin):
 
 
 def test_a_study_simulates_every_placement_and_names_the_best(thin):
-    jobs = [
-        {**USUAL, "name": "a", "tp": 4, "dp": 3, "global_batch": 12},
-        {**USUAL, "name": "b", "tp": 2, "dp": 2, "global_batch": 8},
-    ]
+    first, second = {"tp": 4, "dp": 3, "global_batch": 12}, {"tp": 2, "dp": 2, "global_batch": 8}
+    jobs = [{**USUAL, "name": "a", **first}, {**USUAL, "name": "b", **second}]
     answer = share(thin, jobs, placement="spread", study=True, steps=1)
     assert list(answer.placements) == ["spread", "packed", "server", "domain", "rack"]
     assert answer.best != "spread"
