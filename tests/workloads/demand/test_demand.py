@@ -242,7 +242,8 @@ def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path):
     minute = np.arange(len(counts))
     rows = [f"{at},{count:g}" for at, count in zip(minute[kept], counts[kept], strict=True)]
     read = read_demand(_file(tmp_path, "minute,requests\n" + "\n".join(rows) + "\n"))
-    assert read.notes[0].startswith("1,442 minutes of service had no row in the demand file and")
+    note = "1,442 minutes of service had no row in the demand file and were filled."
+    assert read.notes[0] == note
     assert np.array_equal(read.requests[0], counts)
     assert read.between(0, 1440).notes == read.notes
 
