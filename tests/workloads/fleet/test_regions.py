@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, PRICES
+from topologies.clusters.names import cluster
 from workloads.demand import Demand, Horizon, constant
 from workloads.demand.trace import beside
 from workloads.fleet.inputs.jobs import evaluation_job
@@ -19,10 +20,11 @@ from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, service_minutes, summary
-from workloads.fleet.setup.regions import Region, in_regions, services_in
+from workloads.fleet.setup.regions import Region, in_regions, regions_from, services_in
 from workloads.fleet.simulation import FleetRun, Kind, simulate
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
+from workloads.options.fleet import PolicyInputs
 from workloads.serving.tables import fixed_rate
 
 MINUTES = 60
@@ -159,6 +161,16 @@ def test_a_single_region_is_a_fleet_in_one_place():
     region = cs.run_fleet({"us": "trn2-ultraserver:9"}, "azure-code", region="us=0:100%", **words)
     for name in ("training_tokens", "served_tokens", "slo_attainment", "cost_usd", "role_changes"):
         assert region.summary[name] == plain.summary[name]
+
+
+def test_round_trips_go_the_shorter_way_round_unless_they_are_stated():
+    """Users eight hours behind and nine ahead are seven hours apart over the other ocean."""
+    words = {"region": ("us=-8:50%", "eu=+1:20%", "asia=+9:30%"), "round_trip": ("us/eu=145ms",)}
+    machine = cluster("trn2-ultraserver:2")
+    us, eu, asia = regions_from(PolicyInputs(**words), [(machine, name) for name in NAMES])
+    hour_s = machine.numbers.value("fleet.region", "round_trip_of_an_hour")
+    assert us.round_trip_s == pytest.approx({"us": 0.0, "eu": 0.145, "asia": 7 * hour_s})
+    assert asia.round_trip_s["eu"] == eu.round_trip_s["asia"] == pytest.approx(8 * hour_s)
 
 
 def test_users_of_a_region_come_by_its_clock():

@@ -14,6 +14,7 @@ from workloads.economics import Economics
 from workloads.models.huggingface import named
 from workloads.serving import Batching, Profile, Requests, Speculation, profile, serve
 from workloads.serving.deployment import Deployment, Pools, PromptReplica, pools, serve_apart
+from workloads.serving.requests import fixed_lengths
 
 
 def replica() -> Profile:
@@ -98,7 +99,9 @@ def test_caches_go_over_what_joins_the_replicas():
         # EFA v3 gives a chip 25 GB/s; NeuronLink many times that.
         assert (apart.transfer_bytes_per_s == rate) == (kind == "out")
         assert apart.transfer_bytes_per_s >= rate
-        assert Deployment(profile(model, machine, tp=tp), Batching(8), pools=apart).chips == 64
+        deployment = Deployment(profile(model, machine, tp=tp), Batching(8), pools=apart)
+        assert deployment.chips == 64
+        assert deployment.most_at_once(fixed_lengths(100, 10)) == 3 * 8  # slots, not caches, bind
 
 
 def unlike(faster: float, rate: float = 1e12) -> Pools:
