@@ -166,10 +166,10 @@ def clos() -> Cluster:
     return thin_cluster()
 
 
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge:2", "clos"])
 @given(drawn=st.data())
-@examples(5)
-def test_folded_flows_take_the_times_of_all_ranks(clos, drawn):
-    machine = drawn.draw(st.sampled_from(["trn2.48xlarge", "trn1.32xlarge:2", "clos"]))
+@examples(3)
+def test_folded_flows_take_the_times_of_all_ranks(clos, machine, drawn):
     fabric = clos if machine == "clos" else cluster(machine)
     model = replace(drawn.draw(st.sampled_from([TOY, SPARSE])), layers=4)
     ranks = drawn.draw(st.sampled_from([1, 2]))
