@@ -63,10 +63,7 @@ def test_right_types_pass(right: dict[str, Any]) -> None:
         ({"span": (1.0,)}, "span is (1.0,) (tuple). Pass a sequence, each a number or None."),
         ({"mode": "c"}, "mode is 'c' (str). Pass 'a' or 'b'."),
         ({"watch": 3}, "watch is 3 (int). Pass a function or None."),
-        (
-            {"table": [1]},
-            "table is [1] (list). Pass a mapping, each value a whole number or None.",
-        ),
+        ({"table": [1]}, "table is [1] (list). Pass a mapping, each value a whole number or None."),
         (
             {"table": {"a": "b"}},
             "table is {'a': 'b'} (dict). Pass a mapping, each value a whole number or None.",

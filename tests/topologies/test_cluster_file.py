@@ -195,10 +195,7 @@ def test_mistakes_name_the_file_and_the_key(
         (b"[" * 5_000, "is nested too deeply"),
         (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
         (b"x" * (LARGEST_FILE_BYTES + 1), "is over the limit of 1 MB"),
-        (
-            b"a: !!python/object/apply:os.system ['true']",
-            "os.system is not read",
-        ),
+        (b"a: !!python/object/apply:os.system ['true']", "os.system is not read"),
         (
             b"scale_up: {shape: switch, size: 2, bandwidth: 1GB/s, latency: 1us}\ndomains: 2",
             "no scale-out fabric",

@@ -174,10 +174,7 @@ PLAIN_RING = cluster("ring:8", bandwidth="1GB/s", latency="1us")
             lambda: Cluster("two", Switch(2, GB, 0), domains=2),
             "2 domains and no scale-out fabric to join them",
         ),
-        (
-            lambda: Cluster("odd", Switch(4, GB, 0), chips_per_server=3),
-            "not made of servers of 3",
-        ),
+        (lambda: Cluster("odd", Switch(4, GB, 0), chips_per_server=3), "not made of servers of 3"),
     ],
 )
 def test_mistakes_are_refused(make: Callable[[], object], message: str) -> None:

@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.analysis import stretches as intervals
-from cluster_sim.analysis.stretches import (
-    Intervals,
-    attribute_ps,
-    gaps,
-    stable_order,
-)
+from cluster_sim.analysis.stretches import Intervals, attribute_ps, gaps, stable_order
 
 rows = st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 8), st.integers(0, 2))
 

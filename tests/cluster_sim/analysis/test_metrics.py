@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.metrics import (
-    overlap,
-    resource_use,
-    summary,
-    time_by_category,
-    waits,
-)
+from cluster_sim.analysis.metrics import overlap, resource_use, summary, time_by_category, waits
 from cluster_sim.analysis.stretches import end_of_run_ps, stretches
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
@@ -87,11 +81,7 @@ def test_lost_attempts_and_running_ops_count_as_busy() -> None:
 @examples(30)
 def test_every_table_is_labelled_and_finite(schedule: Schedule) -> None:
     trace = run(schedule)
-    tables = [
-        resource_use(trace),
-        time_by_category(trace, WHATS),
-        overlap(trace, WHATS),
-    ]
+    tables = [resource_use(trace), time_by_category(trace, WHATS), overlap(trace, WHATS)]
     for table in tables:
         assert all(table.index.names)
         numbers = table.select_dtypes("number")
@@ -121,12 +111,7 @@ def test_ranks_below_zero_or_far_apart_are_groups(ranks: tuple[int, int]) -> Non
 def test_categories_may_gather_several_names() -> None:
     trace = spans([0, 0], ["tp", "dp"], [0, 2], [3, 5])
     table = time_by_category(trace, {"compute": ["compute"], "comm": ["tp", "dp"]}, rest="waiting")
-    assert table.loc[0].to_dict() == {
-        "compute_ps": 0,
-        "comm_ps": 5,
-        "waiting_ps": 0,
-        "total_ps": 5,
-    }
+    assert table.loc[0].to_dict() == {"compute_ps": 0, "comm_ps": 5, "waiting_ps": 0, "total_ps": 5}
 
 
 @given(schedule=schedules(), order=st.permutations(WHATS))

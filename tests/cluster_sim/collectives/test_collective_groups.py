@@ -9,12 +9,7 @@ from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, compose, prove, whole
 from cluster_sim.collectives.group import _places_in_interval
 from cluster_sim.collectives.group_parsing import ordered, parse_groups
-from cluster_sim.collectives.results import (
-    bus_factor_v,
-    compose_v,
-    lower_bound_v,
-    skewed,
-)
+from cluster_sim.collectives.results import bus_factor_v, compose_v, lower_bound_v, skewed
 from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
 from cluster_sim.plot.links import link_load, link_map
 from cluster_sim.trace.trace import run

@@ -9,10 +9,7 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps, whole
 from cluster_sim.collectives.algorithms.cycles import all_rings
-from cluster_sim.collectives.algorithms.registry import (
-    ALGORITHMS,
-    choose_algorithm,
-)
+from cluster_sim.collectives.algorithms.registry import ALGORITHMS, choose_algorithm
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import side_by_side

@@ -13,12 +13,7 @@ from hypothesis import given
 
 from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
-from cluster_sim.plot.perfetto import (
-    MOST_POINTS,
-    counter,
-    varint,
-    write_timeline,
-)
+from cluster_sim.plot.perfetto import MOST_POINTS, counter, varint, write_timeline
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
