@@ -7,7 +7,6 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ SCREEN = 24 * 80
 FLEET = "trn2-ultraserver:20"
 
 
-def test_every_name_is_there_and_listed() -> None:
+def test_every_name_is_there_and_listed():
     assert set(cs.__all__) <= set(dir(cs))
     for name in cs.__all__:
         assert getattr(cs, name) is getattr(cs, name)
@@ -44,7 +43,7 @@ def test_every_name_is_there_and_listed() -> None:
     assert dir(cs.metrics) == sorted(cs.metrics.__all__)
 
 
-def test_types_places_and_names_agree() -> None:
+def test_types_places_and_names_agree():
     tree = ast.parse(Path(cs.__file__).read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     typed = {
@@ -58,7 +57,7 @@ def test_types_places_and_names_agree() -> None:
         assert typed[name].replace(":", ".").rstrip(".") == place.replace(":", ".").rstrip(".")
 
 
-def test_the_import_costs_nothing() -> None:
+def test_the_import_costs_nothing():
     code = (
         "import sys; import cluster_sim as cs; dir(cs);"
         "heavy = {'numpy', 'pandas', 'topologies', 'workloads', 'experiments', 'matplotlib'};"
@@ -68,7 +67,7 @@ def test_the_import_costs_nothing() -> None:
     assert done.stderr.strip() == ""
 
 
-def test_readme_and_reference_list_the_names() -> None:
+def test_readme_and_reference_list_the_names():
     readme = (ROOT / "README.md").read_text()
     rows = [line.split("|")[1] for line in readme.splitlines() if line.startswith("| `cs.")]
     assert {name for row in rows for name in re.findall(r"cs\.(\w+)", row)} == set(cs.__all__)
@@ -97,7 +96,7 @@ def _described(sections: dict[str, str]) -> set[str]:
     ],
     ids=lambda value: value.__name__,
 )
-def test_tables_and_pictures_say_what_they_take_and_give(value: Callable[..., object]) -> None:
+def test_tables_and_pictures_say_what_they_take_and_give(value):
     sections, signature = _sections(value), inspect.signature(value)
     assert set(signature.parameters) <= _described(sections)
     assert ("Returns" in sections) == (signature.return_annotation != "None")
@@ -105,7 +104,7 @@ def test_tables_and_pictures_say_what_they_take_and_give(value: Callable[..., ob
 
 
 @pytest.mark.parametrize("name", [name for name in cs.__all__ if callable(getattr(cs, name))])
-def test_every_name_says_what_it_takes_gives_and_refuses(name: str) -> None:
+def test_every_name_says_what_it_takes_gives_and_refuses(name):
     value = getattr(cs, name)
     sections = _sections(value)
     described = _described(sections)
@@ -116,7 +115,7 @@ def test_every_name_says_what_it_takes_gives_and_refuses(name: str) -> None:
     assert ">>> " in sections["Examples"]
 
 
-def test_names_and_fields_stand_for_what_they_name(tmp_path: Path) -> None:
+def test_names_and_fields_stand_for_what_they_name(tmp_path):
     step = cs.train("llama-3.1-8b", "trn2.48xlarge", tp=4, pp=2, global_batch=8, seq=2048)
     plan = cs.Plan(tp=4, pp=2, dp=2, global_batch=8, seq=2048)
     same = cs.train(cs.model("llama-3.1-8b"), cs.cluster("trn2.48xlarge"), plan)
@@ -140,7 +139,7 @@ def test_names_and_fields_stand_for_what_they_name(tmp_path: Path) -> None:
     assert faster == cs.cluster("trn2.48xlarge", catalogue=str(rows)) != group.cluster
 
 
-def test_a_collective_from_schedule_to_pictures() -> None:
+def test_a_collective_from_schedule_to_pictures():
     cluster = cs.cluster("trn2.48xlarge")
     group = cs.Group(cluster, range(4))
     schedule = cs.collective("all-reduce", group, size_bytes=2**20, algorithm="ring")
@@ -158,7 +157,7 @@ def test_a_collective_from_schedule_to_pictures() -> None:
         assert noun._repr_html_().startswith("<table>")
 
 
-def test_answers_are_frames_and_short_tables() -> None:
+def test_answers_are_frames_and_short_tables():
     model, cluster = cs.model("llama-3.2-1b"), cs.cluster("trn2.48xlarge")
     plan = cs.Plan(tp=4, dp=4, global_batch=16, seq=512, recompute="selective")
     step = cs.train(model, cluster, plan)
@@ -188,7 +187,7 @@ def _options(*kinds: Any) -> set[str]:
     return {each.name for kind in kinds for each in fields(kind)}
 
 
-def test_every_option_is_a_word() -> None:
+def test_every_option_is_a_word():
     """Keywords are made of the options, so only those without one are listed."""
     stated = set(inspect.signature(cs.serve).parameters) | set(WORDS)
     assert _options(RequestInputs, ReplicaInputs, DeploymentInputs) <= stated
@@ -215,9 +214,7 @@ def test_every_option_is_a_word() -> None:
         ),
     ],
 )
-def test_a_keyword_means_what_the_option_means(
-    keywords: dict[str, Any], options: list[str]
-) -> None:
+def test_a_keyword_means_what_the_option_means(keywords, options):
     common = {"policy": "threshold", "unit_rate": 5.0, "days": 0.1}
     done = cs.run_fleet(FLEET, **{**common, **keywords})
     line = ["fleet", f"--cluster={FLEET}", "--unit-rate=5", "--days=0.1", "--policy=threshold"]
@@ -239,12 +236,12 @@ def test_a_keyword_means_what_the_option_means(
         ({"policy": "treshold"}, "Did you mean threshold"),
     ],
 )
-def test_wrong_keywords_are_refused(keywords: dict[str, Any], error: str) -> None:
+def test_wrong_keywords_are_refused(keywords, error):
     with pytest.raises(cs.InputError, match=error):
         cs.run_fleet(FLEET, **{"unit_rate": 5.0, "days": 0.05, "policy": "threshold", **keywords})
 
 
-def test_a_job_takes_words_and_fields() -> None:
+def test_a_job_takes_words_and_fields():
     cluster = cs.cluster("trn2-ultraserver:2")
     keywords = {
         "checkpoint": "peer",
@@ -266,7 +263,7 @@ def test_a_job_takes_words_and_fields() -> None:
             plan_with(JobPlan(), {word: value}, cluster, 128)
 
 
-def test_a_replica_takes_the_words_of_its_command() -> None:
+def test_a_replica_takes_the_words_of_its_command():
     replica = ("llama-3.2-1b", "trn2.48xlarge")
     few = cs.serve(*replica, "poisson:2", count=20, prompt=300, output=20, slots=4)
     assert few.summary["requests"] == 20

@@ -114,7 +114,7 @@ OF_ARRAYS = {"InputError", "Schedule", "Trace", "plot.Legend"}
 """Types that users receive and seldom build; builders check what goes into a schedule."""
 
 
-def test_every_function_of_the_front_door_is_tried(tmp_path: Path) -> None:
+def test_every_function_of_the_front_door_is_tried(tmp_path):
     assert set(_arguments(tmp_path)) == set(FUNCTIONS) - OF_ARRAYS
 
 
@@ -125,9 +125,7 @@ def test_every_function_of_the_front_door_is_tried(tmp_path: Path) -> None:
         for name in sorted(FUNCTIONS.keys() - OF_ARRAYS)
     ],
 )
-def test_a_wrong_value_is_taken_or_refused_in_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_value_is_taken_or_refused_in_one_line(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where a text is taken for a path, it is written here
     function, right = FUNCTIONS[name], _arguments(tmp_path)[name]
     listed = inspect.signature(function).parameters.values()
@@ -147,7 +145,7 @@ def test_a_wrong_value_is_taken_or_refused_in_one_line(
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() - OF_ARRAYS))
-def test_every_misspelt_argument_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_every_misspelt_argument_is_refused_by_name(name, tmp_path):
     function, right = FUNCTIONS[name], _arguments(tmp_path)[name]
     listed = inspect.signature(function).parameters.values()
     names = [each.name for each in listed if each.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -198,15 +196,13 @@ MODEL = "llama-3.2-1b"
         (lambda: cs.model(["gpt2"]), r"^model is .*Pass a name"),
     ],
 )  # fmt: skip
-def test_the_message_names_argument_value_and_remedy(
-    call: Callable[[], object], message: str
-) -> None:
+def test_the_message_names_argument_value_and_remedy(call, message):
     with pytest.raises(cs.InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
 
 
-def test_a_negative_seed_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_negative_seed_is_refused_by_name(tmp_path):
     """One that reaches numpy is refused in words that name no seed."""
     tried = set()
     for name, right in _arguments(tmp_path).items():
@@ -218,7 +214,7 @@ def test_a_negative_seed_is_refused_by_name(tmp_path: Path) -> None:
     assert {"serve", "run_fleet", "run_job"} <= tried
 
 
-def test_one_value_may_be_written_in_several_ways(tmp_path: Path) -> None:
+def test_one_value_may_be_written_in_several_ways(tmp_path):
     path = _arguments(tmp_path)["replay"]["paths"]
     times = {cs.replay(paths, MACHINE).iteration_s for paths in (path, str(path), [path])}
     sizes = {len(cs.collective("all-reduce", MACHINE, size_bytes=size)) for size in (1e6, 10**6)}

@@ -45,7 +45,7 @@ def example(
         {"rates": range(3), "anything": object(), "span": None},
     ],
 )
-def test_right_types_pass(right: dict[str, Any]) -> None:
+def test_right_types_pass(right):
     assert example(**right) == 0
     assert example(**right, share=1) == 1
     assert example(**right, share=None) == 1  # None leaves a keyword at its default
@@ -72,7 +72,7 @@ def test_right_types_pass(right: dict[str, Any]) -> None:
         ({"share": "half"}, "share is 'half' (str). Pass a number."),
     ],
 )
-def test_wrong_types_are_refused_in_words(wrong: dict[str, Any], message: str) -> None:
+def test_wrong_types_are_refused_in_words(wrong, message):
     with pytest.raises(InputError) as caught:
         example(**wrong)
     assert str(caught.value) == message
@@ -88,9 +88,7 @@ def test_wrong_types_are_refused_in_words(wrong: dict[str, Any], message: str) -
          "size=…."),
     ],
 )  # fmt: skip
-def test_a_call_that_does_not_fit_says_what_would(
-    positional: list[int], keywords: dict[str, int], message: str
-) -> None:
+def test_a_call_that_does_not_fit_says_what_would(positional, keywords, message):
     def grown(first: int, *, size: int = 1) -> int:
         return first * size
 
@@ -100,7 +98,7 @@ def test_a_call_that_does_not_fit_says_what_would(
         assert str(caught.value) == message
 
 
-def test_a_class_keeps_its_signature_and_its_own_type_errors() -> None:
+def test_a_class_keeps_its_signature_and_its_own_type_errors():
     @fitting("Half")
     @dataclass(frozen=True)
     class Half:
@@ -136,9 +134,7 @@ def drawn(start: Seed = 0, again: Seed | None = None) -> int:
         ({"again": "x"}, "again is 'x' (str). Pass a whole number or None."),
     ],
 )
-def test_a_seed_is_a_whole_number_from_0_whatever_its_name(
-    wrong: dict[str, Any], message: str
-) -> None:
+def test_a_seed_is_a_whole_number_from_0_whatever_its_name(wrong, message):
     assert drawn(3, 0) == drawn(np.int64(3), None) == 3
     with pytest.raises(InputError) as caught:
         drawn(**wrong)

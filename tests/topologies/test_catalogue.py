@@ -32,7 +32,7 @@ def shipped() -> Catalogue:
 
 
 @pytest.mark.parametrize("chip", TRAINIUM)
-def test_a_trainium_chip_is_the_sum_of_its_cores_and_engines(shipped: Catalogue, chip: str) -> None:
+def test_a_trainium_chip_is_the_sum_of_its_cores_and_engines(shipped, chip):
     cores = shipped.integer(chip, "cores")
     for precision in ("bf16", "fp8", "fp32"):
         core = shipped.integer(chip, f"core_{precision}_matmul")
@@ -50,7 +50,7 @@ def test_a_trainium_chip_is_the_sum_of_its_cores_and_engines(shipped: Catalogue,
     assert engine == pytest.approx(shipped.value(chip, "core_bf16_matmul"), rel=0.01)
 
 
-def test_trn2_links_add_up_both_ways(shipped: Catalogue) -> None:
+def test_trn2_links_add_up_both_ways(shipped):
     links, z_links = shipped.integer("trn2", "links"), shipped.integer("trn2", "z_links")
     xy, z = shipped.integer("trn2", "link_bandwidth"), shipped.integer("trn2", "z_link_bandwidth")
     assert 2 * (links * xy + z_links * z) == 1280 * GB
@@ -65,13 +65,13 @@ def test_trn2_links_add_up_both_ways(shipped: Catalogue) -> None:
 
 
 @pytest.mark.parametrize("chip", ["trn1", "inf2", *GPUS])
-def test_links_add_up_both_ways(shipped: Catalogue, chip: str) -> None:
+def test_links_add_up_both_ways(shipped, chip):
     one_way = shipped.integer(chip, "links") * shipped.integer(chip, "link_bandwidth")
     assert shipped.integer(chip, "scale_up_bandwidth") == one_way
     assert shipped.integer(chip, "scale_up_headline") == 2 * one_way
 
 
-def test_inf2_runs_the_kernels_of_trn1(shipped: Catalogue) -> None:
+def test_inf2_runs_the_kernels_of_trn1(shipped):
     constants = shipped.quantities("kernels.trainium")
     names = [name.removesuffix("_trn1") for name in constants if name.endswith("_trn1")]
     assert names
@@ -83,7 +83,7 @@ def test_inf2_runs_the_kernels_of_trn1(shipped: Catalogue) -> None:
 
 
 @pytest.mark.parametrize(("variant", "total"), [("", 1152), ("vendor-tiers", 704)])
-def test_trn3_tiers_add_up(shipped: Catalogue, variant: str, total: int) -> None:
+def test_trn3_tiers_add_up(shipped, variant, total):
     contested = ("board_bandwidth", "backplane_bandwidth", "scale_up_bandwidth")
     chosen = shipped.with_variants({f"trn3.{quantity}": variant for quantity in contested})
     tiers = ("board_bandwidth", "backplane_bandwidth", "cross_rack_bandwidth")
@@ -91,7 +91,7 @@ def test_trn3_tiers_add_up(shipped: Catalogue, variant: str, total: int) -> None
     assert chosen.integer("trn3", "scale_up_bandwidth") == total * GB
 
 
-def test_trn3_lanes_make_its_tiers(shipped: Catalogue) -> None:
+def test_trn3_lanes_make_its_tiers(shipped):
     lane, lanes = shipped.integer("trn3", "lane_bandwidth"), 0
     for tier, rate in [("board", 512), ("backplane", 512), ("cross_rack", 128)]:
         lanes += shipped.integer("trn3", f"{tier}_lanes")
@@ -111,7 +111,7 @@ def test_trn3_lanes_make_its_tiers(shipped: Catalogue) -> None:
     assert in_planes + in_sleds == shipped.integer("trn3-gen2", "switches_per_rack") == 184
 
 
-def test_figures_of_gpus_are_dense(shipped: Catalogue) -> None:
+def test_figures_of_gpus_are_dense(shipped):
     for chip in GPUS:
         has = [peak for peak in ("fp16_peak", "fp8_peak", "fp4_peak") if shipped.has(chip, peak)]
         dense = max(shipped.value(chip, peak) for peak in has)
@@ -123,7 +123,7 @@ def test_figures_of_gpus_are_dense(shipped: Catalogue) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_machine_is_the_sum_of_its_chips(shipped: Catalogue, machine: str) -> None:
+def test_a_machine_is_the_sum_of_its_chips(shipped, machine):
     chip, fabric = (shipped.name(machine, key, "") for key in ("chip", "fabric"))
     chips = shipped.integer(machine, "chips")
     assert chips % shipped.integer(machine, "servers") == 0
@@ -146,7 +146,7 @@ def test_a_machine_is_the_sum_of_its_chips(shipped: Catalogue, machine: str) -> 
         assert shipped.integer(machine, "nic_bandwidth") == total
 
 
-def test_an_ultraserver_is_four_instances(shipped: Catalogue) -> None:
+def test_an_ultraserver_is_four_instances(shipped):
     for quantity in ("chips", "vcpus", "host_bytes", "hbm_bytes", "nics", "nic_bandwidth"):
         four = 4 * shipped.integer("trn2.48xlarge", quantity)
         assert shipped.integer("trn2-ultraserver", quantity) == four
@@ -157,7 +157,7 @@ def test_an_ultraserver_is_four_instances(shipped: Catalogue) -> None:
     )
 
 
-def test_rainier_closes(shipped: Catalogue) -> None:
+def test_rainier_closes(shipped):
     domains = shipped.integer("rainier", "domains")
     assert domains * 64 == shipped.integer("rainier", "chips") == 499_968
     assert domains * 4 == shipped.integer("rainier", "servers")
@@ -167,7 +167,7 @@ def test_rainier_closes(shipped: Catalogue) -> None:
     assert 400e6 < power * shipped.value("rainier", "pue") < 455e6
 
 
-def test_collective_constants_agree(shipped: Catalogue) -> None:
+def test_collective_constants_agree(shipped):
     for chip in TRAINIUM:
         step = shipped.ps(chip, "link_latency") + shipped.ps(chip, "collective_step")
         assert step == shipped.ps("neuron-runtime", "neighbour_step") == 1_500_000
@@ -187,7 +187,7 @@ def test_collective_constants_agree(shipped: Catalogue) -> None:
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
-def test_a_fabric_has_what_a_clos_needs(shipped: Catalogue, fabric: str) -> None:
+def test_a_fabric_has_what_a_clos_needs(shipped, fabric):
     ports = shipped.integer(fabric, "radix") * shipped.integer(fabric, "port_bandwidth")
     assert shipped.integer(fabric, "tor_bandwidth") == ports
     climbs = ("same_tor", "same_pod", "same_building", "same_campus")
@@ -215,7 +215,7 @@ def hardware() -> list[Entry]:
     return [row for file in files for _, row in read_entries(file, file.name)]
 
 
-def test_no_value_without_unit_grade_and_source(shipped: Catalogue) -> None:
+def test_no_value_without_unit_grade_and_source(shipped):
     assert len(shipped.rows) > 800
     for row in shipped.rows:
         assert row.unit, row
@@ -232,9 +232,7 @@ def keys(rows: Iterable[Entry]) -> set[str]:
     return {source.partition(":")[0] for row in rows for source in row.source.split("; ")}
 
 
-def test_every_source_is_a_known_key_and_every_key_is_used(
-    shipped: Catalogue, hardware: list[Entry]
-) -> None:
+def test_every_source_is_a_known_key_and_every_key_is_used(shipped, hardware):
     with (DATA / "sources.csv").open(encoding="utf-8") as stream:
         citations = {row["key"]: row["citation"] for row in csv.DictReader(stream)}
     assert all(citations.values())
@@ -242,7 +240,7 @@ def test_every_source_is_a_known_key_and_every_key_is_used(
     assert set(citations) <= keys(shipped.rows)
 
 
-def test_what_is_assumed_has_a_range_and_what_is_derived_says_how(hardware: list[Entry]) -> None:
+def test_what_is_assumed_has_a_range_and_what_is_derived_says_how(hardware):
     for row in hardware:
         sources = row.source.split("; ")
         if row.grade == "assumed" and row.value:
@@ -255,7 +253,7 @@ def test_what_is_assumed_has_a_range_and_what_is_derived_says_how(hardware: list
             assert set(sources) - {"D", "A"}, row
 
 
-def test_a_default_with_alternatives_gives_its_reason_or_its_place(shipped: Catalogue) -> None:
+def test_a_default_with_alternatives_gives_its_reason_or_its_place(shipped):
     for part, quantity, reason in [
         ("trn2", "bf16_peak", "vendor states it"),
         ("trn2", "hbm_bandwidth", "three others agree"),
@@ -271,7 +269,7 @@ def test_a_default_with_alternatives_gives_its_reason_or_its_place(shipped: Cata
         assert len(entries) > 1
 
 
-def test_the_glossary_explains_every_part_and_quantity_and_no_other(hardware: list[Entry]) -> None:
+def test_the_glossary_explains_every_part_and_quantity_and_no_other(hardware):
     lines = GLOSSARY.read_text(encoding="utf-8").splitlines()
     words = [line.split("|")[1] for line in lines if line.startswith("| `")]
     explained = [name.strip(" `") for cell in words for name in cell.split(",")]
@@ -279,7 +277,7 @@ def test_the_glossary_explains_every_part_and_quantity_and_no_other(hardware: li
     assert set(explained) == {row.quantity for row in hardware} | {row.part for row in hardware}
 
 
-def test_the_examples_of_the_page_run() -> None:
+def test_the_examples_of_the_page_run():
     text = GLOSSARY.read_text(encoding="utf-8").replace("```", "")
     examples = doctest.DocTestParser().get_doctest(text, {}, GLOSSARY.name, None, None)
     outcome = doctest.DocTestRunner().run(examples)
@@ -287,7 +285,7 @@ def test_the_examples_of_the_page_run() -> None:
     assert outcome.failed == 0
 
 
-def test_values_are_in_si_and_exact(shipped: Catalogue) -> None:
+def test_values_are_in_si_and_exact(shipped):
     assert shipped.value("trn2", "hbm_bandwidth") == 2.9e12
     assert shipped.integer("trn2", "nic_bandwidth") == 25 * GB
     assert shipped.value("trn2", "price") * 3600 == pytest.approx(2.235)
@@ -298,9 +296,7 @@ def test_values_are_in_si_and_exact(shipped: Catalogue) -> None:
     assert (step.low, step.high) == (0.7e-6, 1.7e-6)
 
 
-def test_a_default_stands_for_what_the_catalogue_lacks_and_for_nothing_else(
-    shipped: Catalogue,
-) -> None:
+def test_a_default_stands_for_what_the_catalogue_lacks_and_for_nothing_else(shipped):
     for part in ("trn2", "trn5"):
         assert not shipped.has(part, "zebra")
         defaults = (shipped.value(part, "zebra", 0.5), shipped.integer(part, "zebra", 0))
@@ -326,14 +322,12 @@ def test_a_default_stands_for_what_the_catalogue_lacks_and_for_nothing_else(
         ("ps", "trn2", "hbm_bytes", r"^trn2 hbm_bytes is 96 GiB, not a time\. State it in s\.$"),
     ],
 )
-def test_what_cannot_be_read_is_refused(
-    shipped: Catalogue, read: str, part: str, quantity: str, message: str
-) -> None:
+def test_what_cannot_be_read_is_refused(shipped, read, part, quantity, message):
     with pytest.raises(InputError, match=message):
         getattr(shipped, read)(part, quantity)
 
 
-def test_a_variant_switches_one_value_and_back(shipped: Catalogue) -> None:
+def test_a_variant_switches_one_value_and_back(shipped):
     switched = shipped.with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
     assert switched.value("trn2", "hbm_bandwidth") == 3.0e12
     assert shipped.value("trn2", "hbm_bandwidth") == 2.9e12
@@ -367,7 +361,7 @@ def test_a_variant_switches_one_value_and_back(shipped: Catalogue) -> None:
         ("bf16=x", "variant 'bf16=x' is not of the form PART.QUANTITY=NAME."),
     ],
 )
-def test_a_wrong_variant_is_refused_with_what_there_is(text: str, message: str) -> None:
+def test_a_wrong_variant_is_refused_with_what_there_is(text, message):
     with pytest.raises(InputError) as caught:
         choose([text])
     assert message in str(caught.value)

@@ -42,7 +42,7 @@ def read(folder: Path, text: str) -> Cluster:
     return cluster_from_file(path, shipped_catalogue())
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_a_whole_file(tmp_path):
     recording = read(tmp_path, POD)
     assert (recording.name, recording.chip, recording.domains) == ("my-pod", "trn2", 8)
     assert (recording.chips, recording.servers) == (64, 16)
@@ -64,7 +64,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (measured.hbm_bytes_per_chip, measured.hbm_bytes_per_s_per_chip) == (2**36, 2000 * GB)
 
 
-def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation(tmp_path):
     page = Path(__file__).parents[2] / "docs" / "background" / "cluster-file.md"
     (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     recording = read(tmp_path, example)
@@ -73,7 +73,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     assert measure(recording).hbm_bytes_per_chip == 96 * 2**30
 
 
-def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path: Path) -> None:
+def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path):
     path = tmp_path / "ring:odd.yml"
     path.write_text(POD)
     assert cluster(str(path)).name == "my-pod"
@@ -87,7 +87,7 @@ def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path: Path) -> None:
             cluster(str(stated), bandwidth=bandwidth)
 
 
-def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> None:
+def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path):
     path = tmp_path / "pod.yaml"
     path.write_text(POD.replace("chip: trn2", "chip: {like: trn2, hbm_bandwidth: 9TB/s}"))
     guided = shipped_catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
@@ -95,7 +95,7 @@ def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> Non
     assert shipped_catalogue().value("trn2", "hbm_bandwidth") == 2.9e12
 
 
-def test_other_shapes_of_no_chip(tmp_path: Path) -> None:
+def test_other_shapes_of_no_chip(tmp_path):
     mesh = read(tmp_path, "scale_up: {shape: mesh, size: 5, bandwidth: 1GB/s, latency: 2us}")
     assert (mesh.name, mesh.chip, mesh.plain) == ("pod", "", True)
     assert mesh.shape == FullMesh(5, GB, 2_000_000)
@@ -115,7 +115,7 @@ def test_other_shapes_of_no_chip(tmp_path: Path) -> None:
     assert (tiered.sizes, tiered.switches) == ((4, 2), 4)
 
 
-def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
+def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path):
     head, _, _ = POD.partition("scale_out:")
     usual = read(tmp_path, head + "scale_out: {like: efa-v3, latency: 9us}").scale_out
     assert usual is not None
@@ -173,9 +173,7 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
         ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name?"),
     ],
 )
-def test_mistakes_name_the_file_and_the_key(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
+def test_mistakes_name_the_file_and_the_key(tmp_path, old, new, message):
     assert old in POD
     with pytest.raises(InputError) as mistake:
         read(tmp_path, POD.replace(old, new, 1))
@@ -202,7 +200,7 @@ def test_mistakes_name_the_file_and_the_key(
         ),
     ],
 )
-def test_files_from_strangers(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_from_strangers(tmp_path, content, message):
     path = tmp_path / "pod.yaml"
     path.write_bytes(content)
     with pytest.raises(InputError) as mistake:

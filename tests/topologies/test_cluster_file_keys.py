@@ -119,7 +119,7 @@ def words(case: object) -> str:
     return ".".join(map(str, case)) if isinstance(case, tuple) else str(case)
 
 
-def test_the_files_have_every_key_of_the_schema() -> None:
+def test_the_files_have_every_key_of_the_schema():
     models = [
         model
         for model in vars(yaml_file).values()
@@ -132,9 +132,7 @@ def test_the_files_have_every_key_of_the_schema() -> None:
 
 
 @pytest.mark.parametrize(("shape", "place"), EVERY, ids=words)
-def test_every_key_is_read_and_every_mistake_in_it_is_named(
-    shape: str, place: tuple[str | int, ...], tmp_path: Path
-) -> None:
+def test_every_key_is_read_and_every_mistake_in_it_is_named(shape, place, tmp_path):
     document, key = FILES[shape], str(place[-1])
     whole = read(tmp_path, document)
     value = at(document, place)

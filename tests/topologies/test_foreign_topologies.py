@@ -50,7 +50,7 @@ def _grid(
 
 @pytest.mark.parametrize("ending", ["json", "graphml"])
 @pytest.mark.parametrize("name", ["torus:4x4", "torus:2x3x4", "mesh:6", "switch:8", "ring:7"])
-def test_our_own_graphs_come_back(tmp_path: Path, name: str, ending: str) -> None:
+def test_our_own_graphs_come_back(tmp_path, name, ending):
     ours = cluster(name, bandwidth="100GB/s", latency="1us")
     read = _read(tmp_path, graph_of(ours), ending=ending)
     assert (type(read.shape), read.chips) == (type(ours.shape), ours.chips)
@@ -64,7 +64,7 @@ def test_our_own_graphs_come_back(tmp_path: Path, name: str, ending: str) -> Non
 
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 5), (4, 4, 4)])
 @pytest.mark.parametrize("periodic", [True, False])
-def test_shuffled_grids_and_tori(tmp_path: Path, sizes: tuple[int, ...], periodic: bool) -> None:
+def test_shuffled_grids_and_tori(tmp_path, sizes, periodic):
     shape = _read(tmp_path, _grid(sizes, periodic)).shape
     assert isinstance(shape, Torus)
     assert shape.sizes == sizes
@@ -75,7 +75,7 @@ def test_shuffled_grids_and_tori(tmp_path: Path, sizes: tuple[int, ...], periodi
     assert [axis.bandwidth_bytes_per_s for axis in shape.axes].count(2 * 10**11) == 1
 
 
-def test_a_star_is_a_switch_and_rates_may_come_from_the_command(tmp_path: Path) -> None:
+def test_a_star_is_a_switch_and_rates_may_come_from_the_command(tmp_path):
     path = tmp_path / "star.graphml"
     nx.write_graphml(nx.star_graph(5), path)
     read = cluster(str(path), bandwidth="50GB/s", latency="2us")
@@ -84,7 +84,7 @@ def test_a_star_is_a_switch_and_rates_may_come_from_the_command(tmp_path: Path) 
         cluster(str(path))
 
 
-def test_a_rate_that_no_link_needs_is_refused(tmp_path: Path) -> None:
+def test_a_rate_that_no_link_needs_is_refused(tmp_path):
     path = tmp_path / "ring.json"
     graph = nx.cycle_graph(4)
     nx.set_edge_attributes(graph, "10GB/s", "bandwidth")
@@ -125,9 +125,7 @@ def _broken(kind: str) -> nx.Graph[Hashable]:
     ],
     ids=["missing link", "pieces", "odd rate", "host", "one way", "no links", "no rate", "large"],
 )
-def test_a_graph_of_no_known_shape_is_refused(
-    tmp_path: Path, graph: nx.Graph[Hashable], message: str
-) -> None:
+def test_a_graph_of_no_known_shape_is_refused(tmp_path, graph, message):
     with pytest.raises(InputError, match=message):
         _read(tmp_path, graph)
 
@@ -143,7 +141,7 @@ def test_a_graph_of_no_known_shape_is_refused(
         ("json", f'{{"nodes": {[1] * 4097}, "edges": 2}}', r"4,097 nodes"),
     ],
 )
-def test_broken_files_are_one_line(tmp_path: Path, ending: str, content: str, message: str) -> None:
+def test_broken_files_are_one_line(tmp_path, ending, content, message):
     path = tmp_path / f"pod.{ending}"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
@@ -161,7 +159,7 @@ def _astra(
     return cluster(str(path))
 
 
-def test_rings_of_astra_sim_are_a_torus_with_the_first_dimension_fastest(tmp_path: Path) -> None:
+def test_rings_of_astra_sim_are_a_torus_with_the_first_dimension_fastest(tmp_path):
     read = _astra(tmp_path, "Ring, Ring", "8, 4", "200.0, 50.0", "50, 500")
     assert isinstance(read.shape, Torus)
     assert read.shape.sizes == (4, 8)
@@ -171,11 +169,11 @@ def test_rings_of_astra_sim_are_a_torus_with_the_first_dimension_fastest(tmp_pat
 
 
 @pytest.mark.parametrize(("block", "kind"), [("FullyConnected", FullMesh), ("Switch", Switch)])
-def test_single_blocks_of_astra_sim(tmp_path: Path, block: str, kind: type) -> None:
+def test_single_blocks_of_astra_sim(tmp_path, block, kind):
     assert _astra(tmp_path, block, "8", "50.0", "500.0").shape == kind(8, 50 * 2**30, 500_000)
 
 
-def test_tiers_and_domains_of_astra_sim(tmp_path: Path) -> None:
+def test_tiers_and_domains_of_astra_sim(tmp_path):
     values = ("8, 4", "100.0, 50.0", "500, 2000")
     tiers = _astra(tmp_path, "FullyConnected, Switch", *values).shape
     assert isinstance(tiers, Tiered)
@@ -188,7 +186,7 @@ def test_tiers_and_domains_of_astra_sim(tmp_path: Path) -> None:
     assert domains.scale_out.latency_ps == 4_000_000
 
 
-def test_a_product_of_three_kinds_is_tiers_each_of_its_own(tmp_path: Path) -> None:
+def test_a_product_of_three_kinds_is_tiers_each_of_its_own(tmp_path):
     three, rates = "Ring, FullyConnected, Switch", ("100.0, 50.0, 25.0", "500, 700, 1000")
     shape = _astra(tmp_path, three, "4, 2, 3", *rates).shape
     assert isinstance(shape, Tiered)
@@ -216,8 +214,6 @@ def test_a_product_of_three_kinds_is_tiers_each_of_its_own(tmp_path: Path) -> No
         (("Ring", "8", "1", "1", "x: 1"), r"unknown key x"),
     ],
 )
-def test_wrong_networks_of_astra_sim_name_the_key(
-    tmp_path: Path, columns: tuple[str, ...], message: str
-) -> None:
+def test_wrong_networks_of_astra_sim_name_the_key(tmp_path, columns, message):
     with pytest.raises(InputError, match=message):
         _astra(tmp_path, *columns)

@@ -42,7 +42,7 @@ def by_add_edge(name: str, rates: dict[str, str]) -> nx.MultiDiGraph[Node]:
 
 
 @pytest.mark.parametrize(("name", "rates"), CLUSTERS)
-def test_graph_equals_one_made_with_add_edge(name: str, rates: dict[str, str]) -> None:
+def test_graph_equals_one_made_with_add_edge(name, rates):
     fast, slow = graph(cluster(name, **rates)), by_add_edge(name, rates)
     assert list(fast.nodes) == list(slow.nodes)
     assert nx.to_dict_of_dicts(fast) == nx.to_dict_of_dicts(slow)
@@ -52,9 +52,7 @@ def test_graph_equals_one_made_with_add_edge(name: str, rates: dict[str, str]) -
 
 
 @pytest.mark.parametrize(("name", "rates"), CLUSTERS)
-def test_graph_has_the_nodes_and_edges_that_measures_count(
-    name: str, rates: dict[str, str]
-) -> None:
+def test_graph_has_the_nodes_and_edges_that_measures_count(name, rates):
     multigraph, counted = graph(cluster(name, **rates)), measure(cluster(name, **rates))
     assert multigraph.number_of_edges() == counted.links + counted.scale_out_links
     kinds = [kind for _, kind in multigraph.nodes(data="kind")]
@@ -70,7 +68,7 @@ def test_graph_has_the_nodes_and_edges_that_measures_count(
     assert nx.is_strongly_connected(multigraph)
 
 
-def test_nodes_and_edges_have_attributes_of_their_own() -> None:
+def test_nodes_and_edges_have_attributes_of_their_own():
     multigraph = graph(cluster("trn2-ultraserver:2"))
     assert multigraph.nodes[100] == {"kind": "chip", "domain": 1, "server": 6}
     names = {"tier", "bandwidth_bytes_per_s", "latency_s", "links", "lane"}
@@ -84,7 +82,7 @@ def test_nodes_and_edges_have_attributes_of_their_own() -> None:
     assert [pair[0][1][key]["lane"] for key in (0, 1)] == [0, 1]
 
 
-def test_parallel_links_between_two_layers_are_one_edge() -> None:
+def test_parallel_links_between_two_layers_are_one_edge():
     multigraph = graph(cluster("trn2-ultraserver:150"))
     assert multigraph["ToR:5"]["leaf:0"][0]["links"] == 128
     assert multigraph["ToR:5"]["leaf:0"][0]["bandwidth_bytes_per_s"] == 64 * 25 * GB
@@ -94,7 +92,7 @@ def test_parallel_links_between_two_layers_are_one_edge() -> None:
     assert multigraph.nodes["adapters:4"]["links"] == 16
 
 
-def test_latencies_add_up_to_a_step_between_servers() -> None:
+def test_latencies_add_up_to_a_step_between_servers():
     multigraph = graph(cluster("trn2.48xlarge:600"))
     for other, step_us in ((16, 15.0), (64, 16.0), (64 * 64, 17.0)):
         path = nx.shortest_path(multigraph, 0, other, weight="latency_s")
@@ -102,7 +100,7 @@ def test_latencies_add_up_to_a_step_between_servers() -> None:
         assert total * 1e6 == pytest.approx(step_us)
 
 
-def test_the_garbage_collector_is_left_as_it_was() -> None:
+def test_the_garbage_collector_is_left_as_it_was():
     gc.disable()
     try:
         graph(cluster("trn2.48xlarge"))

@@ -39,7 +39,7 @@ def with_copy(machine: str) -> Catalogue:
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
-def test_a_copy_of_a_chip_gives_equal_numbers(machine: str) -> None:
+def test_a_copy_of_a_chip_gives_equal_numbers(machine):
     alone, copy = cs.cluster(machine), cs.cluster("node", catalogue=with_copy(machine))
     served = [cs.serve("llama-3.1-8b", whole, "poisson:1", count=3) for whole in (alone, copy)]
     assert served[0].tokens_per_s == served[1].tokens_per_s
@@ -57,7 +57,7 @@ def test_a_copy_of_a_chip_gives_equal_numbers(machine: str) -> None:
         assert times[0] == times[1]
 
 
-def test_rows_of_the_copy_itself_come_first() -> None:
+def test_rows_of_the_copy_itself_come_first():
     catalogue = with_copy("trn3-gen1")
     row = catalogue.entry("training", "scheduling_trn3")._replace(
         quantity="scheduling_new", value=0.1
@@ -70,7 +70,7 @@ def test_rows_of_the_copy_itself_come_first() -> None:
     assert old != new == chosen.value("serving.trn2", "expert_block_rate")
 
 
-def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own() -> None:
+def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own():
     catalogue = shipped_catalogue()
     assert catalogue.value("trn4", "vector_clock") == catalogue.value("trn3", "vector_clock")
     assert catalogue.value("trn4", "hbm_bandwidth") == 4 * catalogue.value("trn3", "hbm_bandwidth")
@@ -93,7 +93,7 @@ def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own() -> None:
         ("nobody's", "gpu", "other", 1, "assumed"),
     ],
 )
-def test_families(chip: str, family: str, runtime: str, ranks: int, provenance: str) -> None:
+def test_families(chip, family, runtime, ranks, provenance):
     chips_family = chip_family(chip)
     assert (chips_family.name, chips_family.runtime) == (family, runtime)
     assert (chips_family.ranks_per_chip, chips_family.provenance) == (ranks, provenance)
@@ -103,7 +103,7 @@ def test_families(chip: str, family: str, runtime: str, ranks: int, provenance: 
     assert chip_family("trn2", choose(["trn2.ranks_per_chip=lnc1"])).ranks_per_chip == 8
 
 
-def test_a_chip_of_ones_own_names_its_family(tmp_path: Path) -> None:
+def test_a_chip_of_ones_own_names_its_family(tmp_path):
     path = tmp_path / "mine.yaml"
     chip = (
         "{name: trn9, family: trainium, bf16_peak: 1PFLOP/s, hbm_bytes: 1TB, hbm_bandwidth: 9TB/s}"
@@ -137,9 +137,7 @@ def rows(family: str) -> str:
 
 @pytest.mark.parametrize("family", ["gpu", "trainium"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_rows_of_the_page_are_enough(
-    family: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rows_of_the_page_are_enough(family, command, tmp_path, capsys):
     overlay = tmp_path / "next.csv"
     overlay.write_text(rows(family))
     words = [*command.split(), "--catalogue", str(overlay), "--json", "--quiet"]
@@ -147,9 +145,7 @@ def test_the_rows_of_the_page_are_enough(
     assert json.loads(capsys.readouterr().out)[COMMANDS[command]]
 
 
-def test_a_quantity_that_is_missing_is_named_with_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_quantity_that_is_missing_is_named_with_what_to_do(tmp_path, capsys):
     overlay = tmp_path / "next.csv"
     lines = rows("trainium").splitlines()
     left_out = ("next,array_rows,", "next,like,")  # a chip that it is like would have the row

@@ -15,7 +15,7 @@ from topologies.shapes.scale_out import layers
 
 
 @pytest.mark.parametrize("name", machines(shipped_catalogue()))
-def test_named_machines_are_those_of_the_catalogue(name: str) -> None:
+def test_named_machines_are_those_of_the_catalogue(name):
     numbers, machine, fabric = shipped_catalogue(), cluster(name), cluster(name).scale_out
     assert (machine.chip, machine.domains, machine.plain) == (numbers.name(name, "chip"), 1, False)
     counted = (numbers.integer(name, "chips"), numbers.integer(name, "servers"))
@@ -27,7 +27,7 @@ def test_named_machines_are_those_of_the_catalogue(name: str) -> None:
         assert (fabric.bandwidth_bytes_per_s, fabric.adapters_per_server) == (rate, adapters)
 
 
-def test_counts_and_other_names() -> None:
+def test_counts_and_other_names():
     assert cluster("trn2-ultraserver:16").chips == 1024
     for name, domains in (("rainier", 7812), ("rainier:1000000", 15_625)):
         assert (cluster(name).domains, cluster(name).chips) == (domains, domains * 64)
@@ -40,7 +40,7 @@ def test_counts_and_other_names() -> None:
     assert machine("trn2-ultraserver:2") == cluster("trn2-ultraserver:2")
 
 
-def test_links_of_machines() -> None:
+def test_links_of_machines():
     shape = cluster("trn2-ultraserver").shape
     assert isinstance(shape, Torus)
     rates = [(axis.name, axis.size, axis.bandwidth_bytes_per_s // GB) for axis in shape.axes]
@@ -53,9 +53,7 @@ def test_links_of_machines() -> None:
 @pytest.mark.parametrize(
     ("name", "sizes", "switches"), [("trn3-gen1", (2, 16, 2), 32), ("trn3-gen2", (2, 18, 4), 368)]
 )
-def test_the_tiers_of_trn3_agree_with_the_catalogue(
-    name: str, sizes: tuple[int, ...], switches: int
-) -> None:
+def test_the_tiers_of_trn3_agree_with_the_catalogue(name, sizes, switches):
     shape, catalogue = cluster(name).shape, shipped_catalogue()
     assert isinstance(shape, Tiered)
     assert (shape.sizes, shape.switches) == (sizes, switches)
@@ -66,7 +64,7 @@ def test_the_tiers_of_trn3_agree_with_the_catalogue(
         assert shape.switches == racks * catalogue.integer(name, "switches_per_rack")
 
 
-def test_rainier_in_one_building_and_in_several() -> None:
+def test_rainier_in_one_building_and_in_several():
     """A building holds 18 leaf groups of 64 UltraServers; one more lies in another building."""
     whole, more = cluster("rainier:73728"), cluster("rainier:73792")
     for each, us in (
@@ -81,7 +79,7 @@ def test_rainier_in_one_building_and_in_several() -> None:
     assert whole.scale_out == plain.scale_out
 
 
-def test_what_leaves_a_building_or_a_site_has_the_stated_rate() -> None:
+def test_what_leaves_a_building_or_a_site_has_the_stated_rate():
     changes = {
         "rainier.building_oversubscription": "seven-to-one",
         "rainier.sites": "three-campuses",
@@ -99,7 +97,7 @@ def test_what_leaves_a_building_or_a_site_has_the_stated_rate() -> None:
     assert fabric.climb_ps[-2:] == (7_500_000, 500_000_000)
 
 
-def test_a_variant_of_the_catalogue_is_honoured() -> None:
+def test_a_variant_of_the_catalogue_is_honoured():
     numbers = shipped_catalogue().with_variants(
         {
             "trn3.board_bandwidth": "vendor-tiers",
@@ -136,7 +134,7 @@ def test_a_variant_of_the_catalogue_is_honoured() -> None:
         ("x" * 10_000, "unknown cluster 'xxxx"),
     ],
 )
-def test_bad_names_are_refused_in_one_line(text: str, message: str) -> None:
+def test_bad_names_are_refused_in_one_line(text, message):
     name, _, bandwidth = text.partition("/")
     with pytest.raises(InputError) as mistake:
         cluster(name, bandwidth=bandwidth or None)
@@ -147,7 +145,7 @@ def test_bad_names_are_refused_in_one_line(text: str, message: str) -> None:
         machine("ring:8")
 
 
-def test_a_rack_of_the_ualink_generation_is_one_switch_away() -> None:
+def test_a_rack_of_the_ualink_generation_is_one_switch_away():
     shape = cluster("NL72x2-UALink").shape
     assert isinstance(shape, Tiered)
     assert [tier.size for tier in shape.tiers] == [2, 72, 1]

@@ -30,7 +30,7 @@ def overlay(path: Path, *lines: str, header: str = HEADER) -> Path:
     return file
 
 
-def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path: Path, shipped: Catalogue) -> None:
+def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path, shipped):
     file = overlay(
         tmp_path,
         "trn2,link_latency,,250,ns,measured,own bench,,200,300",
@@ -50,7 +50,7 @@ def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path: Path, shipped: Ca
     ) == pytest.approx(1e-6)
 
 
-def test_columns_ends_of_ranges_and_names_of_own_parts(tmp_path: Path, shipped: Catalogue) -> None:
+def test_columns_ends_of_ranges_and_names_of_own_parts(tmp_path, shipped):
     header = "source,grade,unit,value,quantity,part"
     file = overlay(
         tmp_path,
@@ -72,7 +72,7 @@ def test_columns_ends_of_ranges_and_names_of_own_parts(tmp_path: Path, shipped: 
     assert mine.has("trn2.49xlarge", "chips")
 
 
-def test_the_digest_follows_values_not_words(tmp_path: Path, shipped: Catalogue) -> None:
+def test_the_digest_follows_values_not_words(tmp_path, shipped):
     same = shipped.with_overlay(overlay(tmp_path, "trn2,tdp,,0.5,kW,measured,me,new note,,"))
     assert same == shipped
     assert hash(same) == hash(shipped)
@@ -112,9 +112,7 @@ def test_the_digest_follows_values_not_words(tmp_path: Path, shipped: Catalogue)
         ),
     ],
 )
-def test_a_bad_row_is_refused_with_file_and_line(
-    tmp_path: Path, shipped: Catalogue, line: str, message: str
-) -> None:
+def test_a_bad_row_is_refused_with_file_and_line(tmp_path, shipped, line, message):
     file = overlay(tmp_path, line)
     with pytest.raises(InputError) as caught:
         shipped.with_overlay(file)
@@ -137,9 +135,7 @@ def test_a_bad_row_is_refused_with_file_and_line(
         (HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n", " line 2"),
     ],
 )
-def test_a_bad_file_is_refused_by_name(
-    tmp_path: Path, shipped: Catalogue, content: bytes, message: str
-) -> None:
+def test_a_bad_file_is_refused_by_name(tmp_path, shipped, content, message):
     path = tmp_path / "bad.csv"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
@@ -148,9 +144,7 @@ def test_a_bad_file_is_refused_by_name(
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_read_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory, content):
     file = tmp_path_factory.getbasetemp() / "any.csv"
     file.write_bytes(HEADER.encode() + b"\n" + content)
     try:
@@ -162,7 +156,7 @@ def test_any_bytes_are_read_or_refused_in_one_line(
 
 
 @pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
-def test_the_limits_of_the_process_count(monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+def test_the_limits_of_the_process_count(monkeypatch, kind):
     usual = memory_limit.machine_bytes()
 
     def limits(limit: int) -> tuple[int, int]:
@@ -172,7 +166,7 @@ def test_the_limits_of_the_process_count(monkeypatch: pytest.MonkeyPatch, kind: 
     assert memory_limit.machine_bytes() == 10**6 < usual
 
 
-def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_limit_of_a_container_counts(monkeypatch, tmp_path):
     group = tmp_path / "memory.max"
     monkeypatch.setattr(memory_limit, "CGROUP_LIMIT", group)
     for text, limited in (("123456\n", True), ("max\n", False)):
@@ -180,13 +174,13 @@ def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert (memory_limit.machine_bytes() == 123456) is limited
 
 
-def test_work_that_needs_more_is_refused_with_what_would_do() -> None:
+def test_work_that_needs_more_is_refused_with_what_would_do():
     memory_limit.check_memory("nothing", 0, "")
     with pytest.raises(InputError, match=r"the graph needs about 1 EB, and this .* Leave it out\."):
         memory_limit.check_memory("the graph", 10**18, "Leave it out.")
 
 
 @given(st.lists(st.integers(-5, 5)))
-def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
+def test_distinct_values_are_those_of_numpy(values):
     array = np.array(values, np.int64)
     assert distinct(array).tolist() == np.unique(array).tolist()

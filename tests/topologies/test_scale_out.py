@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -71,11 +70,11 @@ RAINIER = [("ToR", 64, 7812), ("leaf", 4096, 123), ("spine", 73_728, 7), ("campu
         (cluster("rainier"), RAINIER),
     ],
 )
-def test_layers_of_a_fabric(of_cluster: Cluster, expected: list[tuple[str, int, int]]) -> None:
+def test_layers_of_a_fabric(of_cluster, expected):
     assert shape_of(of_cluster) == expected
 
 
-def test_more_layers_as_the_cluster_grows() -> None:
+def test_more_layers_as_the_cluster_grows():
     assert [name for name, *_ in shape_of(machine(65))] == ["ToR", "leaf", "spine", "campus"]
     assert shape_of(machine(2049))[-2][0] == "region"
     assert shape_of(cluster("rainier:1000000"))[2] == ("spine", 73_728, 14)
@@ -83,21 +82,19 @@ def test_more_layers_as_the_cluster_grows() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "chips", "links"), [(1, 4, 4), (3, 6, 2), (7, 7, 1)])
-def test_a_group_has_a_link_up_for_each_port_that_it_fills(
-    ratio: int, chips: int, links: int
-) -> None:
+def test_a_group_has_a_link_up_for_each_port_that_it_fills(ratio, chips, links):
     bottom, *_, top = layers(fabric(oversubscription=Fraction(ratio)), 512, 1)
     assert (bottom.chips, bottom.up_links, bottom.up_bytes_per_s) == (chips, links, links * 10 * GB)
     assert (top.up_links, top.up_bytes_per_s) == (0, 0)
 
 
 @pytest.mark.parametrize("ports", [1, 2, 4])
-def test_a_server_has_an_edge_for_each_port(ports: int) -> None:
+def test_a_server_has_an_edge_for_each_port(ports):
     table = edge_table(machine(4, ports))
     assert {kind.tier: kind.links for kind in table.kinds}["server"] == ports
 
 
-def test_shared_links_by_hand() -> None:
+def test_shared_links_by_hand():
     shared = shared_links(machine(5))
     assert shared.kinds == ("adapter-out", "adapter-in", "ToR-up", "ToR-down")
     assert len(shared) == 10 + 10 + 3 + 3
@@ -110,7 +107,7 @@ def test_shared_links_by_hand() -> None:
     assert shared.owner[[9, 10, 22, 25]].tolist() == [9, 0, 2, 2]
 
 
-def test_paths_by_hand() -> None:
+def test_paths_by_hand():
     cluster = machine(5)  # groups of four chips: 0-3, 4-7, 8-9
     paths = scale_out_paths(cluster, [0, 0, 9, 3], [2, 5, 0, 3])
     links = [paths.link[a:b].tolist() for a, b in zip(paths.ptr, paths.ptr[1:], strict=False)]
@@ -119,16 +116,14 @@ def test_paths_by_hand() -> None:
     assert set(paths.weight.tolist()) == {1}
 
 
-def test_latency_grows_with_the_layer_that_a_path_climbs_to() -> None:
+def test_latency_grows_with_the_layer_that_a_path_climbs_to():
     paths = scale_out_paths(machine(65), [0, 0, 0, 0], [1, 4, 17, 129])
     assert paths.latency_ps.tolist() == [10 * US, 11 * US, 13 * US, 13 * US]
     assert np.diff(paths.ptr).tolist() == [2, 4, 6, 8]
 
 
 @given(st.integers(2, 80), st.integers(1, 4), st.sampled_from([1, 3]), st.randoms())
-def test_paths_go_up_from_the_source_and_down_to_the_destination(
-    servers: int, chips_each: int, over: int, random: object
-) -> None:
+def test_paths_go_up_from_the_source_and_down_to_the_destination(servers, chips_each, over, random):
     cluster = machine(servers, chips_each, oversubscription=Fraction(over))
     shared, (_, tiers) = shared_links(cluster), clos(cluster)
     src, dst = np.divmod(np.arange(0, cluster.chips**2, 7), cluster.chips)
@@ -177,12 +172,12 @@ PLAIN_RING = cluster("ring:8", bandwidth="1GB/s", latency="1us")
         (lambda: Cluster("odd", Switch(4, GB, 0), chips_per_server=3), "not made of servers of 3"),
     ],
 )
-def test_mistakes_are_refused(make: Callable[[], object], message: str) -> None:
+def test_mistakes_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
 
-def test_every_shipped_row_lies_in_its_domain() -> None:
+def test_every_shipped_row_lies_in_its_domain():
     for row in shipped_catalogue().rows:
         check_row(row, f"{row.part} {row.quantity}")
     for part in shipped_catalogue().parts():
@@ -191,7 +186,7 @@ def test_every_shipped_row_lies_in_its_domain() -> None:
         assert domain("a quantity of nobody", unit).least >= 0
 
 
-def test_a_quantity_of_trainium_that_no_module_names_is_kept_for_reference() -> None:
+def test_a_quantity_of_trainium_that_no_module_names_is_kept_for_reference():
     """What no command reads is marked, so that an alternative of it is refused."""
     root = Path(__file__).parents[2]
     folders = ("cluster_sim", "topologies", "workloads", "experiments")
@@ -223,8 +218,8 @@ def test_a_quantity_of_trainium_that_no_module_names_is_kept_for_reference() -> 
     ],
 )
 def test_a_value_outside_its_domain_is_refused_in_files_and_overlays(
-    tmp_path: Path, quantity: str, number: str, unit: str, message: str
-) -> None:
+    tmp_path, quantity, number, unit, message
+):
     path, rows = tmp_path / "mine.yaml", tmp_path / "mine.csv"
     stated = number if unit in ("ratio", "count") else number + unit
     path.write_text(FILE.format(value=f"{quantity}: {stated}"))
@@ -239,7 +234,7 @@ def test_a_value_outside_its_domain_is_refused_in_files_and_overlays(
         shipped_catalogue().with_overlay(rows)
 
 
-def test_a_stated_capacity_is_also_what_programs_can_use(tmp_path: Path) -> None:
+def test_a_stated_capacity_is_also_what_programs_can_use(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(FILE.format(value="hbm_bytes: 40GB").replace("trn2", "h100"))
     numbers = cluster_from_file(path, shipped_catalogue()).catalogue

@@ -17,7 +17,7 @@ from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, T
 from topologies.shapes.links import domain_links
 
 
-def test_sizes_cables_tiers_and_layers() -> None:
+def test_sizes_cables_tiers_and_layers():
     cables = [Axis("X", size, GB, 0, wrap).cables for wrap in (True, False) for size in (1, 2, 5)]
     assert cables == [0, 2, 5, 0, 1, 4]
     assert (torus(4, 3, 2).chips, torus(4, 3, 2).sizes) == (24, (4, 3, 2))
@@ -52,14 +52,14 @@ def test_sizes_cables_tiers_and_layers() -> None:
         (lambda: Clos(17, 4, GB, 0), "more than three layers of switches of 4 ports; at most 16"),
     ],
 )
-def test_refusals_name_the_thing_and_the_limit(make: object, message: str) -> None:
+def test_refusals_name_the_thing_and_the_limit(make, message):
     with pytest.raises(InputError) as mistake:
         make()  # type: ignore[operator]
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
 
 
-def test_plain_shapes_from_text() -> None:
+def test_plain_shapes_from_text():
     shape = plain_shape("torus:2x3x4", "100GB/s", "1us")
     assert isinstance(shape, Torus)
     assert [(axis.name, axis.size) for axis in shape.axes] == [("Z", 2), ("Y", 3), ("X", 4)]
@@ -85,7 +85,7 @@ def test_plain_shapes_from_text() -> None:
         ("ring:8/100", "bandwidth '100' has no unit"),
     ],
 )
-def test_bad_plain_shapes_are_refused_in_one_line(text: str, message: str) -> None:
+def test_bad_plain_shapes_are_refused_in_one_line(text, message):
     text, _, bandwidth = text.partition("/")
     with pytest.raises(InputError) as mistake:
         plain_shape(text, {"": "1GB/s", "1us": None}.get(bandwidth, bandwidth), "1us")
@@ -112,11 +112,11 @@ TRIANGLE = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
         (Switch(2, GB, 0), [(0, 2, 0), (1, 2, 0), (2, 0, 0), (2, 1, 0)]),
     ],
 )
-def test_links_of_the_smallest_shapes(shape: Shape, expected: list[tuple[int, int, int]]) -> None:
+def test_links_of_the_smallest_shapes(shape, expected):
     assert sorted(ends(shape)) == expected
 
 
-def test_the_z_links_of_an_ultraserver_join_equal_positions_at_half_rate() -> None:
+def test_the_z_links_of_an_ultraserver_join_equal_positions_at_half_rate():
     server, links = (
         domain_links(cluster(f"trn2{name}").shape) for name in (".48xlarge", "-ultraserver")
     )
@@ -128,7 +128,7 @@ def test_the_z_links_of_an_ultraserver_join_equal_positions_at_half_rate() -> No
     assert np.array_equal(links.src[z] % 16, links.dst[z] % 16)
 
 
-def test_tiers_of_two_boards_below_a_plane_each() -> None:
+def test_tiers_of_two_boards_below_a_plane_each():
     shape = Tiered((Tier("rack", 2, 100, 7, 3), Tier("board", 2, 50, 9)))
     links = domain_links(shape, fold=False)
     rack = links.tier == 0
@@ -142,7 +142,7 @@ def test_tiers_of_two_boards_below_a_plane_each() -> None:
 
 
 @pytest.mark.parametrize("name", ["trn3-gen1", "trn3-gen2"])
-def test_egress_of_trn3_is_512_512_128_by_tier(name: str) -> None:
+def test_egress_of_trn3_is_512_512_128_by_tier(name):
     shape = cluster(name).shape
     for fold in (True, False):
         links = domain_links(shape, fold=fold)
@@ -153,7 +153,7 @@ def test_egress_of_trn3_is_512_512_128_by_tier(name: str) -> None:
 
 
 @given(shapes())
-def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
+def test_every_link_has_a_way_back_of_the_same_kind(shape):
     links = domain_links(shape, fold=False)
     kind = (links.tier, links.bandwidth_bytes_per_s, links.latency_ps, links.lane, links.links)
     there = Counter(zip(links.src, links.dst, *kind, strict=True))
@@ -165,7 +165,7 @@ def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
 
 
 @given(shapes())
-def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape: Shape) -> None:
+def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape):
     egress = []
     for fold in (True, False):
         links = domain_links(shape, fold=fold)
@@ -179,7 +179,7 @@ def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape: Shape) -> 
 
 
 @given(tori())
-def test_a_torus_is_the_product_of_cycles_and_paths(shape: Torus) -> None:
+def test_a_torus_is_the_product_of_cycles_and_paths(shape):
     lines = [
         nx.cycle_graph(axis.size) if axis.wrap and axis.size > 2 else nx.path_graph(axis.size)
         for axis in shape.axes

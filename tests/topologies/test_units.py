@@ -48,7 +48,7 @@ SIZES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
         (parse_seconds, "7d", 7 * 86_400),
     ],
 )
-def test_quantities_are_exact(parse: Callable[[str], float], text: str, expected: int) -> None:
+def test_quantities_are_exact(parse, text, expected):
     assert parse(text) == expected
 
 
@@ -70,7 +70,7 @@ def test_quantities_are_exact(parse: Callable[[str], float], text: str, expected
         ("1e41B", "size '1e41B': 1e41 is beyond 1e±40. Correct it."),
     ],
 )
-def test_a_bad_size_is_refused_in_one_line(text: str, message: str) -> None:
+def test_a_bad_size_is_refused_in_one_line(text, message):
     with pytest.raises(InputError) as caught:
         parse_bytes(text)
     assert str(caught.value) == message
@@ -94,9 +94,7 @@ def test_a_bad_size_is_refused_in_one_line(text: str, message: str) -> None:
         (parse_bytes, ["1e999999999GB"], r"^.{,200}$"),
     ],
 )
-def test_other_kinds_are_refused_in_their_own_words(
-    parse: Callable[..., float], texts: list[str], message: str
-) -> None:
+def test_other_kinds_are_refused_in_their_own_words(parse, texts, message):
     with pytest.raises(InputError, match=message):
         parse(*texts)
 
@@ -109,7 +107,7 @@ def _outcome(parse: Callable[[str], float], text: str) -> str:
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
+def test_any_text_is_read_or_refused_in_one_line(text):
     for parse in (parse_bytes, parse_rate, parse_seconds, parse_ps):
         outcome = _outcome(parse, text)
         assert outcome.endswith((".", "?"))
@@ -118,7 +116,7 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 3), st.sampled_from(sorted(SIZES)))
-def test_sizes_equal_exact_arithmetic(digits: int, places: int, name: str) -> None:
+def test_sizes_equal_exact_arithmetic(digits, places, name):
     exact = Fraction(digits, 10**places) * SIZES[name]
     text = f"{digits / 10**places:.{places}f}{name}"
     if exact.denominator == 1 and exact <= LIMIT:
@@ -130,7 +128,7 @@ def test_sizes_equal_exact_arithmetic(digits: int, places: int, name: str) -> No
 
 
 @given(st.integers(1, LIMIT // 2))
-def test_any_quantity_survives_a_round_trip_to_four_digits(value: int) -> None:
+def test_any_quantity_survives_a_round_trip_to_four_digits(value):
     assert parse_bytes(format_bytes(value)) == pytest.approx(value, rel=5.1e-4)
     assert parse_rate(format_rate(value)) == pytest.approx(value, rel=5.1e-4)
     assert parse_ps(format_seconds(value / 10**12)) == pytest.approx(value, rel=5.1e-4, abs=1)
@@ -149,11 +147,11 @@ def test_any_quantity_survives_a_round_trip_to_four_digits(value: int) -> None:
         (format_seconds(604_800.0), "7 d"),
     ],
 )
-def test_text_for_people(shown: str, expected: str) -> None:
+def test_text_for_people(shown, expected):
     assert shown == expected
 
 
-def test_units_lead_to_si() -> None:
+def test_units_lead_to_si():
     assert si("1.50", "USD/h") == (Fraction(1, 2400), "USD/s")
     with pytest.raises(InputError, match=r"^unknown unit GB/s/s\. Did you mean GB/s\?$"):
         unit("GB/s/s")
@@ -199,7 +197,7 @@ p- = 1e-12
 """
 
 
-def test_units_are_those_of_pint() -> None:
+def test_units_are_those_of_pint():
     registry = pint.UnitRegistry(None, non_int_type=Fraction)
     for definition in DEFINITIONS.split("\n"):
         if definition:

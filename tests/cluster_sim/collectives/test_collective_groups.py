@@ -136,8 +136,6 @@ def test_a_line_each_way_of_every_cable(text):
     ("coordinates", "places"),
     [([2, 3], [0, 1]), ([3, 0], [0, 1]), ([0, 1, 2, 3], [0, 1, 2, 3]), ([0, 2], None)],
 )
-def test_an_interval_of_an_axis_may_wrap_and_has_one_gap(
-    coordinates: list[int], places: list[int] | None
-) -> None:
+def test_an_interval_of_an_axis_may_wrap_and_has_one_gap(coordinates, places):
     counted = _places_in_interval(np.array(coordinates), 4)
     assert (None if counted is None else counted.tolist()) == places

@@ -135,7 +135,7 @@ def test_a_snake_visits_all_by_neighbours(sizes):
     assert (np.abs(np.diff(at, axis=0)).sum(axis=1) == 1).all()
 
 
-def test_a_rate_that_is_no_small_multiple_keeps_its_cycles() -> None:
+def test_a_rate_that_is_no_small_multiple_keeps_its_cycles():
     """One per cent more bandwidth must not cost the cycles of a torus."""
     assert rate_units([64, 129, 129]) == rate_units([64, 128, 128]) == (1, 2, 2)
     assert rate_units([100, 1_000]) == (1, 4)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -21,9 +19,7 @@ from topologies.shapes.scale_out import layers
 BOX = ((2, 3, 4), (64, 128, 128))
 
 
-def test_kept_shares_are_those_that_were_solved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_shares_are_those_that_were_solved(tmp_path, monkeypatch):
     monkeypatch.setattr(kept_files, "folders", lambda: (tmp_path,))
     solved = torus._evenest(*BOX)
     assert sum(weight for _, weight in solved) == pytest.approx(torus.WHOLE, abs=len(solved))
@@ -37,7 +33,7 @@ def test_kept_shares_are_those_that_were_solved(
     assert torus.shares((8,), (5,)) == torus._evenest((8,), (5,)) == (((0,), torus.WHOLE),)
 
 
-def test_collectives_of_several_sizes_look_costs_up_once() -> None:
+def test_collectives_of_several_sizes_look_costs_up_once():
     machine = cluster("trn2-ultraserver:2")
     pairs = [Group(machine, [0, 1]), Group(machine, [0, 64])]
     for function in (communication_costs, layers, _next_places):
@@ -60,7 +56,7 @@ SHAPES = ("ring:7", "ring:2", "torus:4x3x5", "torus:2x2x2", "torus:8x8", "torus:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_stretches_of_an_axis_are_left_at_the_rate_of_their_links(shape: str) -> None:
+def test_stretches_of_an_axis_are_left_at_the_rate_of_their_links(shape):
     torus = cluster(shape, bandwidth="100GB/s", latency="1us").shape
     links, place = domain_links(torus), coordinates(torus, np.arange(torus.chips))
     for axis, size in enumerate(torus.sizes):

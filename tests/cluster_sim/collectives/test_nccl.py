@@ -170,7 +170,7 @@ def mesh(path: Path, latency: str = "0.5us", chip: str = "mi300x", domains: int 
     return cluster(str(file))
 
 
-def test_a_file_with_the_numbers_of_a_machine_takes_as_long(tmp_path: Path) -> None:
+def test_a_file_with_the_numbers_of_a_machine_takes_as_long(tmp_path):
     pairs = [(file_cluster(tmp_path, domains=n), cluster(f"dgx-h100:{n}")) for n in (1, 2)]
     for pair in (*pairs, (mesh(tmp_path), cluster("mi300x-platform"))):
         for kind in ("all-reduce", "all-to-all"):
@@ -179,7 +179,7 @@ def test_a_file_with_the_numbers_of_a_machine_takes_as_long(tmp_path: Path) -> N
                 assert len(times) == 1, (pair[1].name, kind, size)
 
 
-def test_a_file_says_how_fast_ports_links_and_fabric_are(tmp_path: Path) -> None:
+def test_a_file_says_how_fast_ports_links_and_fabric_are(tmp_path):
     """A ring of 8 takes 14 steps, each of which crosses two links; two servers add far steps."""
 
     def time_ps(size: int, **changes: object) -> int:
@@ -196,7 +196,7 @@ def test_a_file_says_how_fast_ports_links_and_fabric_are(tmp_path: Path) -> None
     assert late - soon == pytest.approx(7 * 500_000, abs=2)  # a hop of a mesh is one link
 
 
-def test_other_shapes_and_blocking_fabrics_are_run_on_their_links(tmp_path: Path) -> None:
+def test_other_shapes_and_blocking_fabrics_are_run_on_their_links(tmp_path):
     assert covers(file_cluster(tmp_path, domains=2))
     assert covers(file_cluster(tmp_path, domains=1, over=2))  # a fabric that nothing crosses
     assert not covers(file_cluster(tmp_path, domains=2, over=2))
@@ -210,7 +210,7 @@ def test_other_shapes_and_blocking_fabrics_are_run_on_their_links(tmp_path: Path
     assert not covers(cluster("trn2.48xlarge"))
 
 
-def test_a_group_of_a_mesh_has_the_links_to_its_own_members() -> None:
+def test_a_group_of_a_mesh_has_the_links_to_its_own_members():
     """Each of 8 chips has seven links, of which a group of four uses three and a pair one."""
     server = cluster("mi300x-platform")
     port = constants(server).port
@@ -221,7 +221,7 @@ def test_a_group_of_a_mesh_has_the_links_to_its_own_members() -> None:
             assert sent == pytest.approx(each_s), (op, ranks)
 
 
-def test_no_switch_of_a_mesh_reduces(tmp_path: Path) -> None:
+def test_no_switch_of_a_mesh_reduces(tmp_path):
     server = mesh(tmp_path, "0.25us", "h100")
     call = Call("all-reduce", whole(server), 2**34)
     assert 1.75 * 2**34 / (nccl_ps(call) / 1e12) < 7 * 64e9
@@ -229,7 +229,7 @@ def test_no_switch_of_a_mesh_reduces(tmp_path: Path) -> None:
     assert bound_with_switch(call) == max(bounds(call), key=lambda bound: bound.time_ps)
 
 
-def test_exchanges_of_a_mesh_keep_to_the_link_of_each_pair(tmp_path: Path) -> None:
+def test_exchanges_of_a_mesh_keep_to_the_link_of_each_pair(tmp_path):
     """What goes to other domains takes no link of the mesh; what goes to one chip takes one."""
     eight, two = mesh(tmp_path), mesh(tmp_path, domains=2)
     size, link = 2**28, 64e9
@@ -261,14 +261,14 @@ def test_a_domain_s_adapters_bound_what_its_switches_reduce():
 
 @pytest.mark.parametrize("name", ["p5.48xlarge", "dgx-a100:4"])
 @pytest.mark.parametrize("size", [2**16, 2**26])
-def test_equal_parts_are_the_all_to_all(name: str, size: int) -> None:
+def test_equal_parts_are_the_all_to_all(name, size):
     group = gpus(name)
     row, trace = measure_v(group, skewed(group.ranks, size, 0.0))
     assert trace.total_ps == duration_ps(Call("all-to-all", group, size))
     assert (row["collective"], row["algorithm"]) == ("all-to-all-v", "nccl")
 
 
-def test_the_busiest_port_is_that_of_the_rank_that_most_is_sent_to() -> None:
+def test_the_busiest_port_is_that_of_the_rank_that_most_is_sent_to():
     group = gpus("dgx-h100:2")
     sent = np.zeros((16, 16), np.int64)
     sent[:, 3] = 100
@@ -292,7 +292,7 @@ def test_auto_on_nvidia_takes_the_time_that_training_is_charged(op, engine, mach
     assert not violations(trace)
 
 
-def test_reduction_in_the_switch_halves_what_a_rank_must_send() -> None:
+def test_reduction_in_the_switch_halves_what_a_rank_must_send():
     group = gpus("dgx-h100")
     ring, _ = measure(Call("all-reduce", group, 2**30), "ring")
     nccl, _ = measure(Call("all-reduce", group, 2**30))
@@ -306,7 +306,7 @@ def test_reduction_in_the_switch_halves_what_a_rank_must_send() -> None:
     assert 440e9 < large < 500e9
 
 
-def test_a_small_group_keeps_part_of_its_adapters_beside_others() -> None:
+def test_a_small_group_keeps_part_of_its_adapters_beside_others():
     """One or two chips of each server leave adapters to other groups; half of a server does not."""
     servers, size = cluster("dgx-h100:4"), 2**32
 

@@ -44,9 +44,7 @@ MACHINES = (
 @pytest.mark.parametrize("kind", RING_KINDS)
 @pytest.mark.parametrize("name", RINGS)
 @pytest.mark.parametrize(("machine", "chips", "cores"), MACHINES)
-def test_rounds_of_a_ring_have_the_time_of_all_messages(
-    machine: str, chips: int, cores: int, name: str, kind: str
-) -> None:
+def test_rounds_of_a_ring_have_the_time_of_all_messages(machine, chips, cores, name, kind):
     group = Group(named(machine), range(chips), cores)
     costs = communication_costs(group.cluster)
     for size_bytes in (0, 1, group.ranks << 20, 10**7 + 3):  # even and uneven parts
@@ -69,8 +67,8 @@ def test_rounds_of_a_ring_have_the_time_of_all_messages(
     slices=st.integers(1, 4),
 )
 def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
-    machine: tuple[str, int, int], name: str, kind: str, size_bytes: int, slices: int
-) -> None:
+    machine, name, kind, size_bytes, slices
+):
     """Op by op, also where blocks differ by a byte or some are empty."""
     group = Group(named(machine[0]), range(machine[1]), machine[2])
     call = CollectiveCall(kind, group, size_bytes)
@@ -98,16 +96,14 @@ def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
         ("ring:2", "all-reduce", 2 << 20),
     ],
 )
-def test_rounds_that_are_not_alike_are_not_repeated(
-    machine: str, kind: str, size_bytes: int
-) -> None:
+def test_rounds_that_are_not_alike_are_not_repeated(machine, kind, size_bytes):
     call = CollectiveCall(kind, whole(named(machine)), size_bytes)
     costs = communication_costs(call.group.cluster)
     assert ring.in_rounds(call, costs, one_ring(call.group)) is None
     assert ALGORITHMS["ring"].streamed_ops(call, costs) == 0
 
 
-def test_a_ring_of_many_messages_stands_for_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_of_many_messages_stands_for_its_schedule(monkeypatch):
     """Each chip issues messages, so that clocks of links are not enough."""
     group = Group(named("trn2.48xlarge"), np.arange(16), 4)
     call = CollectiveCall("all-reduce", group, 1 << 24)
@@ -118,7 +114,7 @@ def test_a_ring_of_many_messages_stands_for_its_schedule(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("shape", ["ring:300", "mesh:300"])
-def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(shape: str) -> None:
+def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(shape):
     chips = whole(cluster(shape, bandwidth="100GB/s", latency="1us"))
     call = CollectiveCall("all-reduce", chips, 10**6 + 7)
     watched, trace = measure(call, "ring")
@@ -132,7 +128,7 @@ def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(shape:
 
 @pytest.mark.parametrize("kind", RING_KINDS)
 @pytest.mark.parametrize("size_bytes", [2**22, 2**28])
-def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(kind: str, size_bytes: int) -> None:
+def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(kind, size_bytes):
     """Two ranks of each server lie in alternate halves of it, so that no server stands for all."""
     servers = cluster("trn2.48xlarge:192")
     costs = communication_costs(servers)
@@ -167,7 +163,7 @@ def plain(name: str, bandwidth: str = "100GB/s") -> Cluster:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_clocks_of_links_are_the_run_of_every_message(name: str) -> None:
+def test_clocks_of_links_are_the_run_of_every_message(name):
     answered = 0
     for algorithm in CLOCKED:
         for kind in RING_KINDS:
@@ -191,9 +187,7 @@ def test_clocks_of_links_are_the_run_of_every_message(name: str) -> None:
     kind=st.sampled_from(RING_KINDS),
     algorithm=st.sampled_from(CLOCKED),
 )
-def test_slices_follow_one_another_on_their_links(
-    size_bytes: int, slices: int, latency: str, kind: str, algorithm: str
-) -> None:
+def test_slices_follow_one_another_on_their_links(size_bytes, slices, latency, kind, algorithm):
     machine = cluster("torus:4x4", bandwidth="100GB/s", latency=latency)
     call = CollectiveCall(kind, whole(machine), size_bytes)
     costs = replace(communication_costs(machine), slices=slices)
@@ -206,7 +200,7 @@ def test_slices_follow_one_another_on_their_links(
     assert clocked == whole_ps
 
 
-def test_a_pod_of_a_torus_is_timed_without_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_of_a_torus_is_timed_without_a_schedule(monkeypatch):
     pod = cluster("tpu-v6e-pod")
     group = Group(pod, np.arange(pod.chips_per_domain))
     call = CollectiveCall("all-gather", group, 5 * 10**7 + 7)
@@ -230,13 +224,13 @@ def test_a_pod_of_a_torus_is_timed_without_a_schedule(monkeypatch: pytest.Monkey
         ("ring:1", "nothing is sent"),
     ],
 )
-def test_what_shares_more_than_links_is_run(name: str, why: str) -> None:
+def test_what_shares_more_than_links_is_run(name, why):
     machine = cluster(name) if "." in name else plain(name)
     call = CollectiveCall("all-reduce", whole(machine), 2**20)
     assert ALGORITHMS["ring"].stands_for(call, communication_costs(machine)) is None, why
 
 
-def test_a_run_that_would_pass_the_horizon_is_left_to_the_engine() -> None:
+def test_a_run_that_would_pass_the_horizon_is_left_to_the_engine():
     call = CollectiveCall("all-reduce", whole(plain("ring:64", "1B/s")), 64 * 2 * 10**6)
     assert ALGORITHMS["ring"].stands_for(call, communication_costs(call.group.cluster)) is None
     with pytest.raises(InputError, match="horizon"):

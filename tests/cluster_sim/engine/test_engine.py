@@ -113,7 +113,7 @@ RULES: dict[str, tuple[Schedule, list[tuple[int, int, int]]]] = {
 
 @ENGINES
 @pytest.mark.parametrize("rule", RULES)
-def test_rules_of_time(engine: str, rule: str) -> None:
+def test_rules_of_time(engine, rule):
     table, expected = RULES[rule]
     times = simulate(table, engine=engine)
     assert times_of(times)[: len(expected)] == expected
@@ -123,7 +123,7 @@ def test_rules_of_time(engine: str, rule: str) -> None:
 
 
 @ENGINES
-def test_joins_end_when_ready_and_chains_of_them_within_one_instant(engine: str) -> None:
+def test_joins_end_when_ready_and_chains_of_them_within_one_instant(engine):
     ops = 1000
     kind = [FIXED, *[JOIN] * (ops - 2), FIXED]
     order = np.r_[0, np.arange(ops - 2, 0, -1), ops - 1]  # against the numbers
@@ -135,7 +135,7 @@ def test_joins_end_when_ready_and_chains_of_them_within_one_instant(engine: str)
 
 @ENGINES
 @pytest.mark.parametrize("until", [None, 50])
-def test_a_circle_is_left_over_and_said_so(engine: str, until: int | None) -> None:
+def test_a_circle_is_left_over_and_said_so(engine, until):
     table = fixed([1, 1, 1], edges=Edges.from_pairs(3, [0, 1], [1, 0]))
     times = simulate(table, engine=engine, until_ps=until)
     assert times.blocked.tolist() == [True, True, False]
@@ -153,13 +153,13 @@ def test_a_circle_is_left_over_and_said_so(engine: str, until: int | None) -> No
         flow_schedule([10**10], [[0]], [1]),
     ],
 )
-def test_a_run_past_the_horizon_is_refused(engine: str, table: Schedule) -> None:
+def test_a_run_past_the_horizon_is_refused(engine, table):
     with pytest.raises(HorizonError, match=r"op [012] would end or be ready after 2\*\*62 ps"):
         simulate(table, engine=engine)
 
 
 @ENGINES
-def test_a_run_stops_when_an_instant_is_complete(engine: str) -> None:
+def test_a_run_stops_when_an_instant_is_complete(engine):
     times = simulate(fixed([4, 4, 4]), engine=engine, until_ps=4)
     assert times_of(times) == [(0, 0, 4), (0, 4, -1), (0, -1, -1)]
     assert times.status.tolist() == [DONE, RUNNING, READY]
@@ -184,12 +184,12 @@ def test_a_run_stops_when_an_instant_is_complete(engine: str) -> None:
         ({"until_ops": [-1]}, "until_ops names op -1; the schedule has 1 ops"),
     ],
 )
-def test_wrong_options_are_refused(options: dict, message: str) -> None:
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         simulate(fixed([1]), **options)
 
 
-def test_every_slot_has_a_simpy_process_named_as_its_resource() -> None:
+def test_every_slot_has_a_simpy_process_named_as_its_resource():
     resources = Resources.concat(
         [
             Resources.table("engine", [0, 1]),
@@ -209,7 +209,7 @@ def test_every_slot_has_a_simpy_process_named_as_its_resource() -> None:
 
 
 @ENGINES
-def test_any_layout_of_the_columns_gives_the_same(engine: str) -> None:
+def test_any_layout_of_the_columns_gives_the_same(engine):
     table = chained([4, 5, 6], lag=2)
     odd = replace(
         table,
@@ -223,7 +223,7 @@ def test_any_layout_of_the_columns_gives_the_same(engine: str) -> None:
 
 
 @ENGINES
-def test_a_rate_of_zero_is_blocked_not_a_loop(engine: str) -> None:
+def test_a_rate_of_zero_is_blocked_not_a_loop(engine):
     times = simulate(flow_schedule([1, 1, 1], [[0], [0], [0]], [2]), engine=engine)
     assert times.status.tolist() == [RUNNING] * 3
     assert times.blocked.all()
@@ -304,7 +304,7 @@ CASES: dict[str, tuple[Schedule, Faults, Instants, Instants]] = {
 
 @ENGINES
 @pytest.mark.parametrize("case", CASES)
-def test_ops_under_faults(engine: str, case: str) -> None:
+def test_ops_under_faults(engine, case):
     table, faults, expected, lost = CASES[case]
     times = simulate(table, engine=engine, faults=faults)
     assert times_of(times)[: len(expected)] == expected
@@ -313,7 +313,7 @@ def test_ops_under_faults(engine: str, case: str) -> None:
 
 
 @ENGINES
-def test_what_failed_and_all_that_it_leads_to_never_runs(engine: str) -> None:
+def test_what_failed_and_all_that_it_leads_to_never_runs(engine):
     # 0 → 1 → 2 (a join) → 3; op 4 has nothing to do with it and shares the engine of op 1.
     ops = schedule(
         OpColumns(
@@ -332,7 +332,7 @@ def test_what_failed_and_all_that_it_leads_to_never_runs(engine: str) -> None:
 
 
 @ENGINES
-def test_what_was_not_in_flight_waits_for_a_revival_even_where_ops_fail(engine: str) -> None:
+def test_what_was_not_in_flight_waits_for_a_revival_even_where_ops_fail(engine):
     faults = Faults.table([2, 6], 0, [0, 1], fails=True)
     times = simulate(fixed([4, 4]), engine=engine, faults=faults)
     assert times.status.tolist() == [FAILED, DONE]
@@ -340,9 +340,7 @@ def test_what_was_not_in_flight_waits_for_a_revival_even_where_ops_fail(engine: 
 
 
 @ENGINES
-def test_work_for_a_dead_resource_is_blocked_unless_a_stop_cuts_its_revival_off(
-    engine: str,
-) -> None:
+def test_work_for_a_dead_resource_is_blocked_unless_a_stop_cuts_its_revival_off(engine):
     times = simulate(fixed([4, 4]), engine=engine, faults=Faults.table([2], 0, 0))
     assert times.status.tolist() == [READY, READY]
     assert times.blocked.all()
@@ -354,7 +352,7 @@ def test_work_for_a_dead_resource_is_blocked_unless_a_stop_cuts_its_revival_off(
 
 
 @ENGINES
-def test_what_cuts_through_a_failing_hop_is_lost_with_it(engine: str) -> None:
+def test_what_cuts_through_a_failing_hop_is_lost_with_it(engine):
     ops = forwarded([10, 10, 1], [0, 1, 1], 2)
     times = simulate(ops, engine=engine, faults=Faults.table([5], 0, 0, fails=True))
     assert times.status.tolist() == [FAILED, DOOMED, DONE]
@@ -364,7 +362,7 @@ def test_what_cuts_through_a_failing_hop_is_lost_with_it(engine: str) -> None:
 
 @ENGINES
 @pytest.mark.parametrize("first", [0, 1])
-def test_all_that_a_dying_resource_holds_fails_together(engine: str, first: int) -> None:
+def test_all_that_a_dying_resource_holds_fails_together(engine, first):
     # Two hops of one message on one resource with two slots, numbered either way round.
     edges = Edges.from_pairs(2, [first], [1 - first], lag_ps=2, from_start=True)
     ops = fixed([10, 10], edges=edges, slots=2)
@@ -374,12 +372,12 @@ def test_all_that_a_dying_resource_holds_fails_together(engine: str, first: int)
 
 
 @ENGINES
-def test_a_revived_op_past_the_horizon_is_refused(engine: str) -> None:
+def test_a_revived_op_past_the_horizon_is_refused(engine):
     with pytest.raises(HorizonError, match="op 0"):
         simulate(fixed([HORIZON_PS // 2]), engine=engine, faults=Faults.table([5], 0, 1, 3))
 
 
-def test_rows_are_ordered_and_in_lowest_terms() -> None:
+def test_rows_are_ordered_and_in_lowest_terms():
     faults = Faults.table([9, 5], [0, 1], [4, 0], [6, 7], fails=[True, False])
     columns = ("time_ps", "resource", "numerator", "denominator", "fails")
     assert [getattr(faults, column).tolist() for column in columns] == [
@@ -401,6 +399,6 @@ def test_rows_are_ordered_and_in_lowest_terms() -> None:
         (([0], 4, 0), "fault 0: resource 4; the schedule has 1"),
     ],
 )
-def test_faults_that_cannot_be_are_refused(rows: tuple, message: str) -> None:
+def test_faults_that_cannot_be_are_refused(rows, message):
     with pytest.raises(FaultError, match=message):
         simulate(fixed([1]), faults=Faults.table(*rows))

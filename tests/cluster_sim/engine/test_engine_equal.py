@@ -79,7 +79,7 @@ test_rules_are_kept_long = pytest.mark.slow(thousands(given(schedules(most_ops=2
 
 @few
 @given(st.data())
-def test_engines_keep_the_rules_on_random_schedules(data: st.DataObject) -> None:
+def test_engines_keep_the_rules_on_random_schedules(data):
     schedule = data.draw(schedules())
     faults = data.draw(st.none() | fault_tables(schedule))
     try:
@@ -91,7 +91,7 @@ def test_engines_keep_the_rules_on_random_schedules(data: st.DataObject) -> None
 
 @examples(40)
 @given(st.data())
-def test_op_numbers_matter_for_nothing_but_ties(data: st.DataObject) -> None:
+def test_op_numbers_matter_for_nothing_but_ties(data):
     """Ops with different priorities keep their times under other numbers."""
     drawn = data.draw(schedules(flows=False))
     ops = range(len(drawn))
@@ -145,7 +145,7 @@ def crowd(ops: int) -> Schedule:
 
 
 @pytest.mark.parametrize("ops", [300, 2000])
-def test_engines_agree_in_a_crowd(ops: int) -> None:
+def test_engines_agree_in_a_crowd(ops):
     check_engines(crowd(ops))
     for engine in ("reference", "fast"):
         runs = [outcome(simulate(crowd(ops), engine=engine)) for _ in range(2)]

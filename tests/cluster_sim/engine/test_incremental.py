@@ -93,12 +93,12 @@ test_flows_under_faults_long = pytest.mark.slow(thousands(given(st.data())(check
 
 
 @pytest.mark.parametrize("oversubscription", [1, 4])
-def test_random_flows_over_a_clos(oversubscription: int) -> None:
+def test_random_flows_over_a_clos(oversubscription):
     """Many flows in one component."""
     check_same(flows_over_clos(160, 64, 16, oversubscription))
 
 
-def test_a_solve_looks_at_what_changes() -> None:
+def test_a_solve_looks_at_what_changes():
     """Of 2,000 flows over one Clos, each end looks at a small part of those still in flight."""
     run = played(flows_over_clos(2000, 512, 32, 2, spines=8))
     whole = sum(range(len(run.streams.op))) * 4  # about four resources a flow

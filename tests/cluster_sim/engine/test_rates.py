@@ -78,11 +78,11 @@ STAYING = [[8 + chip, 16 + chip] for chip in range(8)]
         ([4, 5], [[0, 1], [0], [1]], [2, 2, 2]),
     ],
 )
-def test_rates_by_hand(capacity: list[int], paths: list[list[int]], rates: list[int]) -> None:
+def test_rates_by_hand(capacity, paths, rates):
     assert plain(capacity, paths) == rates
 
 
-def test_caps_and_weights_by_hand() -> None:
+def test_caps_and_weights_by_hand():
     # An idle cap leaves the rest to others; a flow over nothing runs at its cap.
     assert Case([100], [[0]] * 3, [[1]] * 3, [10, UNLIMITED, 50]).rates() == [10, 45, 45]
     assert max_min_rates([7], [0, 0, 1], [0], cap_bytes_per_s=[3, 9]).tolist() == [3, 7]
@@ -105,21 +105,21 @@ def test_caps_and_weights_by_hand() -> None:
         ({"count": 2**62, "weight": 2}, "count reaches from 4611686018427387904"),
     ],
 )
-def test_columns_that_make_no_sense_are_refused(columns: dict, message: str) -> None:
+def test_columns_that_make_no_sense_are_refused(columns, message):
     common = {"capacity_bytes_per_s": [7], "ptr": [0, 1], "resource": [0]}
     with pytest.raises(ValueError, match=message):
         max_min_rates(**{**common, **columns})
 
 
 @given(cases(), st.randoms(use_true_random=False))
-def test_order_changes_no_bit(case: Case, random: object) -> None:
+def test_order_changes_no_bit(case, random):
     order = list(range(len(case.paths)))
     random.shuffle(order)
     assert case.rates(order) == case.rates()
 
 
 @given(cases(), st.data())
-def test_counting_equal_flows_together_changes_no_bit(case: Case, data: st.DataObject) -> None:
+def test_counting_equal_flows_together_changes_no_bit(case, data):
     count = [data.draw(st.integers(1, 4)) for _ in case.paths]
     repeated = Case(
         case.capacity,
@@ -137,7 +137,7 @@ def test_counting_equal_flows_together_changes_no_bit(case: Case, data: st.DataO
 
 
 @given(cases())
-def test_rates_are_feasible_and_no_flow_could_have_more(case: Case) -> None:
+def test_rates_are_feasible_and_no_flow_could_have_more(case):
     """Each flow is at its cap, or on a resource that is full for it, where none is faster."""
     rates = case.rates()
     for resource, capacity in enumerate(case.capacity):
@@ -166,7 +166,7 @@ def is_bottleneck(case: Case, rates: list[int], flow: int, resource: int) -> boo
     return none_faster and higher + as_fast > case.capacity[resource]
 
 
-def test_equal_flows_are_one_class_and_different_ones_are_not() -> None:
+def test_equal_flows_are_one_class_and_different_ones_are_not():
     flows = Flows(
         op=np.arange(6, dtype=np.int32),
         cap_bytes_per_s=np.array([5, 5, 5, 6, 5, 5]),

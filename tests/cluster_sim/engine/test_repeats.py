@@ -77,7 +77,7 @@ def in_rounds(body: Schedule, count: int, final: int, across: list[tuple[int, in
 
 @examples(100)
 @given(st.data())
-def test_a_window_of_rounds_is_the_schedule_written_out(data: st.DataObject) -> None:
+def test_a_window_of_rounds_is_the_schedule_written_out(data):
     """SimPy and the compiled engine on all ops, and windows of any length."""
     body = data.draw(schedules(most_ops=6, blocked=False))
     repeats = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
@@ -133,9 +133,7 @@ def windows_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return opened
 
 
-def test_a_window_moves_on_and_doubles_until_the_fastest_chain_fits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_window_moves_on_and_doubles_until_the_fastest_chain_fits(monkeypatch):
     opened = windows_of(monkeypatch)
     assert simulate_rounds(chains([7], 3)) == 21
     assert opened == []  # few rounds are written out
@@ -146,7 +144,7 @@ def test_a_window_moves_on_and_doubles_until_the_fastest_chain_fits(
     assert opened == [4, 8, 16, 32, 64]  # then the schedule is written out: 100 rounds fit in 128
 
 
-def test_ops_that_wait_out_of_order_move_on_with_the_window() -> None:
+def test_ops_that_wait_out_of_order_move_on_with_the_window():
     """When the window moves, the second op waits in the queue's list and the third in its heap.
 
     The first op has ended by then, and the fourth has just started.
@@ -166,13 +164,13 @@ def test_ops_that_wait_out_of_order_move_on_with_the_window() -> None:
 
 
 @pytest.mark.parametrize("window", [3, None])
-def test_a_run_past_the_horizon_is_refused(window: int | None) -> None:
+def test_a_run_past_the_horizon_is_refused(window):
     with pytest.raises(HorizonError, match="op 4 would end"):
         simulate_rounds(chains([HORIZON_PS // 4 - 1], 10), window=window)
 
 
 @pytest.mark.parametrize("window", [4, None])
-def test_rounds_that_never_run_are_refused(window: int | None) -> None:
+def test_rounds_that_never_run_are_refused(window):
     """Both ops of each round wait for each other."""
     table = schedule(
         OpColumns(kind=[JOIN] * 4),
@@ -248,7 +246,7 @@ def times_outside(times: Times, outside: int) -> dict[str, list[int]]:
 
 @examples(120)
 @given(st.data())
-def test_a_routine_is_its_ops_once_a_call(data: st.DataObject) -> None:
+def test_a_routine_is_its_ops_once_a_call(data):
     """SimPy and the compiled engine on the schedule written out, and the routine in place."""
     body = data.draw(schedules(most_ops=8, blocked=False))
     delays = st.lists(st.integers(1, 9), min_size=1, max_size=4)
@@ -278,13 +276,13 @@ def one_transfer() -> Schedule:
     )
 
 
-def test_calls_wait_for_links_and_for_each_other() -> None:
+def test_calls_wait_for_links_and_for_each_other():
     """Work of 1 ps, then 5 ps on the one link, twice on each of two chains: the second waits."""
     times = simulate_calls(*calling_chains(one_transfer(), [[1, 1], [1, 2]]))
     assert times.end_ps[RETURN::3].tolist() == [6, 16, 11, 21]
 
 
-def test_faults_strike_calls() -> None:
+def test_faults_strike_calls():
     """At half speed from 3 ps on: 1 + 2 + 6."""
     whole, routines = calling_chains(one_transfer(), [[1]])
     slow = Faults.table([3], [0], [1], [2])
@@ -293,7 +291,7 @@ def test_faults_strike_calls() -> None:
         assert times.end_ps.tolist() == [1, 1, 9]
 
 
-def test_a_routine_that_is_called_twice_at_once_is_refused() -> None:
+def test_a_routine_that_is_called_twice_at_once_is_refused():
     whole, routines = calling_chains(one_transfer(), [[1, 1]])
     both = Routines(routines.first, routines.caller, np.zeros(2, int))
     at_once = replace(whole, edges=Edges.from_pairs(8, [0, 3, 6], [1, 4, 7]))
@@ -328,6 +326,6 @@ WHOLE, ROUTINES = calling_chains(one_transfer(), [[1, 1]])
         (check_routines, replace(ROUTINES, first=np.array([6, 7, 8])), "does not end in a join"),
     ],
 )  # fmt: skip
-def test_the_rules_find_what_breaks_them(check_rules, broken, message) -> None:
+def test_the_rules_find_what_breaks_them(check_rules, broken, message):
     with pytest.raises(ScheduleError, match=message):
         check_rules(*([WHOLE] if isinstance(broken, Routines) else []), broken)

@@ -65,7 +65,7 @@ def flowing(flows: Flows, size_bytes: int = 4, capacity: int = 9) -> Schedule:
     )
 
 
-def test_resources_print_what_they_are() -> None:
+def test_resources_print_what_they_are():
     links = Resources.table("link", [0, 0, 9], [1, 1, 0], lane=[0, 1, 0], switches_from=8)
     both = Resources.concat([Resources.table("engine", [3]), links])
     assert both.names() == ["engine:3", "link:0-1", "link:0-1.1", "link:s1-0"]
@@ -77,7 +77,7 @@ def test_resources_print_what_they_are() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9), st.booleans())))
-def test_edges_keep_every_pair_with_its_lag(rows: list[tuple[int, int, int, bool]]) -> None:
+def test_edges_keep_every_pair_with_its_lag(rows):
     src, dst, lag, starts = (
         (list(column) for column in zip(*rows, strict=True)) if rows else [[]] * 4
     )
@@ -94,7 +94,7 @@ def test_edges_keep_every_pair_with_its_lag(rows: list[tuple[int, int, int, bool
     assert (edges.from_start is None) == (not any(starts))
 
 
-def test_scalars_are_spread_and_columns_have_one_width() -> None:
+def test_scalars_are_spread_and_columns_have_one_width():
     schedule = two_links(priority=3)
     assert schedule.priority.tolist() == [3, 3]
     assert schedule.nbytes == 2 * (1 + 4 + 8 + 8 + 4) + (3 * 8 + 4 + 8) + 8  # ops, edges, flows
@@ -137,7 +137,7 @@ def test_scalars_are_spread_and_columns_have_one_width() -> None:
         ({"flows": one_flow()}, r"1 rows of flows, other than the 0 FLOWs"),
     ],
 )
-def test_what_breaks_a_rule_is_refused(columns: dict, message: str) -> None:
+def test_what_breaks_a_rule_is_refused(columns, message):
     common = {
         "kind": FIXED,
         "resource": [0, 1],
@@ -164,7 +164,7 @@ def test_what_breaks_a_rule_is_refused(columns: dict, message: str) -> None:
         (one_flow(resource=np.array([1])), {}, "crosses a resource that is not one of 1"),
     ],
 )
-def test_flows_that_cannot_flow_are_refused(flows: Flows, sizes: dict, message: str) -> None:
+def test_flows_that_cannot_flow_are_refused(flows, sizes, message):
     with pytest.raises(ScheduleError, match=message):
         flowing(flows, **sizes)
 
@@ -185,9 +185,7 @@ def test_flows_that_cannot_flow_are_refused(flows: Flows, sizes: dict, message: 
         ("", "size_bytes", [[1], [2]], "size_bytes has 2 dimensions, expected one"),
     ],
 )
-def test_columns_that_do_not_fit_together_are_refused(
-    part: str, column: str, values: list, message: str
-) -> None:
+def test_columns_that_do_not_fit_together_are_refused(part, column, values, message):
     """A damaged file may hold these; compiled code would read past the ends of its arrays."""
     schedule = two_links()
     changed = replace(getattr(schedule, part) if part else schedule, **{column: np.array(values)})
@@ -197,7 +195,7 @@ def test_columns_that_do_not_fit_together_are_refused(
 
 @example(2**53, 2**30)
 @given(st.integers(0, 2**53), st.integers(2**30, 2**60))
-def test_a_transfer_takes_whole_picoseconds_rounded_up(size_bytes: int, rate: int) -> None:
+def test_a_transfer_takes_whole_picoseconds_rounded_up(size_bytes, rate):
     """Also at rates whose millionfold does not fit in 64 bits."""
     exact = max(1, -(-size_bytes * 10**12 // rate))
     if exact < 4 * 10**18:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -26,7 +24,7 @@ from tests.support.random_schedules import on_one_link, schedules
 from topologies.errors import InputError
 
 
-def test_a_frame_has_exact_and_readable_times() -> None:
+def test_a_frame_has_exact_and_readable_times():
     trace = run(on_one_link(3))
     assert (trace.total_ps, trace.total_s, len(trace)) == (15, 15e-12, 3)
     assert repr(trace).startswith("Trace(1.5e-11 s, Schedule(3 ops")
@@ -58,7 +56,7 @@ def test_a_frame_has_exact_and_readable_times() -> None:
         ({"resources": ["link:0-*", 0]}, [0, 1, 2, 3, 4]),
     ],
 )
-def test_only_the_rows_asked_for_are_made(picks: dict, ops: list[int]) -> None:
+def test_only_the_rows_asked_for_are_made(picks, ops):
     assert run(on_one_link(5)).frame(**picks).index.tolist() == ops
 
 
@@ -71,7 +69,7 @@ def test_only_the_rows_asked_for_are_made(picks: dict, ops: list[int]) -> None:
         ({"ops": np.array([True])}, "a mask of 1 ops; give one of 2, as the trace has."),
     ],
 )
-def test_unknown_picks_are_refused(picks: dict, message: str) -> None:
+def test_unknown_picks_are_refused(picks, message):
     with pytest.raises(InputError) as refused:
         run(on_one_link(2)).frame(**picks)
     assert str(refused.value) == message
@@ -90,16 +88,14 @@ def test_unknown_picks_are_refused(picks: dict, message: str) -> None:
         (lambda: run(on_one_link(3), faults=Faults.table([7], [9], [0])), "resource 9"),
     ],
 )
-def test_wrong_runs_are_refused(call: Callable[[], object], message: str) -> None:
+def test_wrong_runs_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
 @given(schedule=schedules())
 @examples(40)
-def test_parquet_gives_back_schedule_and_times(
-    schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_parquet_gives_back_schedule_and_times(schedule, tmp_path_factory):
     path = tmp_path_factory.mktemp("trace") / "trace.parquet"
     trace = run(schedule)
     trace.save(path)
@@ -115,7 +111,7 @@ def test_parquet_gives_back_schedule_and_times(
     pd.testing.assert_frame_equal(again.frame(), trace.frame(), check_dtype=False)
 
 
-def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path: Path) -> None:
+def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path):
     shared = Resources.table("nic", [0, 1], slots=[1, 0], capacity=[0, 10**9])
     ops = schedule(
         OpColumns(
@@ -145,7 +141,7 @@ def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path: Path)
     assert (again.times.dead.tolist(), again.times.stopped_ps) == ([1], 20)
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "trace.parquet"
     run(on_one_link(3)).save(path)
     before = path.read_bytes()
@@ -156,7 +152,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert [entry.name for entry in tmp_path.iterdir()] == ["trace.parquet"]
 
 
-def test_files_that_are_no_trace_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_files_that_are_no_trace_are_refused_in_one_line(tmp_path):
     path = tmp_path / "x.parquet"
     with pytest.raises(InputError, match=r"trace .* there is no such file in"):
         load_trace(path)
@@ -169,7 +165,7 @@ def test_files_that_are_no_trace_are_refused_in_one_line(tmp_path: Path) -> None
     assert "\n" not in str(refused.value)
 
 
-def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path: Path) -> None:
+def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path):
     path = tmp_path / "x.parquet"
     run(on_one_link(2)).save(path)
     table = pq.read_table(path)
@@ -181,9 +177,7 @@ def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path: Path) -> None
 
 @given(cut=st.floats(0, 1), flip=st.integers(1, 255))
 @examples(60)
-def test_no_damage_to_a_file_ends_in_anything_but_one_line(
-    cut: float, flip: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_damage_to_a_file_ends_in_anything_but_one_line(cut, flip, tmp_path_factory):
     path = tmp_path_factory.mktemp("damage") / "t.parquet"
     run(on_one_link(3)).save(path)
     check_damaged(path, load_trace, cut, flip)
@@ -196,7 +190,7 @@ def _circle() -> Schedule:
     )
 
 
-def test_a_circle_is_reported_and_cut_short() -> None:
+def test_a_circle_is_reported_and_cut_short():
     with pytest.raises(BlockedWork) as blocked:
         run(_circle())
     assert str(blocked.value) == (
@@ -217,7 +211,7 @@ def test_a_circle_is_reported_and_cut_short() -> None:
     )
 
 
-def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
+def test_a_dead_resource_and_a_starved_flow_are_named():
     ops = on_one_link(2)
     never = np.full(2, -1, np.int64)
     waiting = np.array([READY, WAITING], np.uint8)
@@ -238,7 +232,7 @@ def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
     assert explain(flow, starved).endswith("op 0 has no rate left on nic:4.")
 
 
-def test_a_fault_that_blocks_work_names_the_dead_resource() -> None:
+def test_a_fault_that_blocks_work_names_the_dead_resource():
     dead = Faults.table([7], [0], [0])
     with pytest.raises(
         BlockedWork, match=r"^2 of 3 ops never ran\. First: op 1 waits for link:0-1"

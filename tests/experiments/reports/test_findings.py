@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,13 +68,13 @@ SAID = {
 
 
 @pytest.mark.parametrize("command", sorted(SENTENCES))
-def test_results_become_a_sentence(command: str) -> None:
+def test_results_become_a_sentence(command):
     assert finding(command, RESULTS[command], None) == SAID[command]
     assert finding(command, {}, None) == ""
     assert all(answer.value for answer in answers(command, RESULTS[command], None))
 
 
-def test_numbers_stand_with_the_intervals_that_the_results_give() -> None:
+def test_numbers_stand_with_the_intervals_that_the_results_give():
     train = {
         "iteration_s": 2.0, "mfu": 0.4, "memory_bytes": {"total": 2**30},
         "interval": {"low": 1.6, "high": 2.5, "mfu": {"low": 0.32, "high": 0.5}},
@@ -100,7 +99,7 @@ def test_numbers_stand_with_the_intervals_that_the_results_give() -> None:
     assert answers("plan", plan, None) == answers("train", train, None)[:2]
 
 
-def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step() -> None:
+def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step():
     results = {
         "goodput": 0.988, "iteration_s": 10.95,
         "interval": {
@@ -121,7 +120,7 @@ def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step
         interval_band("topology", results)
 
 
-def test_tables_become_a_sentence() -> None:
+def test_tables_become_a_sentence():
     collective = pd.DataFrame({
         "collective": "all-reduce", "cluster": "ring:8", "algorithm": ["ring", "rdh", "ring"],
         "size_bytes": [1024, 2**20, 2**20], "time_s": [1e-6, 2e-6, 1e-6],
@@ -144,7 +143,7 @@ def test_tables_become_a_sentence() -> None:
     assert answers("collective", {}, with_ends)[0] == ("time", "1 us", "80 %: 800 ns – 1.25 us")
 
 
-def test_a_run_names_the_command_that_repeats_it(tmp_path: Path) -> None:
+def test_a_run_names_the_command_that_repeats_it(tmp_path):
     words = ["collective", "all-reduce", "ring:8", "--size", "1KiB", "--bandwidth", "1GB/s",
              "--latency", "1us", "--algorithm", "ring", "--quiet", "--out"]  # fmt: skip
     assert run([*words, str(tmp_path / "a")]) == 0
@@ -168,7 +167,7 @@ def test_a_run_names_the_command_that_repeats_it(tmp_path: Path) -> None:
     assert command_line(record, None) == ""
 
 
-def test_values_lie_where_the_picture_shows_them() -> None:
+def test_values_lie_where_the_picture_shows_them():
     figure = Figure(figsize=(4, 3), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], label="line")
@@ -197,7 +196,7 @@ def test_values_lie_where_the_picture_shows_them() -> None:
         ("one line\n", "one line"),
     ],
 )
-def test_lines_of_a_title_are_divided_by_a_period(title: str, line: str) -> None:
+def test_lines_of_a_title_are_divided_by_a_period(title, line):
     figure = Figure()
     figure.suptitle(title)
     assert headline(figure) == line
