@@ -4,8 +4,6 @@ A room that must grow raises its number in ``tests/size.csv`` in a commit that s
 that leaves a room smaller lowers it.
 """
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections import Counter

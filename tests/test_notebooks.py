@@ -1,7 +1,5 @@
 """Every notebook runs, with toy parameters where it has a cell for them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

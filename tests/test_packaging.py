@@ -1,7 +1,5 @@
 """Source distribution and wheel, and a wheel in a fresh environment with a user's own folders."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

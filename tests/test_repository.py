@@ -1,7 +1,5 @@
 """House rules of the repository that a program can check."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import functools

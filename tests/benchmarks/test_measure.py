@@ -1,7 +1,5 @@
 """Measurement of commands in processes of their own."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

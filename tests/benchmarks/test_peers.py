@@ -1,7 +1,5 @@
 """Input that is written for other simulators, and their output; none of them need be installed."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The front door: its names, what they return, and keywords that mean what options mean."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Pools of processes: results as of calls here, and workers that die, are stopped or left alone."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Progress bars appear at a terminal only."""
 
-from __future__ import annotations
-
 import io
 import time
 from contextlib import redirect_stderr

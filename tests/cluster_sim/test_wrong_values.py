@@ -1,7 +1,5 @@
 """Wrong values and types of every argument of the front door are refused in one line."""
 
-from __future__ import annotations
-
 import inspect
 import tempfile
 from collections.abc import Callable

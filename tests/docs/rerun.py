@@ -7,8 +7,6 @@ output is the block without a language below it; ``console`` blocks, in which li
 names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import doctest

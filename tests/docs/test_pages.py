@@ -1,7 +1,5 @@
 """The documents show the output that their code prints."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``python -m tests.fuzz --seconds N`` draws cases, runs them under limits and saves failures."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import re

@@ -1,7 +1,5 @@
 """Cases of the fuzzer: a command line and its files, mutated from valid ones by a seed."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

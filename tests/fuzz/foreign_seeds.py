@@ -1,7 +1,5 @@
 """Small valid files of other tools, of a measurement kit and of a run directory."""
 
-from __future__ import annotations
-
 import io
 import json
 import tempfile

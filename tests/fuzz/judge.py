@@ -1,7 +1,5 @@
 """Answers that a command may give; every other answer is a defect."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

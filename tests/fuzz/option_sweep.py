@@ -1,7 +1,5 @@
 """Every option beside every base command: it changes the answer, is named, or is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

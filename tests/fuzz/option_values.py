@@ -1,7 +1,5 @@
 """Values for every option of every command, most of them from the option's own description."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

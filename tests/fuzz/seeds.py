@@ -1,7 +1,5 @@
 """Small valid files of every input format, from which mutated ones are made."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

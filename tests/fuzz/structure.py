@@ -1,7 +1,5 @@
 """Structured documents with one value replaced or left out."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """Base commands of the sweep over all options, and the files beside them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

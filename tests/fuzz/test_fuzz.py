@@ -1,7 +1,5 @@
 """A short run of the fuzzer, and invariants of random plans and collectives."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

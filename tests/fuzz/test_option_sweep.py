@@ -1,7 +1,5 @@
 """Every option of every command changes the answer, is named as idle, or is refused."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path

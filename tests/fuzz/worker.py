@@ -1,7 +1,5 @@
 """A process that runs cases one after another, with limits on memory and time."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """``python -m tests.mutants --count N`` mutates places of core rooms and runs their neighbours."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

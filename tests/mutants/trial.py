@@ -6,8 +6,6 @@ that tells which tests pass, which places each reaches, and how long it takes. T
 in a fork against the tests of the files that reach it, the shortest first, until one fails.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

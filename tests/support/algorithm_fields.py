@@ -1,7 +1,5 @@
 """Calls of all kinds on small groups, and the check of an algorithm's fields on one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

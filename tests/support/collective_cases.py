@@ -1,7 +1,5 @@
 """Clusters, groups and strategies that the tests of collectives share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

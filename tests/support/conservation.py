@@ -1,7 +1,5 @@
 """Conservation laws that every trace keeps, whatever the engine; tests check them after runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers whose times count FLOPs, for the tests of training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.toy_training import plan

@@ -1,7 +1,5 @@
 """Small schedules written op by op, and the decorator that runs a test on both engines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Comparison of two schedules, column by column."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

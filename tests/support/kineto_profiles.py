@@ -1,7 +1,5 @@
 """Profiles of ranks in the format of PyTorch's profiler, written kernel by kernel."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A page in a headless Chromium that a test drives, over the browser's own protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Pipelines of equal stages for the model of a pipeline."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

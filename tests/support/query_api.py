@@ -1,7 +1,5 @@
 """A small server with the two answers of Prometheus' query API that a follower asks for."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

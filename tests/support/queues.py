@@ -1,7 +1,5 @@
 """Jobs that queue for two domains of four servers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Small random schedules and hand-made traces for property tests."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import strategies as st
 

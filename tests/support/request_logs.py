@@ -1,7 +1,5 @@
 """Logs of requests as other tools write them."""
 
-from __future__ import annotations
-
 MOONCAKE = [
     {"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1]},
     {"timestamp": 3052, "input_length": 2287, "output_length": 316, "hash_ids": [0, 42]},

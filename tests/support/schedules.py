@@ -1,7 +1,5 @@
 """Small schedules with many ties to test engines, drawn by hypothesis."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Jobs of weeks with failures at scripted times, and what became of their time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,7 +39,7 @@ class Scripted:
     def __init__(self, draws: Mapping[int, list[float]], place: int = -1) -> None:
         self.draws, self.place = draws, place
 
-    def spawn(self, count: int) -> list[Scripted]:
+    def spawn(self, count: int) -> "list[Scripted]":
         return [Scripted(self.draws, place) for place in range(count)]
 
     def exponential(self, mean: float) -> float:

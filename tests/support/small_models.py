@@ -1,7 +1,5 @@
 """Fields of ``config.json`` files of models that are small enough for a test."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

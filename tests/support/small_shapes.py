@@ -1,7 +1,5 @@
 """Small shapes for property tests, and measures of them by brute force on their graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations, pairwise
@@ -81,10 +79,10 @@ def shapes(most_chips: int = 40) -> st.SearchStrategy[Shape]:
     )
 
 
-def as_graph(shape: Shape, *, fold: bool = False) -> nx.MultiDiGraph[int]:
+def as_graph(shape: Shape, *, fold: bool = False) -> nx.MultiDiGraph:
     """The links of a shape as a graph made the slow way."""
     links = domain_links(shape, fold=fold)
-    multigraph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
+    multigraph = nx.MultiDiGraph()
     multigraph.add_nodes_from(range(links.nodes))
     for src, dst, rate in zip(
         links.src.tolist(), links.dst.tolist(), links.bandwidth_bytes_per_s.tolist(), strict=True

@@ -1,7 +1,5 @@
 """Traces of small jobs: Chakra files, a profile of PyTorch, a GOAL schedule."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A toy replica and requests for the tests of serving."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from workloads.serving import Profile, Requests

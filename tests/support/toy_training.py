@@ -1,7 +1,5 @@
 """Toy models and plans for the tests of training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows of measurements as text, for the tests of validation."""
 
-from __future__ import annotations
-
 from experiments.validation.reading.rows import read_text
 
 COLLECTIVES = "collective,cluster,chips,size_bytes,time_s,mine\n"

@@ -1,7 +1,5 @@
 """Fits with a framework left out: closed forms, and a constant that one framework alone has."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Coverage with tables, chips, degrees and operations left out, and of pairs of plans."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Clusters from YAML files: keys that they may have, and one clear line for every mistake."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every key of a cluster file, by its schema: read, and named when it is wrong or misspelt."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

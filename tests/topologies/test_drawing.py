@@ -1,7 +1,5 @@
 """Drawings show every chip, switch, rate and layer."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import pytest

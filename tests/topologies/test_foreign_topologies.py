@@ -1,12 +1,8 @@
 """Clusters from graphs of networkx and from network files of ASTRA-sim."""
 
-from __future__ import annotations
-
 import json
 import random
-from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
 
 import networkx as nx
 import pytest
@@ -21,7 +17,7 @@ from topologies.views.graph import graph as graph_of
 RATE = {"bandwidth_bytes_per_s": 100 * 10**9, "latency_s": 1e-6}
 
 
-def _read(tmp_path: Path, graph: nx.Graph[Any], *, ending: str = "json") -> Cluster:
+def _read(tmp_path: Path, graph: nx.Graph, *, ending: str = "json") -> Cluster:
     path = tmp_path / f"pod.{ending}"
     if ending == "json":
         path.write_text(json.dumps(nx.node_link_data(graph, edges="edges"), default=str))
@@ -30,17 +26,15 @@ def _read(tmp_path: Path, graph: nx.Graph[Any], *, ending: str = "json") -> Clus
     return cluster(str(path))
 
 
-def _shuffled(graph: nx.Graph[Hashable], seed: int = 1) -> nx.Graph[Hashable]:
+def _shuffled(graph: nx.Graph, seed: int = 1) -> nx.Graph:
     nodes = list(graph)
     names = [f"node {number}" for number in range(len(nodes))]
     random.Random(seed).shuffle(names)
     return nx.relabel_nodes(graph, dict(zip(nodes, names, strict=True)))
 
 
-def _grid(
-    sizes: tuple[int, ...], periodic: bool, fast_axis: int | None = None
-) -> nx.Graph[Hashable]:
-    graph: nx.Graph[Any] = nx.grid_graph(sizes[::-1], periodic=periodic)
+def _grid(sizes: tuple[int, ...], periodic: bool, fast_axis: int | None = None) -> nx.Graph:
+    graph = nx.grid_graph(sizes[::-1], periodic=periodic)
     nx.set_edge_attributes(graph, dict.fromkeys(graph.edges, RATE))
     for begin, end in graph.edges:
         if fast_axis is not None and begin[fast_axis] != end[fast_axis]:
@@ -94,7 +88,7 @@ def test_a_rate_that_no_link_needs_is_refused(tmp_path):
         cluster(str(path), bandwidth="1GB/s", latency="1us")
 
 
-def _broken(kind: str) -> nx.Graph[Hashable]:
+def _broken(kind: str) -> nx.Graph:
     """A torus, or another graph, with one thing wrong with it."""
     graph = _grid((4, 4), periodic=True)
     if kind == "missing link":

@@ -1,7 +1,5 @@
 """The networkx graph equals one built edge by edge, with every attribute on every edge."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import asdict
 from itertools import pairwise
@@ -11,7 +9,7 @@ import pytest
 
 from tests.support.small_shapes import GB
 from topologies.clusters.names import cluster
-from topologies.views.graph import Node, edge_table, graph, node_names
+from topologies.views.graph import edge_table, graph, node_names
 from topologies.views.measures import measure
 
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
@@ -29,8 +27,8 @@ CLUSTERS = [
 ]
 
 
-def by_add_edge(name: str, rates: dict[str, str]) -> nx.MultiDiGraph[Node]:
-    multigraph: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
+def by_add_edge(name: str, rates: dict[str, str]) -> nx.MultiDiGraph:
+    multigraph = nx.MultiDiGraph()
     table = edge_table(cluster(name, **rates))
     names = node_names(table)
     multigraph.add_nodes_from(names)

@@ -1,7 +1,5 @@
 """A chip is its rows: copies, families and the how-to page give equal numbers in every command."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every form of a cluster's name, and the sizes of the named machines."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.small_shapes import GB

@@ -1,7 +1,5 @@
 """Closed forms of measures equal brute force and published figures."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Overlays of the catalogue: rows that replace and add, bad ones, and limits of memory."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

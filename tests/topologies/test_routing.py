@@ -1,7 +1,5 @@
 """Routes are continuous and shortest, ties follow their rule, and splits conserve traffic."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

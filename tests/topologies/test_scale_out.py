@@ -1,7 +1,5 @@
 """Scale-out fabrics, and domains that they join."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shapes and their links: sizes, ends, rates and folds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 

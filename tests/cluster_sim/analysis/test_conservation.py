@@ -1,7 +1,5 @@
 """Conservation, whose checks report what an engine must never do, and critical paths."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Algebra of intervals: gaps, and instants by category."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Metrics of a trace: use of resources, time by category, overlap of categories, and waits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

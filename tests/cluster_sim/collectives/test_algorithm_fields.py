@@ -1,7 +1,5 @@
 """Every field of every algorithm agrees with the schedule built from its messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Lower bounds, which no algorithm beats on any shape, and refusal of sizes that are too large."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Collectives over a Clos: incast, oversubscribed racks, flows, buildings and sites."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Memory in collectives: bytes moved through it, and buffers that it must hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

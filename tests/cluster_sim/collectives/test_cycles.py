@@ -1,7 +1,5 @@
 """Hamiltonian cycles of tori and other shapes: they share out the links, alone and at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

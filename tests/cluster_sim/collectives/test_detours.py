@@ -1,7 +1,5 @@
 """Detours: messages go around cables that are down, and arrive all the same."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

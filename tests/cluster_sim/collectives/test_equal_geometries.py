@@ -1,7 +1,5 @@
 """Groups of one geometry share a time: each must take as long as if it were timed alone."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace

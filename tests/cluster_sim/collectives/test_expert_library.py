@@ -1,7 +1,5 @@
 """Exchanges of experts by a library's kernels, and the validation rows that they were fitted to."""
 
-from __future__ import annotations
-
 from math import hypot
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Costs and shares that collectives look up once and keep, and rates across cuts of a torus."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """NCCL's closed form: loads, limits, bounds, published peaks, and the rows of the command."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

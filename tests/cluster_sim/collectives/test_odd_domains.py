@@ -1,7 +1,5 @@
 """Groups over any number of domains, the last less full, or over tiers of several kinds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

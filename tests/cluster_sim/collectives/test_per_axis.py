@@ -1,7 +1,5 @@
 """Collectives axis by axis: rings after each other or at once, by formula, with barriers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

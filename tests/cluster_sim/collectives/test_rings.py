@@ -1,7 +1,5 @@
 """Rings by some rounds at a time, or by clocks of links: times and ops of the whole schedule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Collectives of Trainium: measured times, choices of the runtime, handshakes, shares of DMA."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rules of time (docs/design.md), with one small schedule for each, on both engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

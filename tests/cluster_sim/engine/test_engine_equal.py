@@ -1,7 +1,5 @@
 """Both engines and the naive engine of the tests give the same integers for every schedule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

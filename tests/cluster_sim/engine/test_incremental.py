@@ -1,7 +1,5 @@
 """Rates solved only where they change equal those of SimPy, which solves whole components."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

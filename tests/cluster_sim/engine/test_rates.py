@@ -1,7 +1,5 @@
 """Max-min fair rates (rule 7) equal hand-made cases, and no flow could have more."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

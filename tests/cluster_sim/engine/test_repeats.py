@@ -1,7 +1,5 @@
 """Rounds held a few at a time, and routines in place, have the times of what is written out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The Perfetto protobuf, read back by Perfetto's own schema: every op once, with exact times."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The timeline figure: bars, labels, legend and description."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection

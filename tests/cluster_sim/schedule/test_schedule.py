@@ -1,7 +1,5 @@
 """Schedules as tables: names, edges, sizes, and values that a builder refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Traces: frames, selections, Parquet files, the report of blocked work, and conservation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

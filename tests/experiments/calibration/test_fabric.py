@@ -1,7 +1,5 @@
 """One's own measurements of a collective: which constants are fitted, and the overlay."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

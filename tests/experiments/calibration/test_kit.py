@@ -1,7 +1,5 @@
 """The measurement kit for owners of hardware, and constants fitted to its results."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import json

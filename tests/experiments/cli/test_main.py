@@ -1,7 +1,5 @@
 """The command line: help, libraries that commands load, streams, and faults of the program."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """The explorer repeats recorded runs, and moved sliders change their answers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -1,9 +1,5 @@
 """Figures of run directories have the numbers of their commands, of serving too, at toy size."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
@@ -22,7 +18,7 @@ from workloads.training.program.breakdown import PARTS
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> cs.Model:
+def model(tmp_path):
     """A small model."""
     return cs.model(config_file(tmp_path / "small.json", TOY_CONFIG))
 

@@ -1,7 +1,5 @@
 """Two recorded runs beside each other: what was asked and came out differently, and ratios."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Titles of report pages state the finding of each command's results."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from typing import Any

@@ -1,7 +1,5 @@
 """The report page stands alone, shows every result, escapes all of it, and keeps its templates."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

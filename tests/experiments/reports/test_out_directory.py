@@ -1,7 +1,5 @@
 """A run directory appears whole or not at all, and only where no other files stand."""
 
-from __future__ import annotations
-
 import errno
 import signal
 import subprocess

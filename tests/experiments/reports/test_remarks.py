@@ -1,7 +1,5 @@
 """Remarks on a training step: when each is made, and what it says."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A run directory holds everything that was given, and equal runs write equal bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Experiments that compare steps and collectives, at toy size: rows, figures and titles."""
 
-from __future__ import annotations
-
 import pytest
 
 from cluster_sim.collectives import rows, whole

@@ -1,7 +1,5 @@
 """Experiments and commands of the fleet at toy size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import matplotlib as mpl

@@ -1,7 +1,5 @@
 """Experiments on plans at toy size: comparison, models side by side, and weak scaling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Points of experiments: processes change no number, progress is shown, and work is shared."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any

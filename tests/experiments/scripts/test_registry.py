@@ -1,7 +1,5 @@
 """Experiments by name, and the command that runs them with the parameters of ``run`` as options."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import types

@@ -1,7 +1,5 @@
 """Sweeps under attack: killed workers, damaged rows, and studies from strangers."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

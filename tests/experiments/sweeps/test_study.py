@@ -1,7 +1,5 @@
 """Studies: their files, and the command lines that they expand to, each run exactly once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Files kept between runs are read back whole, or written again."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

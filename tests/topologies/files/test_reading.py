@@ -1,7 +1,5 @@
 """Reading text, tables and YAML from foreign files, and files that do not exist."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

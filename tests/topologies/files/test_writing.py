@@ -1,7 +1,5 @@
 """Files appear whole or not at all, even if a writer is killed or the disk is full."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

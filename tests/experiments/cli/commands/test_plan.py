@@ -1,7 +1,5 @@
 """The command ``plan``: its keys, files and refusals."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

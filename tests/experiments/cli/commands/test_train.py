@@ -1,7 +1,5 @@
 """The command ``train``: its keys, files and refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

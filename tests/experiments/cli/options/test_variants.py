@@ -1,7 +1,5 @@
 """Alternatives of the catalogue and idle options: each changes a result, or is refused or named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The service: the same answers as the command, one sentence for a mistake, twenty at once."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Rows with conditions: month and engine of serving, jobs, and steps of long sequences."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Validation rows about memory: the need of a rank, and whether a plan fits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Predictors of rows of every kind, the machines they run on, and other catalogues."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

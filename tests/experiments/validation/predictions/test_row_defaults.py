@@ -1,7 +1,5 @@
 """Empty cells of training rows: what is usual is filled in, and counted."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments.validation.predictions.training import filled, question

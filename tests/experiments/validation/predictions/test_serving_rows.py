@@ -1,7 +1,5 @@
 """Serving rows that state how their requests were drawn and counted."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Work beside a collective in PyTorch's backend for Trainium, and rows that it issued."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments.validation.predictions.collectives import beside_s, predict, time_s

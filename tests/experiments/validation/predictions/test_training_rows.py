@@ -1,7 +1,5 @@
 """Training rows: what they state moves their prediction, and what they are called does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

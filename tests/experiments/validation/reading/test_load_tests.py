@@ -1,7 +1,5 @@
 """Results of load generators as rows: what each tool's file says, and what must be stated."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
