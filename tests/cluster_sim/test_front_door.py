@@ -199,19 +199,12 @@ def test_every_option_is_a_word():
         cs.lend(FLEET, "burstgpt", reserves=3)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "options"),
-    [
-        (
-            {"start_day": 2.0, "power_cap": 1.0, "policy": "power-cap", "failures": "off"},
-            ["--start-day=2", "--power-cap=1", "--policy=power-cap", "--failures=off"],
-        ),
-        (
-            {"what_if": "growth=30%", "hold": 600, "reserve": 2, "change_time": "5min"},
-            ["--what-if=growth=30%", "--hold=10min", "--reserve=2", "--change-time=5min"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("keywords", "options"), [
+    ({"start_day": 2.0, "power_cap": 1.0, "policy": "power-cap", "failures": "off"},
+     ["--start-day=2", "--power-cap=1", "--policy=power-cap", "--failures=off"]),
+    ({"what_if": "growth=30%", "hold": 600, "reserve": 2, "change_time": "5min"},
+     ["--what-if=growth=30%", "--hold=10min", "--reserve=2", "--change-time=5min"]),
+])  # fmt: skip
 def test_a_keyword_means_what_the_option_means(keywords, options):
     common = {"policy": "threshold", "unit_rate": 5.0, "days": 0.1}
     done = cs.run_fleet(FLEET, **{**common, **keywords})
@@ -221,19 +214,16 @@ def test_a_keyword_means_what_the_option_means(keywords, options):
         assert {**done.scenario.sizing.document(), **done.summary}[key] == document[key]
 
 
-@pytest.mark.parametrize(
-    ("keywords", "error"),
-    [
-        ({"powercap": 3}, "Did you mean power_cap"),
-        ({"weights": "disk"}, "choose from store, nvme, host, peer"),
-        ({"quantile": 2}, "a number from 0 to 1"),
-        ({"floor": "three"}, "floor is 'three' .* Pass a whole number"),
-        ({"what_if": ["monday", "growth=3%"]}, "2 what-ifs for one run"),
-        ({"hold": "soon"}, "--hold 'soon'"),
-        ({"demand": constant(60.0), "service": "code"}, "service is a word about demands by name"),
-        ({"policy": "treshold"}, "Did you mean threshold"),
-    ],
-)
+@pytest.mark.parametrize(("keywords", "error"), [
+    ({"powercap": 3}, "Did you mean power_cap"),
+    ({"weights": "disk"}, "choose from store, nvme, host, peer"),
+    ({"quantile": 2}, "a number from 0 to 1"),
+    ({"floor": "three"}, "floor is 'three' .* Pass a whole number"),
+    ({"what_if": ["monday", "growth=3%"]}, "2 what-ifs for one run"),
+    ({"hold": "soon"}, "--hold 'soon'"),
+    ({"demand": constant(60.0), "service": "code"}, "service is a word about demands by name"),
+    ({"policy": "treshold"}, "Did you mean threshold"),
+])  # fmt: skip
 def test_wrong_keywords_are_refused(keywords, error):
     with pytest.raises(cs.InputError, match=error):
         cs.run_fleet(FLEET, **{"unit_rate": 5.0, "days": 0.05, "policy": "threshold", **keywords})

@@ -160,40 +160,33 @@ ANY: Any = cs  # callers without types, as in a notebook
 MODEL = "llama-3.2-1b"
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: cs.metrics.resource_use(5), r"^trace is 5 \(int\)\. Pass a Trace\.$"),
-        (lambda: cs.Group(MACHINE, [0]), r"^cluster is 'trn2\.48xlarge' \(str\)\. Pass a Cluster"),
-        (lambda: cs.Group(cs.cluster(MACHINE), "0-3"), r"^chips .* are '0-3'\. Pass"),
-        (lambda: cs.Group(cs.cluster(MACHINE), [0.5]), r"^chips .* are \[0\.5\]\. Pass"),
-        (lambda: cs.serve("gpt2", MACHINE, slots="9"), r"^slots is '9' \(str\)\. Pass a whole num"),
-        (lambda: cs.serve(MODEL, ["a"]), r"^cluster is \['a'\] \(list\)"),
-        (lambda: cs.serve(MODEL, MACHINE, 5), r"^requests is 5 \(int\)\. Pass poisson:RATE"),
-        (lambda: cs.run_fleet(FLEET, policy=5), r"^policy is 5 \(int\)\. Pass a"),
-        (lambda: cs.replay([], MACHINE), r"^no trace is given\. Pass a file"),
-        (lambda: cs.Plan(stage_layers=5), r"^stage_layers is 5; it must be a tuple, such as"),
-        (lambda: cs.train("gpt2", MACHINE, engine="SimPy"), r"^engine 'SimPy' is none of fast"),
-        (lambda: cs.train("gpt2", MACHINE, chips="x"), r"^chips is 'x'; it must be a list"),
-        (lambda: cs.train("gpt2", MACHINE, seed=2), r"^seed changes nothing without jitter\."),
-        (lambda: cs.train(None, MACHINE), r"^model is None \(NoneType\)\. Pass"),
-        (lambda: ANY.train(MODEL, MACHINE, {"tp": 4}), r"^plan is \{'tp': 4\} \(dict\)\. Pass"),
-        (lambda: cs.search_plans(MODEL, 16, 64), r"^cluster is 16"),
-        (lambda: cs.run_job(MODEL, days=1), r"^step is 'llama-3.2-1b' \(str\)\. Pass"),
-        (lambda: cs.simulate(None), r"^schedule is None \(NoneType\)\. Pass a Schedule"),
-        (lambda: cs.collective("all-reduce", 16, size_bytes=1), r"^group is 16 \(int\)"),
-        (
-            lambda: cs.collective("all-reduce", MACHINE, size_bytes=1.5),
-            r"^a size of 1\.5 B is not a whole number of bytes$",
-        ),
-        (
-            lambda: cs.collective("all-reduce", MACHINE, size_bytes=float("nan")),
-            r"^a size of nan B is not between 0 and",
-        ),
-        (lambda: cs.cluster(Path("pod.yaml")), r"^cluster is .*Pass a name"),
-        (lambda: cs.model(["gpt2"]), r"^model is .*Pass a name"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: cs.metrics.resource_use(5), r"^trace is 5 \(int\)\. Pass a Trace\.$"),
+    (lambda: cs.Group(MACHINE, [0]), r"^cluster is 'trn2\.48xlarge' \(str\)\. Pass a Cluster"),
+    (lambda: cs.Group(cs.cluster(MACHINE), "0-3"), r"^chips .* are '0-3'\. Pass"),
+    (lambda: cs.Group(cs.cluster(MACHINE), [0.5]), r"^chips .* are \[0\.5\]\. Pass"),
+    (lambda: cs.serve("gpt2", MACHINE, slots="9"), r"^slots is '9' \(str\)\. Pass a whole num"),
+    (lambda: cs.serve(MODEL, ["a"]), r"^cluster is \['a'\] \(list\)"),
+    (lambda: cs.serve(MODEL, MACHINE, 5), r"^requests is 5 \(int\)\. Pass poisson:RATE"),
+    (lambda: cs.run_fleet(FLEET, policy=5), r"^policy is 5 \(int\)\. Pass a"),
+    (lambda: cs.replay([], MACHINE), r"^no trace is given\. Pass a file"),
+    (lambda: cs.Plan(stage_layers=5), r"^stage_layers is 5; it must be a tuple, such as"),
+    (lambda: cs.train("gpt2", MACHINE, engine="SimPy"), r"^engine 'SimPy' is none of fast"),
+    (lambda: cs.train("gpt2", MACHINE, chips="x"), r"^chips is 'x'; it must be a list"),
+    (lambda: cs.train("gpt2", MACHINE, seed=2), r"^seed changes nothing without jitter\."),
+    (lambda: cs.train(None, MACHINE), r"^model is None \(NoneType\)\. Pass"),
+    (lambda: ANY.train(MODEL, MACHINE, {"tp": 4}), r"^plan is \{'tp': 4\} \(dict\)\. Pass"),
+    (lambda: cs.search_plans(MODEL, 16, 64), r"^cluster is 16"),
+    (lambda: cs.run_job(MODEL, days=1), r"^step is 'llama-3.2-1b' \(str\)\. Pass"),
+    (lambda: cs.simulate(None), r"^schedule is None \(NoneType\)\. Pass a Schedule"),
+    (lambda: cs.collective("all-reduce", 16, size_bytes=1), r"^group is 16 \(int\)"),
+    (lambda: cs.collective("all-reduce", MACHINE, size_bytes=1.5),
+     r"^a size of 1\.5 B is not a whole number of bytes$"),
+    (lambda: cs.collective("all-reduce", MACHINE, size_bytes=float("nan")),
+     r"^a size of nan B is not between 0 and"),
+    (lambda: cs.cluster(Path("pod.yaml")), r"^cluster is .*Pass a name"),
+    (lambda: cs.model(["gpt2"]), r"^model is .*Pass a name"),
+])  # fmt: skip
 def test_the_message_names_argument_value_and_remedy(call, message):
     with pytest.raises(cs.InputError, match=message) as caught:
         call()

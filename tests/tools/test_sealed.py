@@ -55,16 +55,11 @@ def test_measurements_are_compared_with_what_was_sealed():
     ]
 
 
-@pytest.mark.parametrize(
-    ("question", "message"),
-    [
-        ({"name": "x", "command": QUESTION, "key": "mfu"}, "x: key 'mfu' is none of iteration_s"),
-        (
-            {"name": "x", "command": "cluster-sim train --tp many", "key": "iteration_s"},
-            "x: its command ended with status 2. Correct it.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("question", "message"), [
+    ({"name": "x", "command": QUESTION, "key": "mfu"}, "x: key 'mfu' is none of iteration_s"),
+    ({"name": "x", "command": "cluster-sim train --tp many", "key": "iteration_s"},
+     "x: its command ended with status 2. Correct it."),
+])  # fmt: skip
 def test_a_question_without_an_answer_is_refused(question, message):
     with pytest.raises(InputError, match=message):
         predicted(question)

@@ -309,19 +309,16 @@ def test_a_default_stands_for_what_the_catalogue_lacks_and_for_nothing_else(ship
     assert shipped.name("trn2", "family", "") == "trainium"
 
 
-@pytest.mark.parametrize(
-    ("read", "part", "quantity", "message"),
-    [
-        ("value", "trn5", "cores", r"the catalogue has no part 'trn5'\. Did you mean trn"),
-        ("value", "trn2", "hbm_bandwith", r"no 'hbm_bandwith' of trn2\. Did you mean hbm_band"),
-        ("value", "trn2", "zebra", r"the catalogue has no 'zebra' of trn2\."),
-        ("value", "trn2", "family", "trn2 family is 'trainium', a name and no number"),
-        ("name", "trn2", "cores", "trn2 cores is 8 count, a number and no name"),
-        ("integer", "trn2", "collective_efficiency", r"efficiency is 0\.77 ratio, which is"),
-        ("integer", "trn2", "link_latency", r"^trn2 link_latency is 0\.3 us, which is not near"),
-        ("ps", "trn2", "hbm_bytes", r"^trn2 hbm_bytes is 96 GiB, not a time\. State it in s\.$"),
-    ],
-)
+@pytest.mark.parametrize(("read", "part", "quantity", "message"), [
+    ("value", "trn5", "cores", r"the catalogue has no part 'trn5'\. Did you mean trn"),
+    ("value", "trn2", "hbm_bandwith", r"no 'hbm_bandwith' of trn2\. Did you mean hbm_band"),
+    ("value", "trn2", "zebra", r"the catalogue has no 'zebra' of trn2\."),
+    ("value", "trn2", "family", "trn2 family is 'trainium', a name and no number"),
+    ("name", "trn2", "cores", "trn2 cores is 8 count, a number and no name"),
+    ("integer", "trn2", "collective_efficiency", r"efficiency is 0\.77 ratio, which is"),
+    ("integer", "trn2", "link_latency", r"^trn2 link_latency is 0\.3 us, which is not near"),
+    ("ps", "trn2", "hbm_bytes", r"^trn2 hbm_bytes is 96 GiB, not a time\. State it in s\.$"),
+])  # fmt: skip
 def test_what_cannot_be_read_is_refused(shipped, read, part, quantity, message):
     with pytest.raises(InputError, match=message):
         getattr(shipped, read)(part, quantity)
@@ -350,17 +347,14 @@ def test_a_variant_switches_one_value_and_back(shipped):
     assert pickle.loads(pickle.dumps(switched)) == switched
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("trn2.bf16_peak=zebra", "trn2.bf16_peak has no variant 'zebra'; there are semi"),
-        ("trn2.tdp=zebra", "trn2.tdp has no variant 'zebra'; it has none."),
-        ("trn2.zebra=x", "the catalogue has no 'zebra' of trn2."),
-        ("tron.tdp=x", "the catalogue has no part 'tron'."),
-        ("trn2.bf16_peak", "variant 'trn2.bf16_peak' is not of the form PART.QUANTITY=NAME."),
-        ("bf16=x", "variant 'bf16=x' is not of the form PART.QUANTITY=NAME."),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("trn2.bf16_peak=zebra", "trn2.bf16_peak has no variant 'zebra'; there are semi"),
+    ("trn2.tdp=zebra", "trn2.tdp has no variant 'zebra'; it has none."),
+    ("trn2.zebra=x", "the catalogue has no 'zebra' of trn2."),
+    ("tron.tdp=x", "the catalogue has no part 'tron'."),
+    ("trn2.bf16_peak", "variant 'trn2.bf16_peak' is not of the form PART.QUANTITY=NAME."),
+    ("bf16=x", "variant 'bf16=x' is not of the form PART.QUANTITY=NAME."),
+])  # fmt: skip
 def test_a_wrong_variant_is_refused_with_what_there_is(text, message):
     with pytest.raises(InputError) as caught:
         choose([text])

@@ -132,45 +132,30 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path):
     assert recording.catalogue.has("nccl-tuner.mine", "latency")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("chip: trn2", "chip: trn22", "the catalogue has no part 'trn22'. Did you mean trn2?"),
-        (
-            "chip: trn2",
-            "chip: {like: trn2, hbm_bandwith: 1TB/s}",
-            "unknown chip.hbm_bandwith. Did you mean hbm_bandwidth",
-        ),
-        (
-            "chip: trn2",
-            "chip: {like: trn2, hbm_bandwidth: 1TB}",
-            "chip.hbm_bandwidth '1TB' is in B; this quantity is in B/s",
-        ),
-        ("chip: trn2", "chip: {bf16_peak: 1TFLOP/s}", "chip.hbm_bytes is missing"),
-        ("chip: trn2", "chip: 7", "chip '7': it must be a mapping with name, like"),
-        ("128GB/s", "much", "scale_up.axes.1.bandwidth 'much': bandwidth 'much' is not a number"),
-        ("chip: trn2", "chip: {like: trn2, hbm_bandwidth: much}", "'much' is not a number"),
-        ("  shape: torus\n", "", "scale_up.shape is missing; give one of torus, mesh"),
-        # What only a role change or a machine has would change nothing.
-        ("chip: trn2", "chip: {like: trn2, drain: 60s}", "is no quantity of a chip, but of "),
-        ("radix:", "radixx:", "unknown key scale_out.radixx. Did you mean radix?"),
-        ("  radix: 32\n", "", "scale_out.radix is missing, and there is no like:"),
-        ("size: 4", "size: 0", "scale_up.axes.1.size '0': it must be at least 1."),
-        (
-            "shape: torus",
-            "shape: tours",
-            "'tours' is none of torus, mesh, switch, clos, tiered. Did you mean torus?",
-        ),
-        ("domains: 8", "domains: 0", "domains '0': it must be at least 1"),
-        ("domains: 8", "domains: 8\ndomains: 9", "the key domains is given twice"),
-        (
-            "chips_per_server: 4",
-            "chips_per_server: 3",
-            "a domain of 8 chips is not made of servers of 3",
-        ),
-        ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name?"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("chip: trn2", "chip: trn22", "the catalogue has no part 'trn22'. Did you mean trn2?"),
+    ("chip: trn2", "chip: {like: trn2, hbm_bandwith: 1TB/s}",
+     "unknown chip.hbm_bandwith. Did you mean hbm_bandwidth"),
+    ("chip: trn2", "chip: {like: trn2, hbm_bandwidth: 1TB}",
+     "chip.hbm_bandwidth '1TB' is in B; this quantity is in B/s"),
+    ("chip: trn2", "chip: {bf16_peak: 1TFLOP/s}", "chip.hbm_bytes is missing"),
+    ("chip: trn2", "chip: 7", "chip '7': it must be a mapping with name, like"),
+    ("128GB/s", "much", "scale_up.axes.1.bandwidth 'much': bandwidth 'much' is not a number"),
+    ("chip: trn2", "chip: {like: trn2, hbm_bandwidth: much}", "'much' is not a number"),
+    ("  shape: torus\n", "", "scale_up.shape is missing; give one of torus, mesh"),
+    # What only a role change or a machine has would change nothing.
+    ("chip: trn2", "chip: {like: trn2, drain: 60s}", "is no quantity of a chip, but of "),
+    ("radix:", "radixx:", "unknown key scale_out.radixx. Did you mean radix?"),
+    ("  radix: 32\n", "", "scale_out.radix is missing, and there is no like:"),
+    ("size: 4", "size: 0", "scale_up.axes.1.size '0': it must be at least 1."),
+    ("shape: torus", "shape: tours",
+     "'tours' is none of torus, mesh, switch, clos, tiered. Did you mean torus?"),
+    ("domains: 8", "domains: 0", "domains '0': it must be at least 1"),
+    ("domains: 8", "domains: 8\ndomains: 9", "the key domains is given twice"),
+    ("chips_per_server: 4", "chips_per_server: 3",
+     "a domain of 8 chips is not made of servers of 3"),
+    ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name?"),
+])  # fmt: skip
 def test_mistakes_name_the_file_and_the_key(tmp_path, old, new, message):
     assert old in POD
     with pytest.raises(InputError) as mistake:
@@ -180,24 +165,19 @@ def test_mistakes_name_the_file_and_the_key(tmp_path, old, new, message):
     assert "\n" not in str(mistake.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "holds no keys; it needs at least scale_up"),
-        (b"- 1\n- 2\n", "holds no keys"),
-        (b"domains: 1\n", "scale_up is missing"),
-        (b"a: [1, 2", "line 1 is not YAML: expected ',' or ']'"),
-        (b"a: &a [*a]\nb: {<<: 5}", "an alias stands within what it repeats"),
-        (b"[" * 5_000, "is nested too deeply"),
-        (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
-        (b"x" * (LARGEST_FILE_BYTES + 1), "is over the limit of 1 MB"),
-        (b"a: !!python/object/apply:os.system ['true']", "os.system is not read"),
-        (
-            b"scale_up: {shape: switch, size: 2, bandwidth: 1GB/s, latency: 1us}\ndomains: 2",
-            "no scale-out fabric",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "holds no keys; it needs at least scale_up"),
+    (b"- 1\n- 2\n", "holds no keys"),
+    (b"domains: 1\n", "scale_up is missing"),
+    (b"a: [1, 2", "line 1 is not YAML: expected ',' or ']'"),
+    (b"a: &a [*a]\nb: {<<: 5}", "an alias stands within what it repeats"),
+    (b"[" * 5_000, "is nested too deeply"),
+    (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
+    (b"x" * (LARGEST_FILE_BYTES + 1), "is over the limit of 1 MB"),
+    (b"a: !!python/object/apply:os.system ['true']", "os.system is not read"),
+    (b"scale_up: {shape: switch, size: 2, bandwidth: 1GB/s, latency: 1us}\ndomains: 2",
+     "no scale-out fabric"),
+])  # fmt: skip
 def test_files_from_strangers(tmp_path, content, message):
     path = tmp_path / "pod.yaml"
     path.write_bytes(content)

@@ -36,23 +36,20 @@ def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name):
     assert {str(chip) for chip in range(machine.chips_per_domain)} <= set(words)
 
 
-@pytest.mark.parametrize(
-    ("name", "drawn"),
-    [
-        ("ring:2", 2),
-        ("ring:8", 8),
-        ("ring:100", 7),
-        ("torus:1x1", 1),
-        ("torus:3x1x2", 6),
-        ("torus:2x2x2x2", 8),
-        ("torus:9x9x9", 64),
-        ("mesh:1", 1),
-        ("mesh:5", 5),
-        ("switch:100", 72),
-        ("clos:40:8", 40),
-        ("clos:300:32:3", 64),
-    ],
-)
+@pytest.mark.parametrize(("name", "drawn"), [
+    ("ring:2", 2),
+    ("ring:8", 8),
+    ("ring:100", 7),
+    ("torus:1x1", 1),
+    ("torus:3x1x2", 6),
+    ("torus:2x2x2x2", 8),
+    ("torus:9x9x9", 64),
+    ("mesh:1", 1),
+    ("mesh:5", 5),
+    ("switch:100", 72),
+    ("clos:40:8", 40),
+    ("clos:300:32:3", 64),
+])  # fmt: skip
 def test_plain_shapes_are_drawn_in_part_where_they_are_large(name, drawn):
     figure = draw(cluster(name, **PLAIN))
     (panel,) = figure.axes

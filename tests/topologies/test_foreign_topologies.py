@@ -124,17 +124,14 @@ def test_a_graph_of_no_known_shape_is_refused(tmp_path, graph, message):
         _read(tmp_path, graph)
 
 
-@pytest.mark.parametrize(
-    ("ending", "content", "message"),
-    [
-        ("json", "[" * 100_000, r"no JSON"),
-        ("json", '{"nodes": [1], "edges": 2}', r"no node-link JSON"),
-        ("graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml/>", r"declares a document type"),
-        ("graphml", "not xml", r"no GraphML"),
-        ("graphml", "<node id=''/>" * 4097 + "not xml", r"4,097 nodes"),
-        ("json", f'{{"nodes": {[1] * 4097}, "edges": 2}}', r"4,097 nodes"),
-    ],
-)
+@pytest.mark.parametrize(("ending", "content", "message"), [
+    ("json", "[" * 100_000, r"no JSON"),
+    ("json", '{"nodes": [1], "edges": 2}', r"no node-link JSON"),
+    ("graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml/>", r"declares a document type"),
+    ("graphml", "not xml", r"no GraphML"),
+    ("graphml", "<node id=''/>" * 4097 + "not xml", r"4,097 nodes"),
+    ("json", f'{{"nodes": {[1] * 4097}, "edges": 2}}', r"4,097 nodes"),
+])  # fmt: skip
 def test_broken_files_are_one_line(tmp_path, ending, content, message):
     path = tmp_path / f"pod.{ending}"
     path.write_text(content)
@@ -196,18 +193,15 @@ def test_a_product_of_three_kinds_is_tiers_each_of_its_own(tmp_path):
     assert not rings.tiers[2].ring  # two chips have one link, as in ASTRA-sim
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (("Rings", "8", "1", "1"), r"topology.0 'Rings': .* 'Ring', 'FullyConnected' or 'Switch'"),
-        (("Ring", "8, 2", "1", "1"), r"npus_count 2"),
-        (("Ring", "0", "1", "1"), r"npus_count.0 '0': it must be at least 1"),
-        (("Ring", "8", ".inf", "1"), r"bandwidth.0 'inf'"),
-        (("Ring", "8", "0", "1"), r"bandwidth.0 '0': .* greater than 0"),
-        (("Ring", "8", "1", ""), r"latency: it must have at least 1 entry"),
-        (("Ring", "8", "1", "1", "x: 1"), r"unknown key x"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "message"), [
+    (("Rings", "8", "1", "1"), r"topology.0 'Rings': .* 'Ring', 'FullyConnected' or 'Switch'"),
+    (("Ring", "8, 2", "1", "1"), r"npus_count 2"),
+    (("Ring", "0", "1", "1"), r"npus_count.0 '0': it must be at least 1"),
+    (("Ring", "8", ".inf", "1"), r"bandwidth.0 'inf'"),
+    (("Ring", "8", "0", "1"), r"bandwidth.0 '0': .* greater than 0"),
+    (("Ring", "8", "1", ""), r"latency: it must have at least 1 entry"),
+    (("Ring", "8", "1", "1", "x: 1"), r"unknown key x"),
+])  # fmt: skip
 def test_wrong_networks_of_astra_sim_name_the_key(tmp_path, columns, message):
     with pytest.raises(InputError, match=message):
         _astra(tmp_path, *columns)

@@ -76,21 +76,18 @@ def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own():
     assert catalogue.with_rows([faster]).value("trn4", "vector_clock") == 2e9
 
 
-@pytest.mark.parametrize(
-    ("chip", "family", "runtime", "ranks", "provenance"),
-    [
-        ("trn1", "trainium", "neuron", 2, "assumed"),
-        ("trn2", "trainium", "neuron", 4, "interpolated"),
-        ("trn3", "trainium", "neuron", 4, "assumed"),
-        ("h100", "h100", "nccl", 1, "measured"),
-        ("h200", "h100", "nccl", 1, "interpolated"),
-        ("gb300", "b200", "nccl", 1, "interpolated"),
-        ("mi300x", "mi300", "rccl", 1, "assumed"),
-        ("tpu-v4", "tpu", "xla", 1, "assumed"),
-        ("tpu-v5p", "tpu", "xla", 1, "assumed"),
-        ("nobody's", "gpu", "other", 1, "assumed"),
-    ],
-)
+@pytest.mark.parametrize(("chip", "family", "runtime", "ranks", "provenance"), [
+    ("trn1", "trainium", "neuron", 2, "assumed"),
+    ("trn2", "trainium", "neuron", 4, "interpolated"),
+    ("trn3", "trainium", "neuron", 4, "assumed"),
+    ("h100", "h100", "nccl", 1, "measured"),
+    ("h200", "h100", "nccl", 1, "interpolated"),
+    ("gb300", "b200", "nccl", 1, "interpolated"),
+    ("mi300x", "mi300", "rccl", 1, "assumed"),
+    ("tpu-v4", "tpu", "xla", 1, "assumed"),
+    ("tpu-v5p", "tpu", "xla", 1, "assumed"),
+    ("nobody's", "gpu", "other", 1, "assumed"),
+])  # fmt: skip
 def test_families(chip, family, runtime, ranks, provenance):
     chips_family = chip_family(chip)
     assert (chips_family.name, chips_family.runtime) == (family, runtime)

@@ -113,25 +113,22 @@ def test_a_variant_of_the_catalogue_is_honoured():
     assert cluster("trn2.48xlarge", catalogue=numbers) != cluster("trn2.48xlarge")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("trn2.48xlarge/100GB/s", "--bandwidth and --latency are for plain shapes"),
-        ("rong:4/100GB/s", "unknown cluster 'rong:4'"),
-        ("trn2.48xlrge", "unknown cluster 'trn2.48xlrge'. Did you mean trn2.48xlarge?"),
-        ("", "unknown cluster ''. There are trn1.2xlarge"),
-        ("H100:8", "H100 is a chip, of p5.48xlarge, dgx-h100. Write p5.48xlarge, or"),
-        ("p5e.48xlarge:2", "the nearest machine here is p5en.48xlarge, of the same chips; its net"),
-        ("trn2-ultraserver:", "the count must be a whole number of 1 to 16,777,216, as"),
-        ("trn2-ultraserver:0", "trn2-ultraserver:0: a count of 0 is not between 1 and 16,777,216"),
-        ("trn2-ultraserver:1000000", "1000000x64 has 64,000,000 chips; at most 16,777,216"),
-        ("rainier:100", "100 chips are not whole UltraServers of 64; use rainier:128"),
-        ("rainier:99999999", "has 99,999,999 chips; at most 16,777,216"),
-        ("ring:8", "ring:8 needs the bandwidth and latency of a directed link"),
-        ("nowhere.yaml", "nowhere.yaml cannot be read: there is no such file"),
-        ("x" * 10_000, "unknown cluster 'xxxx"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("trn2.48xlarge/100GB/s", "--bandwidth and --latency are for plain shapes"),
+    ("rong:4/100GB/s", "unknown cluster 'rong:4'"),
+    ("trn2.48xlrge", "unknown cluster 'trn2.48xlrge'. Did you mean trn2.48xlarge?"),
+    ("", "unknown cluster ''. There are trn1.2xlarge"),
+    ("H100:8", "H100 is a chip, of p5.48xlarge, dgx-h100. Write p5.48xlarge, or"),
+    ("p5e.48xlarge:2", "the nearest machine here is p5en.48xlarge, of the same chips; its net"),
+    ("trn2-ultraserver:", "the count must be a whole number of 1 to 16,777,216, as"),
+    ("trn2-ultraserver:0", "trn2-ultraserver:0: a count of 0 is not between 1 and 16,777,216"),
+    ("trn2-ultraserver:1000000", "1000000x64 has 64,000,000 chips; at most 16,777,216"),
+    ("rainier:100", "100 chips are not whole UltraServers of 64; use rainier:128"),
+    ("rainier:99999999", "has 99,999,999 chips; at most 16,777,216"),
+    ("ring:8", "ring:8 needs the bandwidth and latency of a directed link"),
+    ("nowhere.yaml", "nowhere.yaml cannot be read: there is no such file"),
+    ("x" * 10_000, "unknown cluster 'xxxx"),
+])  # fmt: skip
 def test_bad_names_are_refused_in_one_line(text, message):
     name, _, bandwidth = text.partition("/")
     with pytest.raises(InputError) as mistake:

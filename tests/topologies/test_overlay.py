@@ -78,38 +78,33 @@ def test_the_digest_follows_values_not_words(tmp_path, shipped):
     assert other != shipped
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("trn2,tdp,,480,W,guess,me,,,", "line 2: grade 'guess' is none of stated, "),
-        ("trn2,tdp,,many,W,stated,me,,,", "line 2: value: 'many' is not a number."),
-        ("trn2,tdp,,nan,W,stated,me,,,", "line 2: value: 'nan' is not a number."),
-        ("trn2,tdp,,1e99,W,stated,me,,,", "line 2: value: 1e99 is beyond 1e±40."),
-        ("trn2,tdp,,480,watts,stated,me,,,", "line 2: value: unknown unit watts."),
-        ("trn2,tdp,,480,W,stated,,,,", "line 2: source is empty."),
-        ("trn2,tdp,,480,,stated,me,,,", "line 2: unit is empty."),
-        ("trn2,tdp,,-1,W,stated,me,,,", "line 2: value -1 is negative; the least is 0."),
-        ("trn2,tdp,,480,W,stated,me,,490,500", "outside its range, 490 to 500."),
-        ("trn2,tdp,,480,W,stated,me,,,low", "line 2: high: 'low' is not a number."),
-        ("trn2,tdp,,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
-        ("new,hbm_bytes,,144,TB/s,stated,me,,,", "new hbm_bytes is in B/s, elsewhere in B."),
-        ("trn2,tdp,x,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
-        ("trn2,zebra,x,1,W,stated,me,,,", "line 2: trn2 zebra: the variant 'x' has no default"),
-        (
-            "trn2,link_latnecy,,1,us,stated,me,,,",
-            "line 2: trn2 link_latnecy: no command reads a quantity of that name. Did you mean "
-            "link_latency? Correct it",
-        ),
-        ("trm2,link_bandwidth,,64,GB/s,stated,own,,,", "no part 'trm2'. Did you mean trn2? Corr"),
-        ("trn2,tdp,,480", "line 2: it has not as many cells as the header has columns."),
-        ("trn2,tdp,,480,W,stated,me,,,,,", "line 2: it has not as many cells as the header"),
-        ('trn2,tdp,,480,W,"stated,me,,,', "not CSV (unexpected end of data)."),
-        (
-            "trn2,tdp,,1,W,stated,me,,,\ntrn2,tdp,,2,W,stated,me,,,",
-            "line 3: trn2 tdp is also in line 2; keep one.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("trn2,tdp,,480,W,guess,me,,,", "line 2: grade 'guess' is none of stated, "),
+    ("trn2,tdp,,many,W,stated,me,,,", "line 2: value: 'many' is not a number."),
+    ("trn2,tdp,,nan,W,stated,me,,,", "line 2: value: 'nan' is not a number."),
+    ("trn2,tdp,,1e99,W,stated,me,,,", "line 2: value: 1e99 is beyond 1e±40."),
+    ("trn2,tdp,,480,watts,stated,me,,,", "line 2: value: unknown unit watts."),
+    ("trn2,tdp,,480,W,stated,,,,", "line 2: source is empty."),
+    ("trn2,tdp,,480,,stated,me,,,", "line 2: unit is empty."),
+    ("trn2,tdp,,-1,W,stated,me,,,", "line 2: value -1 is negative; the least is 0."),
+    ("trn2,tdp,,480,W,stated,me,,490,500", "outside its range, 490 to 500."),
+    ("trn2,tdp,,480,W,stated,me,,,low", "line 2: high: 'low' is not a number."),
+    ("trn2,tdp,,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
+    ("new,hbm_bytes,,144,TB/s,stated,me,,,", "new hbm_bytes is in B/s, elsewhere in B."),
+    ("trn2,tdp,x,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
+    ("trn2,zebra,x,1,W,stated,me,,,", "line 2: trn2 zebra: the variant 'x' has no default"),
+    (
+        "trn2,link_latnecy,,1,us,stated,me,,,",
+        "line 2: trn2 link_latnecy: no command reads a quantity of that name. Did you mean "
+        "link_latency? Correct it",
+    ),
+    ("trm2,link_bandwidth,,64,GB/s,stated,own,,,", "no part 'trm2'. Did you mean trn2? Corr"),
+    ("trn2,tdp,,480", "line 2: it has not as many cells as the header has columns."),
+    ("trn2,tdp,,480,W,stated,me,,,,,", "line 2: it has not as many cells as the header"),
+    ('trn2,tdp,,480,W,"stated,me,,,', "not CSV (unexpected end of data)."),
+    ("trn2,tdp,,1,W,stated,me,,,\ntrn2,tdp,,2,W,stated,me,,,",
+     "line 3: trn2 tdp is also in line 2; keep one."),
+])  # fmt: skip
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, shipped, line, message):
     file = overlay(tmp_path, line)
     with pytest.raises(InputError) as caught:
@@ -119,20 +114,15 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, shipped, line, messag
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            b"part,value\n",
-            f" line 1: no column quantity, unit, grade, source; a catalogue has {HEADER}.",
-        ),
-        (HEADER.encode() + b",notes\n", " line 1 has no 'notes'. Did you mean note?"),
-        (b"", " line 1: no column part, quantity, value, unit, grade, source;"),
-        (b"x" * 5_000_001, " is over the limit of 5 MB."),
-        (HEADER.encode() + b"\ntrn2,\xff\xfe\n", " line 2: not UTF-8 text. Save it in UTF-8."),
-        (HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n", " line 2"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    (b"part,value\n",
+     f" line 1: no column quantity, unit, grade, source; a catalogue has {HEADER}."),
+    (HEADER.encode() + b",notes\n", " line 1 has no 'notes'. Did you mean note?"),
+    (b"", " line 1: no column part, quantity, value, unit, grade, source;"),
+    (b"x" * 5_000_001, " is over the limit of 5 MB."),
+    (HEADER.encode() + b"\ntrn2,\xff\xfe\n", " line 2: not UTF-8 text. Save it in UTF-8."),
+    (HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n", " line 2"),
+])  # fmt: skip
 def test_a_bad_file_is_refused_by_name(tmp_path, shipped, content, message):
     path = tmp_path / "bad.csv"
     path.write_bytes(content)

@@ -55,19 +55,16 @@ SEVENTEEN = [("ToR", 4, 9), ("leaf", 16, 3), ("spine", 128, 1)]
 RAINIER = [("ToR", 64, 7812), ("leaf", 4096, 123), ("spine", 73_728, 7), ("campus", 516_096, 1)]
 
 
-@pytest.mark.parametrize(
-    ("of_cluster", "expected"),
-    [
-        (machine(4), [("ToR", 8, 1)]),  # one switch joins what fits its ports
-        (machine(5), [("ToR", 4, 3), ("leaf", 32, 1)]),  # half of them lead to a layer above
-        (machine(16), [("ToR", 4, 8), ("leaf", 32, 1)]),
-        (machine(17), SEVENTEEN),
-        (machine(5, bandwidth_bytes_per_s=20 * GB), [("ToR", 4, 3), ("leaf", 32, 1)]),  # two planes
-        (machine(8, bandwidth_bytes_per_s=5 * GB), [("ToR", 16, 1)]),  # chips share a port
-        (machine(40, rails=2), [("ToR", 8, 10), ("leaf", 16, 5), ("spine", 128, 1)]),
-        (cluster("rainier"), RAINIER),
-    ],
-)
+@pytest.mark.parametrize(("of_cluster", "expected"), [
+    (machine(4), [("ToR", 8, 1)]),  # one switch joins what fits its ports
+    (machine(5), [("ToR", 4, 3), ("leaf", 32, 1)]),  # half of them lead to a layer above
+    (machine(16), [("ToR", 4, 8), ("leaf", 32, 1)]),
+    (machine(17), SEVENTEEN),
+    (machine(5, bandwidth_bytes_per_s=20 * GB), [("ToR", 4, 3), ("leaf", 32, 1)]),  # two planes
+    (machine(8, bandwidth_bytes_per_s=5 * GB), [("ToR", 16, 1)]),  # chips share a port
+    (machine(40, rails=2), [("ToR", 8, 10), ("leaf", 16, 5), ("spine", 128, 1)]),
+    (cluster("rainier"), RAINIER),
+])  # fmt: skip
 def test_layers_of_a_fabric(of_cluster, expected):
     assert shape_of(of_cluster) == expected
 
@@ -149,27 +146,17 @@ scale_up: {{shape: switch, size: 4, bandwidth: 1GB/s, latency: 1us}}
 PLAIN_RING = cluster("ring:8", bandwidth="1GB/s", latency="1us")
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: scale_out_paths(PLAIN_RING, [0], [1]), "ring:8 has no scale-out fabric"),
-        (
-            lambda: scale_out_paths(machine(5), [0], [10]),
-            "destination chip 10 is not one of 0 to 9",
-        ),
-        (lambda: fabric(radix=3), "a radix of 3; a Clos needs at least 4 ports"),
-        (
-            lambda: fabric(oversubscription=Fraction(8)),
-            "an oversubscription of 8 is not between 1 and 7",
-        ),
-        (lambda: fabric(rails=5), "a number of rails of 5 is not between 1 and 4"),
-        (
-            lambda: Cluster("two", Switch(2, GB, 0), domains=2),
-            "2 domains and no scale-out fabric to join them",
-        ),
-        (lambda: Cluster("odd", Switch(4, GB, 0), chips_per_server=3), "not made of servers of 3"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: scale_out_paths(PLAIN_RING, [0], [1]), "ring:8 has no scale-out fabric"),
+    (lambda: scale_out_paths(machine(5), [0], [10]), "destination chip 10 is not one of 0 to 9"),
+    (lambda: fabric(radix=3), "a radix of 3; a Clos needs at least 4 ports"),
+    (lambda: fabric(oversubscription=Fraction(8)),
+     "an oversubscription of 8 is not between 1 and 7"),
+    (lambda: fabric(rails=5), "a number of rails of 5 is not between 1 and 4"),
+    (lambda: Cluster("two", Switch(2, GB, 0), domains=2),
+     "2 domains and no scale-out fabric to join them"),
+    (lambda: Cluster("odd", Switch(4, GB, 0), chips_per_server=3), "not made of servers of 3"),
+])  # fmt: skip
 def test_mistakes_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
@@ -203,18 +190,15 @@ def test_a_quantity_of_trainium_that_no_module_names_is_kept_for_reference():
     assert unread == []
 
 
-@pytest.mark.parametrize(
-    ("quantity", "number", "unit", "message"),
-    [
-        ("bf16_peak", "1", "TFLOP/s", "less than bf16_matmul"),
-        ("bf16_matmul", "0", "TFLOP/s", "it must lie between"),
-        ("bf16_matmul", "700", "TFLOP/s", "less than bf16_matmul"),
-        ("collective_efficiency", "5", "ratio", "it must lie between 0.001 and 1"),
-        ("hbm_bandwidth", "1", "B/s", "it must lie between 1e+09 B/s"),
-        ("cores", "7.5", "count", "it must be a whole number"),
-        ("link_latency", "1e20", "s", "it must lie between"),
-    ],
-)
+@pytest.mark.parametrize(("quantity", "number", "unit", "message"), [
+    ("bf16_peak", "1", "TFLOP/s", "less than bf16_matmul"),
+    ("bf16_matmul", "0", "TFLOP/s", "it must lie between"),
+    ("bf16_matmul", "700", "TFLOP/s", "less than bf16_matmul"),
+    ("collective_efficiency", "5", "ratio", "it must lie between 0.001 and 1"),
+    ("hbm_bandwidth", "1", "B/s", "it must lie between 1e+09 B/s"),
+    ("cores", "7.5", "count", "it must be a whole number"),
+    ("link_latency", "1e20", "s", "it must lie between"),
+])  # fmt: skip
 def test_a_value_outside_its_domain_is_refused_in_files_and_overlays(
     tmp_path, quantity, number, unit, message
 ):

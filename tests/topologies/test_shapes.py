@@ -33,23 +33,20 @@ def test_sizes_cables_tiers_and_layers():
         assert (thin.down, thin.up) == (down, up)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Axis("X", 0, GB, 0), "axis X: a size of 0 is not between 1 and 16,777,216"),
-        (lambda: Axis("X", 4, 0, 0), "axis X: a bandwidth of 0 B/s is not between 1 and 2^53 B/s"),
-        (lambda: Axis("X", 4, GB, -1), "axis X: a latency of -1 ps is not between 0 and 2^62 ps"),
-        (lambda: Torus(()), "a torus needs at least one axis"),
-        (lambda: Switch(-3, GB, 0), "switch: a size of -3 is not"),
-        (lambda: Tier("rack", 4, GB, 0, -1), "tier rack: -1 switches; at least 0"),
-        (lambda: Tier("rack", 2, GB, 0, ring=True), "tier rack: a ring with 2 chips; a ring joins"),
-        (lambda: Tier("rack", 4, 2, 0, 3), "link of tier rack: a bandwidth of 0 B/s"),
-        (lambda: Tiered(()), "a tiered shape needs at least one tier"),
-        (lambda: Clos(9, 4, GB, 0, Fraction(4)), "an oversubscription of 4 is not between 1 and 3"),
-        (lambda: Clos(16, 5, GB, 0), "a radix of 5 is not an even number from 4 to 65,536"),
-        (lambda: Clos(17, 4, GB, 0), "more than three layers of switches of 4 ports; at most 16"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: Axis("X", 0, GB, 0), "axis X: a size of 0 is not between 1 and 16,777,216"),
+    (lambda: Axis("X", 4, 0, 0), "axis X: a bandwidth of 0 B/s is not between 1 and 2^53 B/s"),
+    (lambda: Axis("X", 4, GB, -1), "axis X: a latency of -1 ps is not between 0 and 2^62 ps"),
+    (lambda: Torus(()), "a torus needs at least one axis"),
+    (lambda: Switch(-3, GB, 0), "switch: a size of -3 is not"),
+    (lambda: Tier("rack", 4, GB, 0, -1), "tier rack: -1 switches; at least 0"),
+    (lambda: Tier("rack", 2, GB, 0, ring=True), "tier rack: a ring with 2 chips; a ring joins"),
+    (lambda: Tier("rack", 4, 2, 0, 3), "link of tier rack: a bandwidth of 0 B/s"),
+    (lambda: Tiered(()), "a tiered shape needs at least one tier"),
+    (lambda: Clos(9, 4, GB, 0, Fraction(4)), "an oversubscription of 4 is not between 1 and 3"),
+    (lambda: Clos(16, 5, GB, 0), "a radix of 5 is not an even number from 4 to 65,536"),
+    (lambda: Clos(17, 4, GB, 0), "more than three layers of switches of 4 ports; at most 16"),
+])  # fmt: skip
 def test_refusals_name_the_thing_and_the_limit(make, message):
     with pytest.raises(InputError) as mistake:
         make()  # type: ignore[operator]
@@ -69,20 +66,17 @@ def test_plain_shapes_from_text():
     assert plain_shape("clos:64:8:3", "1GB/s", "1us") == Clos(64, 8, GB, 10**6, Fraction(3))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("ring:0", "ring:0: a size of 0 is not between 1"),
-        ("ring", "sizes must be whole numbers"),
-        ("ring:٣", "sizes must be whole numbers"),
-        ("mesh:4x4", "a mesh has one size, as mesh:8"),
-        ("torus:" + "x".join("2" * 7), "7 dimensions; at most 6"),
-        ("torus:999999999x999999999", "a size of 999,999,999 is not between"),
-        ("clos:64", "as clos:64:16"),
-        ("ring:8/1us", "ring:8 needs the bandwidth and latency"),
-        ("ring:8/100", "bandwidth '100' has no unit"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("ring:0", "ring:0: a size of 0 is not between 1"),
+    ("ring", "sizes must be whole numbers"),
+    ("ring:٣", "sizes must be whole numbers"),
+    ("mesh:4x4", "a mesh has one size, as mesh:8"),
+    ("torus:" + "x".join("2" * 7), "7 dimensions; at most 6"),
+    ("torus:999999999x999999999", "a size of 999,999,999 is not between"),
+    ("clos:64", "as clos:64:16"),
+    ("ring:8/1us", "ring:8 needs the bandwidth and latency"),
+    ("ring:8/100", "bandwidth '100' has no unit"),
+])  # fmt: skip
 def test_bad_plain_shapes_are_refused_in_one_line(text, message):
     text, _, bandwidth = text.partition("/")
     with pytest.raises(InputError) as mistake:
@@ -99,17 +93,14 @@ def ends(shape: Shape, *, fold: bool = True) -> list[tuple[int, int, int]]:
 TRIANGLE = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        (torus(1, 1), []),
-        (torus(2), [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]),
-        (torus(3), [(src, dst, 0) for src, dst in TRIANGLE]),
-        (torus(3, wrap=False), [(0, 1, 0), (1, 0, 0), (1, 2, 0), (2, 1, 0)]),
-        (FullMesh(3, GB, 0), [(src, dst, 0) for src, dst in TRIANGLE]),
-        (Switch(2, GB, 0), [(0, 2, 0), (1, 2, 0), (2, 0, 0), (2, 1, 0)]),
-    ],
-)
+@pytest.mark.parametrize(("shape", "expected"), [
+    (torus(1, 1), []),
+    (torus(2), [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]),
+    (torus(3), [(src, dst, 0) for src, dst in TRIANGLE]),
+    (torus(3, wrap=False), [(0, 1, 0), (1, 0, 0), (1, 2, 0), (2, 1, 0)]),
+    (FullMesh(3, GB, 0), [(src, dst, 0) for src, dst in TRIANGLE]),
+    (Switch(2, GB, 0), [(0, 2, 0), (1, 2, 0), (2, 0, 0), (2, 1, 0)]),
+])  # fmt: skip
 def test_links_of_the_smallest_shapes(shape, expected):
     assert sorted(ends(shape)) == expected
 

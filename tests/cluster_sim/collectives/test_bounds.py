@@ -91,14 +91,11 @@ def test_what_leaves_a_rack_with_one_member_crosses_its_switches():
     assert cut.time_ps == pytest.approx(size * 15 / 16 / 1.6, abs=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "size", "crossed"),
-    [
-        ("dgx-h100:2", "all-to-all", 2**22, 64 * 2**18),
-        ("p5en.48xlarge:8", "all-gather", 2**30, 7 * 2**27),
-        ("p5en.48xlarge:8", "reduce-scatter", 2**30, 7 * 2**27),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind", "size", "crossed"), [
+    ("dgx-h100:2", "all-to-all", 2**22, 64 * 2**18),
+    ("p5en.48xlarge:8", "all-gather", 2**30, 7 * 2**27),
+    ("p5en.48xlarge:8", "reduce-scatter", 2**30, 7 * 2**27),
+])  # fmt: skip
 def test_bytes_around_a_domain_arrive_after_the_latency_of_a_step(name, kind, size, crossed):
     machine = cluster(name)
     fabric = machine.scale_out

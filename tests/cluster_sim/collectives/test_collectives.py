@@ -145,15 +145,12 @@ def test_blocks_and_climbs_that_differ_are_folded_closely():
         assert folded == pytest.approx(ran_ps(call, algorithm), rel=within), algorithm
 
 
-@pytest.mark.parametrize(
-    ("domains", "places", "cores", "size"),
-    [
-        (1736, [0], 1, 6 * 10**9),
-        (434, range(16), 1, 6 * 10**9),
-        (7812, range(64), 1, 2**26),
-        pytest.param(7812, range(64), 4, 2**26, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("domains", "places", "cores", "size"), [
+    (1736, [0], 1, 6 * 10**9),
+    (434, range(16), 1, 6 * 10**9),
+    (7812, range(64), 1, 2**26),
+    pytest.param(7812, range(64), 4, 2**26, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_groups_of_all_of_rainier_take_few_ops(domains, places, cores, size, monkeypatch):
     ops = []
     for module in (few_ranks, two_levels, stages):
@@ -202,25 +199,19 @@ def composed(machine, kind, size, algorithm="auto"):
     return compose(Call(kind, whole(machine), size), algorithm)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda m: Group(m, np.array([5, 3, 1, 3])), "chip 3 is named twice"),
-        (lambda m: Group(m, [16]), "chip 16 is not one of the 16 of trn2.48xlarge"),
-        (lambda m: Group(m, []), "a group has no chips"),
-        (lambda m: composed(m, "all-reduse", 1), "Did you mean all-reduce"),
-        (lambda m: composed(m, "all-reduce", -1), "a size of -1 B"),
-        (lambda m: composed(m, "all-reduce", 1, "direct"), "these do: auto, best, ring"),
-        (
-            lambda m: composed(m, "all-reduce", 1, "direct"),
-            "direct does not make sense for all-reduce",
-        ),
-        (lambda m: composed(m, "all-reduce", 1, "rng"), r"unknown algorithm 'rng'\. Did you mean"),
-        (lambda m: compose([Call("all-reduce", whole(m), 1)] * 2), "groups share a chip"),
-        (lambda m: first_ranks(m, 17), "17 ranks on trn2.48xlarge"),
-        (lambda m: first_ranks(m, 3, 2), "use 2"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda m: Group(m, np.array([5, 3, 1, 3])), "chip 3 is named twice"),
+    (lambda m: Group(m, [16]), "chip 16 is not one of the 16 of trn2.48xlarge"),
+    (lambda m: Group(m, []), "a group has no chips"),
+    (lambda m: composed(m, "all-reduse", 1), "Did you mean all-reduce"),
+    (lambda m: composed(m, "all-reduce", -1), "a size of -1 B"),
+    (lambda m: composed(m, "all-reduce", 1, "direct"), "these do: auto, best, ring"),
+    (lambda m: composed(m, "all-reduce", 1, "direct"), "direct does not make sense for all-reduce"),
+    (lambda m: composed(m, "all-reduce", 1, "rng"), r"unknown algorithm 'rng'\. Did you mean"),
+    (lambda m: compose([Call("all-reduce", whole(m), 1)] * 2), "groups share a chip"),
+    (lambda m: first_ranks(m, 17), "17 ranks on trn2.48xlarge"),
+    (lambda m: first_ranks(m, 3, 2), "use 2"),
+])  # fmt: skip
 def test_mistakes_are_named(call, message):
     with pytest.raises(InputError, match=message):
         call(cluster("trn2.48xlarge"))
@@ -236,20 +227,17 @@ def test_best_is_the_fastest_and_is_named():
     assert "dimension-ordered" not in algorithm_names("all-to-all", whole(plain("switch:4")))
 
 
-@pytest.mark.parametrize(
-    ("machine", "op", "algorithm", "share"),
-    [
-        ("trn2.48xlarge", "all-reduce", "multi-ring", 0.98),
-        ("trn2.48xlarge", "all-to-all", "dimension-ordered", 0.99),
-        ("trn2.48xlarge", "all-reduce", "torus", 0.99),
-        ("trn2-ultraserver", "all-reduce", "multi-ring", 0.99),
-        ("trn2-ultraserver", "all-to-all", "dimension-ordered", 0.99),
-        ("trn2-ultraserver", "all-reduce", "torus", 0.95),
-        pytest.param("trn3-gen2", "all-to-all", "dimension-ordered", 0.99, marks=pytest.mark.slow),
-        ("trn3-gen1", "all-to-all", "dimension-ordered", 0.99),
-        pytest.param("trn3-gen2", "all-reduce", "torus", 0.90, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("machine", "op", "algorithm", "share"), [
+    ("trn2.48xlarge", "all-reduce", "multi-ring", 0.98),
+    ("trn2.48xlarge", "all-to-all", "dimension-ordered", 0.99),
+    ("trn2.48xlarge", "all-reduce", "torus", 0.99),
+    ("trn2-ultraserver", "all-reduce", "multi-ring", 0.99),
+    ("trn2-ultraserver", "all-to-all", "dimension-ordered", 0.99),
+    ("trn2-ultraserver", "all-reduce", "torus", 0.95),
+    pytest.param("trn3-gen2", "all-to-all", "dimension-ordered", 0.99, marks=pytest.mark.slow),
+    ("trn3-gen1", "all-to-all", "dimension-ordered", 0.99),
+    pytest.param("trn3-gen2", "all-reduce", "torus", 0.90, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_share_of_the_bound_on_ideal_wire(machine, op, algorithm, share):
     table = rows(op, whole(cluster(machine)), [2**30], algorithm, ideal=True, proof=False)
     (row,) = table.to_dict("records")

@@ -56,15 +56,12 @@ def accesses(schedule):
     return total[resources.kind == resources.kinds.index("hbm")]
 
 
-@pytest.mark.parametrize(
-    ("op", "algorithm", "each", "reached"),
-    [
-        ("all-gather", "multi-ring", 8, 0.99),
-        ("reduce-scatter", "multi-ring", 12, 0.99),
-        ("all-gather", "kangaring", 6, 0.83),
-        ("reduce-scatter", "kangaring", 8, 0.99),
-    ],
-)
+@pytest.mark.parametrize(("op", "algorithm", "each", "reached"), [
+    ("all-gather", "multi-ring", 8, 0.99),
+    ("reduce-scatter", "multi-ring", 12, 0.99),
+    ("all-gather", "kangaring", 6, 0.83),
+    ("reduce-scatter", "kangaring", 8, 0.99),
+])  # fmt: skip
 def test_memory_bounds_a_full_node_of_four_ranks_a_chip(node, op, algorithm, each, reached):
     collective = compose(Call(op, whole(node, 4), 4 * GIB), algorithm)
     assert prove(collective) == "proven"
@@ -93,15 +90,12 @@ def test_collectives_in_scratchpads_escape_memory(node, op, each):
     assert outside < cap < 1.05 * inside
 
 
-@pytest.mark.parametrize(
-    ("machine", "op", "algorithm"),
-    [
-        ("trn2.48xlarge", "all-reduce", "multi-ring"),
-        ("trn2.48xlarge", "all-to-all", "direct"),
-        ("trn3-gen1", "all-gather", "mesh"),
-        ("trn2.48xlarge:2", "all-reduce", "hierarchical"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "op", "algorithm"), [
+    ("trn2.48xlarge", "all-reduce", "multi-ring"),
+    ("trn2.48xlarge", "all-to-all", "direct"),
+    ("trn3-gen1", "all-gather", "mesh"),
+    ("trn2.48xlarge:2", "all-reduce", "hierarchical"),
+])  # fmt: skip
 def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
     call = Call(op, whole(cluster(machine)), 64 * 2**20)
     alone = compose(call, algorithm).schedule

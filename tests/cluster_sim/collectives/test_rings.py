@@ -86,14 +86,11 @@ def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
     assert simulate_rounds(rounds) == run(built).total_ps
 
 
-@pytest.mark.parametrize(
-    ("machine", "kind", "size_bytes"),
-    [
-        ("trn2.48xlarge", "broadcast", 1 << 20),
-        ("trn2.48xlarge:2", "all-reduce", 1 << 20),  # two domains
-        ("ring:2", "all-reduce", 2 << 20),
-    ],
-)
+@pytest.mark.parametrize(("machine", "kind", "size_bytes"), [
+    ("trn2.48xlarge", "broadcast", 1 << 20),
+    ("trn2.48xlarge:2", "all-reduce", 1 << 20),  # two domains
+    ("ring:2", "all-reduce", 2 << 20),
+])  # fmt: skip
 def test_rounds_that_are_not_alike_are_not_repeated(machine, kind, size_bytes):
     call = CollectiveCall(kind, whole(named(machine)), size_bytes)
     costs = communication_costs(call.group.cluster)
@@ -214,14 +211,11 @@ def test_a_pod_of_a_torus_is_timed_without_a_schedule(monkeypatch):
     assert time_ps == run(compose(call, "multi-ring").schedule).total_ps
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("trn2.48xlarge", "CC-Cores issue each message"),
-        ("mesh:8", "no torus"),
-        ("ring:1", "nothing is sent"),
-    ],
-)
+@pytest.mark.parametrize(("name", "why"), [
+    ("trn2.48xlarge", "CC-Cores issue each message"),
+    ("mesh:8", "no torus"),
+    ("ring:1", "nothing is sent"),
+])  # fmt: skip
 def test_what_shares_more_than_links_is_run(name, why):
     machine = cluster(name) if "." in name else plain(name)
     call = CollectiveCall("all-reduce", whole(machine), 2**20)

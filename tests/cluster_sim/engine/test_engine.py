@@ -142,15 +142,12 @@ def test_a_circle_is_left_over_and_said_so(engine, until):
 
 
 @ENGINES
-@pytest.mark.parametrize(
-    "table",
-    [
-        chained([2**61, 2**61, 1]),
-        chained([5, 5, 5], 2**61),
-        chained([1, 1, 1], 2**62),
-        flow_schedule([10**10], [[0]], [1]),
-    ],
-)
+@pytest.mark.parametrize("table", [
+    chained([2**61, 2**61, 1]),
+    chained([5, 5, 5], 2**61),
+    chained([1, 1, 1], 2**62),
+    flow_schedule([10**10], [[0]], [1]),
+])  # fmt: skip
 def test_a_run_past_the_horizon_is_refused(engine, table):
     with pytest.raises(HorizonError, match=r"op [012] would end or be ready after 2\*\*62 ps"):
         simulate(table, engine=engine)
@@ -173,15 +170,12 @@ def test_a_run_stops_when_an_instant_is_complete(engine):
     assert (after_the_end.stopped_ps, after_the_end.total_ps) == (None, 4)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"engine": "quick"}, 'engine "quick" is unknown. Use "fast" or "reference".'),
-        ({"until_ps": -1}, "until_ps is -1; a run begins at 0"),
-        ({"until_ops": [7]}, "until_ops names op 7; the schedule has 1 ops"),
-        ({"until_ops": [-1]}, "until_ops names op -1; the schedule has 1 ops"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"engine": "quick"}, 'engine "quick" is unknown. Use "fast" or "reference".'),
+    ({"until_ps": -1}, "until_ps is -1; a run begins at 0"),
+    ({"until_ops": [7]}, "until_ops names op 7; the schedule has 1 ops"),
+    ({"until_ops": [-1]}, "until_ops names op -1; the schedule has 1 ops"),
+])  # fmt: skip
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         simulate(fixed([1]), **options)
@@ -384,19 +378,16 @@ def test_rows_are_ordered_and_in_lowest_terms():
     assert not len(Faults.none())
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (([-1], 0, 0), r"fault 0 \(resource 0 at -1 ps, speed 0/1\) is before the run begins"),
-        (([2**62 + 1], 0, 0), r"is past the horizon of 2\*\*62 ps"),
-        (([1], 0, -1), r"speed -1/1\) has a numerator outside 0 … 32768"),
-        (([1], 0, 1, 0), r"speed 1/0\) has a denominator outside 1 … 32768"),
-        (([1], 0, 1, 2**15 + 1), r"has a denominator outside 1 … 32768"),
-        (([1], 0, 3, 2), r"speed 3/2\) is above nominal: give ops a shorter duration instead"),
-        (([3, 4, 3], [0, 0, 0], 0), r"fault 2 .* is the second for its resource at its instant"),
-        (([0], 4, 0), "fault 0: resource 4; the schedule has 1"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "message"), [
+    (([-1], 0, 0), r"fault 0 \(resource 0 at -1 ps, speed 0/1\) is before the run begins"),
+    (([2**62 + 1], 0, 0), r"is past the horizon of 2\*\*62 ps"),
+    (([1], 0, -1), r"speed -1/1\) has a numerator outside 0 … 32768"),
+    (([1], 0, 1, 0), r"speed 1/0\) has a denominator outside 1 … 32768"),
+    (([1], 0, 1, 2**15 + 1), r"has a denominator outside 1 … 32768"),
+    (([1], 0, 3, 2), r"speed 3/2\) is above nominal: give ops a shorter duration instead"),
+    (([3, 4, 3], [0, 0, 0], 0), r"fault 2 .* is the second for its resource at its instant"),
+    (([0], 4, 0), "fault 0: resource 4; the schedule has 1"),
+])  # fmt: skip
 def test_faults_that_cannot_be_are_refused(rows, message):
     with pytest.raises(FaultError, match=message):
         simulate(fixed([1]), faults=Faults.table(*rows))

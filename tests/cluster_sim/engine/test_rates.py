@@ -63,19 +63,16 @@ CROSSING = [[chip, LEAF_UP, LEAF_DOWN, 24 + chip] for chip in range(8)]
 STAYING = [[8 + chip, 16 + chip] for chip in range(8)]
 
 
-@pytest.mark.parametrize(
-    ("capacity", "paths", "rates"),
-    [
-        # Incast: 12.5 each, rounded down.
-        ([100] * 9, [[sender, 8] for sender in range(8)], [12] * 8),
-        # One flow over three links, one more on each: the narrowest link sets the long flow.
-        ([100, 60, 90], [[0, 1, 2], [0], [1], [2]], [30, 70, 30, 60]),
-        # Two leaves of 8 chips at 100 GB/s, up-links of 800 / 4 GB/s. 8 flows cross, 8 stay.
-        ([100 * GB] * 32 + [200 * GB] * 2, CROSSING + STAYING, [25 * GB] * 8 + [100 * GB] * 8),
-        # Both are full at 2 (5 // 2): the flow of one must not give the other's a bit more.
-        ([4, 5], [[0, 1], [0], [1]], [2, 2, 2]),
-    ],
-)
+@pytest.mark.parametrize(("capacity", "paths", "rates"), [
+    # Incast: 12.5 each, rounded down.
+    ([100] * 9, [[sender, 8] for sender in range(8)], [12] * 8),
+    # One flow over three links, one more on each: the narrowest link sets the long flow.
+    ([100, 60, 90], [[0, 1, 2], [0], [1], [2]], [30, 70, 30, 60]),
+    # Two leaves of 8 chips at 100 GB/s, up-links of 800 / 4 GB/s. 8 flows cross, 8 stay.
+    ([100 * GB] * 32 + [200 * GB] * 2, CROSSING + STAYING, [25 * GB] * 8 + [100 * GB] * 8),
+    # Both are full at 2 (5 // 2): the flow of one must not give the other's a bit more.
+    ([4, 5], [[0, 1], [0], [1]], [2, 2, 2]),
+])  # fmt: skip
 def test_rates_by_hand(capacity, paths, rates):
     assert plain(capacity, paths) == rates
 
@@ -89,20 +86,17 @@ def test_caps_and_weights_by_hand():
     assert max_min_rates([7], [0], np.empty(0, np.int32)).tolist() == []
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"ptr": [0, 2]}, "ptr does not cut 1 shares into 1 flows"),
-        ({"ptr": [0, 2, 1]}, "ptr does not cut 1 shares into 2 flows"),
-        ({"resource": [1]}, "resource reaches from 1 to 1, outside 0 … 0"),
-        ({"resource": [-1]}, "resource reaches from -1 to -1, outside 0 … 0"),
-        ({"weight": 0}, "weight reaches from 0 to 0"),
-        ({"cap_bytes_per_s": -1}, "cap_bytes_per_s reaches from -1 to -1"),
-        ({"capacity_bytes_per_s": [-5]}, "capacity_bytes_per_s reaches from -5 to -5"),
-        ({"count": 0}, "count reaches from 0 to 0"),
-        ({"count": 2**62, "weight": 2}, "count reaches from 4611686018427387904"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "message"), [
+    ({"ptr": [0, 2]}, "ptr does not cut 1 shares into 1 flows"),
+    ({"ptr": [0, 2, 1]}, "ptr does not cut 1 shares into 2 flows"),
+    ({"resource": [1]}, "resource reaches from 1 to 1, outside 0 … 0"),
+    ({"resource": [-1]}, "resource reaches from -1 to -1, outside 0 … 0"),
+    ({"weight": 0}, "weight reaches from 0 to 0"),
+    ({"cap_bytes_per_s": -1}, "cap_bytes_per_s reaches from -1 to -1"),
+    ({"capacity_bytes_per_s": [-5]}, "capacity_bytes_per_s reaches from -5 to -5"),
+    ({"count": 0}, "count reaches from 0 to 0"),
+    ({"count": 2**62, "weight": 2}, "count reaches from 4611686018427387904"),
+])  # fmt: skip
 def test_columns_that_make_no_sense_are_refused(columns, message):
     common = {"capacity_bytes_per_s": [7], "ptr": [0, 1], "resource": [0]}
     with pytest.raises(ValueError, match=message):

@@ -312,18 +312,15 @@ ELSEWHERE = LargerBlocks(merge(IN_TURN, joins((0, 1), (0, 2))), np.array([[True]
 WHOLE, ROUTINES = calling_chains(one_transfer(), [[1, 1]])
 
 
-@pytest.mark.parametrize(
-    ("check_rules", "broken", "message"),
-    [
-        (check_rounds, Rounds(joins((0, 1), (0, 1), (1, 2)), 1, np.array([1, 1])),
-         "differ in their number of edges"),
-        (check_rounds, Rounds(joins((0, 2), (1, 2)), 1, np.array([1, 1])), "another round than"),
-        (check_rounds, Rounds(joins((0, 2), (1, 2), ops=4), 2, np.array([1])), "waits for none"),
-        (check_rounds, Rounds(IN_TURN, 1, np.array([1, 1]), ELSEWHERE), "larger blocks lead to"),
-        (check_routines, replace(ROUTINES, caller=ROUTINES.caller[[0, 0]]), "two are of one"),
-        (check_routines, replace(ROUTINES, first=np.array([6, 7, 8])), "does not end in a join"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("check_rules", "broken", "message"), [
+    (check_rounds, Rounds(joins((0, 1), (0, 1), (1, 2)), 1, np.array([1, 1])),
+     "differ in their number of edges"),
+    (check_rounds, Rounds(joins((0, 2), (1, 2)), 1, np.array([1, 1])), "another round than"),
+    (check_rounds, Rounds(joins((0, 2), (1, 2), ops=4), 2, np.array([1])), "waits for none"),
+    (check_rounds, Rounds(IN_TURN, 1, np.array([1, 1]), ELSEWHERE), "larger blocks lead to"),
+    (check_routines, replace(ROUTINES, caller=ROUTINES.caller[[0, 0]]), "two are of one"),
+    (check_routines, replace(ROUTINES, first=np.array([6, 7, 8])), "does not end in a join"),
+])  # fmt: skip
 def test_the_rules_find_what_breaks_them(check_rules, broken, message):
     with pytest.raises(ScheduleError, match=message):
         check_rules(*([WHOLE] if isinstance(broken, Routines) else []), broken)

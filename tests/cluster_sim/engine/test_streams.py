@@ -97,40 +97,23 @@ def gathered(machine, chips, cores=1, size=MIB, op="all-gather", **how):
     return compose(Call(op, Group(cluster(machine), range(chips), cores), size), **how).schedule
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: merge(gathered("trn2.48xlarge", 2), gathered("trn1.32xlarge", 2)),
-            "cc:0 has slots 16 in one schedule and 6 in another",
-        ),
-        (
-            lambda: memory_kernel(cluster("dgx-h100"), [0], 10**9),
-            "what its memory gives is not known; use Trainium",
-        ),
-        (
-            lambda: memory_kernel(cluster("trn2.48xlarge"), [0], 3, 100),
-            "a kernel of 3 B at 100 B/s; use at least 1 B",
-        ),
-        (
-            lambda: gathered("trn2.48xlarge", 16, 4, 57 * MIB, sbuf=True),
-            "57 MiB does not fit .* a rank, 56 MiB",
-        ),
-        (
-            lambda: gathered("trn2.48xlarge", 16, 8, 29 * MIB, sbuf=True),
-            "29 MiB does not fit .* a rank, 28 MiB",
-        ),
-        (
-            lambda: gathered("trn1.32xlarge", 16, 2, 25 * MIB, "broadcast", sbuf=True),
-            "25 MiB does not fit .* a rank, 24 MiB",
-        ),
-        (
-            lambda: gathered("trn2.48xlarge", 16, op="all-to-all", sbuf=True),
-            "all-to-all in SBUF: .* operands in HBM",
-        ),
-        (lambda: gathered("dgx-h100", 8, sbuf=True), "dgx-h100 has no scratchpads"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: merge(gathered("trn2.48xlarge", 2), gathered("trn1.32xlarge", 2)),
+     "cc:0 has slots 16 in one schedule and 6 in another"),
+    (lambda: memory_kernel(cluster("dgx-h100"), [0], 10**9),
+     "what its memory gives is not known; use Trainium"),
+    (lambda: memory_kernel(cluster("trn2.48xlarge"), [0], 3, 100),
+     "a kernel of 3 B at 100 B/s; use at least 1 B"),
+    (lambda: gathered("trn2.48xlarge", 16, 4, 57 * MIB, sbuf=True),
+     "57 MiB does not fit .* a rank, 56 MiB"),
+    (lambda: gathered("trn2.48xlarge", 16, 8, 29 * MIB, sbuf=True),
+     "29 MiB does not fit .* a rank, 28 MiB"),
+    (lambda: gathered("trn1.32xlarge", 16, 2, 25 * MIB, "broadcast", sbuf=True),
+     "25 MiB does not fit .* a rank, 24 MiB"),
+    (lambda: gathered("trn2.48xlarge", 16, op="all-to-all", sbuf=True),
+     "all-to-all in SBUF: .* operands in HBM"),
+    (lambda: gathered("dgx-h100", 8, sbuf=True), "dgx-h100 has no scratchpads"),
+])  # fmt: skip
 def test_what_cannot_be_merged_or_held_is_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()

@@ -96,16 +96,13 @@ def test_every_third_lane_is_named_when_there_are_many():
     assert axes.get_ylabel() == f"{count} lanes by resource, one in 3 named"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window_s": (5.0, 6.0)}, "nothing to draw"),
-        ({"window_s": (2e-12, 1e-12)}, "it must grow"),
-        ({"by": "rnk"}, r"no label rnk\. Did you mean rank"),
-        ({"what": "step"}, "no label step of names"),
-        ({"ranks": 9}, "nothing to draw"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"window_s": (5.0, 6.0)}, "nothing to draw"),
+    ({"window_s": (2e-12, 1e-12)}, "it must grow"),
+    ({"by": "rnk"}, r"no label rnk\. Did you mean rank"),
+    ({"what": "step"}, "no label step of names"),
+    ({"ranks": 9}, "nothing to draw"),
+])  # fmt: skip
 def test_an_impossible_timeline_is_refused(options, message):
     with pytest.raises(InputError, match=message):
         timeline(_overlapping(), **options)

@@ -106,35 +106,26 @@ def test_scalars_are_spread_and_columns_have_one_width():
     )
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"kind": 3}, r"op 0: kind 3 is not FIXED, FLOW or JOIN"),
-        ({"duration_ps": [5, 0]}, r"op 1: duration_ps 0 is below 1"),
-        ({"duration_ps": [2**62 + 1, 1]}, r"op 0: duration_ps \d+ is above 2\*\*62"),
-        ({"kind": [FIXED, JOIN], "resource": [0, -1]}, r"op 1: duration_ps 5 of a flow or join"),
-        ({"resource": [0, 2]}, r"op 1: resource 2 is not one of 2"),
-        ({"resource": [-2, 0]}, r"op 0: resource -2 is not one of 2"),
-        ({"kind": [JOIN, FIXED], "duration_ps": [0, 5]}, r"op 0: resource 0 held by a join"),
-        ({"edges": Edges.from_pairs(2, [0], [1], lag_ps=-1)}, r"a lag of -1 ps, the least is 0"),
-        ({"edges": Edges.from_pairs(2, [0], [1], 2**62 + 1)}, r"a lag of \d+ ps, the most is 2"),
-        ({"edges": Edges.from_pairs(2, [0], [2])}, r"an edge leads to op 2, there are 2"),
-        (
-            {"edges": Edges.from_pairs(2, [0], [1], 0, from_start=True)},
-            r"start-edge 0 → 1: lag 0 ps; it leads from a fixed op .* at least 1 ps",
-        ),
-        (
-            {"edges": Edges.from_pairs(2, [0], [1], 2, from_start=True), "duration_ps": [9, 5]},
-            r"at least 4 ps, or something would leave before it arrived",
-        ),
-        ({"labels": {"rank": np.zeros(3)}}, r"label rank has 3 rows, there are 2 ops"),
-        (
-            {"resources": Resources.table("hbm", [0, 1], slots=[1, 0])},
-            r"op 1: resource 1 has no slots, it can only be shared",
-        ),
-        ({"flows": one_flow()}, r"1 rows of flows, other than the 0 FLOWs"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "message"), [
+    ({"kind": 3}, r"op 0: kind 3 is not FIXED, FLOW or JOIN"),
+    ({"duration_ps": [5, 0]}, r"op 1: duration_ps 0 is below 1"),
+    ({"duration_ps": [2**62 + 1, 1]}, r"op 0: duration_ps \d+ is above 2\*\*62"),
+    ({"kind": [FIXED, JOIN], "resource": [0, -1]}, r"op 1: duration_ps 5 of a flow or join"),
+    ({"resource": [0, 2]}, r"op 1: resource 2 is not one of 2"),
+    ({"resource": [-2, 0]}, r"op 0: resource -2 is not one of 2"),
+    ({"kind": [JOIN, FIXED], "duration_ps": [0, 5]}, r"op 0: resource 0 held by a join"),
+    ({"edges": Edges.from_pairs(2, [0], [1], lag_ps=-1)}, r"a lag of -1 ps, the least is 0"),
+    ({"edges": Edges.from_pairs(2, [0], [1], 2**62 + 1)}, r"a lag of \d+ ps, the most is 2"),
+    ({"edges": Edges.from_pairs(2, [0], [2])}, r"an edge leads to op 2, there are 2"),
+    ({"edges": Edges.from_pairs(2, [0], [1], 0, from_start=True)},
+     r"start-edge 0 → 1: lag 0 ps; it leads from a fixed op .* at least 1 ps"),
+    ({"edges": Edges.from_pairs(2, [0], [1], 2, from_start=True), "duration_ps": [9, 5]},
+     r"at least 4 ps, or something would leave before it arrived"),
+    ({"labels": {"rank": np.zeros(3)}}, r"label rank has 3 rows, there are 2 ops"),
+    ({"resources": Resources.table("hbm", [0, 1], slots=[1, 0])},
+     r"op 1: resource 1 has no slots, it can only be shared"),
+    ({"flows": one_flow()}, r"1 rows of flows, other than the 0 FLOWs"),
+])  # fmt: skip
 def test_what_breaks_a_rule_is_refused(columns, message):
     common = {
         "kind": FIXED,
@@ -147,42 +138,36 @@ def test_what_breaks_a_rule_is_refused(columns, message):
         from_columns(**{**common, **columns})
 
 
-@pytest.mark.parametrize(
-    ("flows", "sizes", "message"),
-    [
-        (one_flow(), {"size_bytes": 0}, "a flow has no work"),
-        (one_flow(), {"size_bytes": LARGEST_FLOW_BYTES + 1}, "Split it into more"),
-        (one_flow(), {"capacity": 0}, "crosses a resource without capacity"),
-        (one_flow(), {"capacity": LARGEST_CAPACITY + 1}, "of more than 9007199254740991 B/s"),
-        (one_flow(cap_bytes_per_s=np.array([0])), {}, "must be at least 1"),
-        (one_flow(weight=np.array([0])), {}, "must be at least 1"),
-        (one_flow(**NOWHERE), {}, "crosses at least one shared resource"),
-        (Flows.none(), {}, "0 rows of flows, other than the 1 FLOWs"),
-        (one_flow(resource=np.array([-1])), {}, "crosses a resource that is not one of 1"),
-        (one_flow(resource=np.array([1])), {}, "crosses a resource that is not one of 1"),
-    ],
-)
+@pytest.mark.parametrize(("flows", "sizes", "message"), [
+    (one_flow(), {"size_bytes": 0}, "a flow has no work"),
+    (one_flow(), {"size_bytes": LARGEST_FLOW_BYTES + 1}, "Split it into more"),
+    (one_flow(), {"capacity": 0}, "crosses a resource without capacity"),
+    (one_flow(), {"capacity": LARGEST_CAPACITY + 1}, "of more than 9007199254740991 B/s"),
+    (one_flow(cap_bytes_per_s=np.array([0])), {}, "must be at least 1"),
+    (one_flow(weight=np.array([0])), {}, "must be at least 1"),
+    (one_flow(**NOWHERE), {}, "crosses at least one shared resource"),
+    (Flows.none(), {}, "0 rows of flows, other than the 1 FLOWs"),
+    (one_flow(resource=np.array([-1])), {}, "crosses a resource that is not one of 1"),
+    (one_flow(resource=np.array([1])), {}, "crosses a resource that is not one of 1"),
+])  # fmt: skip
 def test_flows_that_cannot_flow_are_refused(flows, sizes, message):
     with pytest.raises(ScheduleError, match=message):
         flowing(flows, **sizes)
 
 
-@pytest.mark.parametrize(
-    ("part", "column", "values", "message"),
-    [
-        ("edges", "ptr", [0, 1], "edges.ptr has 2 entries, expected 3"),
-        ("edges", "ptr", [0, 2, 1], "edges.ptr does not cut 1 entries into 2 parts"),
-        ("edges", "ptr", [-1, 0, 1], "edges.ptr does not cut 1 entries into 2 parts"),
-        ("edges", "lag_ps", [1, 2], "edges.lag_ps has 2 entries, expected 1"),
-        ("edges", "from_start", [1], "edges.from_start is not a mask of 1 edges"),
-        ("resources", "slots", [1], "resources.slots has 1 entries, expected 2"),
-        ("resources", "slots", [1, -1], "resources.slots is -1 somewhere"),
-        ("resources", "kind", [0, 1], r"a resource of kind 1: \('link',\)"),
-        ("", "priority", [0.5, 1], "priority holds float64, expected int32"),
-        ("", "priority", [0, 2**40], "priority reaches from 0 to 1099511627776, beyond int32"),
-        ("", "size_bytes", [[1], [2]], "size_bytes has 2 dimensions, expected one"),
-    ],
-)
+@pytest.mark.parametrize(("part", "column", "values", "message"), [
+    ("edges", "ptr", [0, 1], "edges.ptr has 2 entries, expected 3"),
+    ("edges", "ptr", [0, 2, 1], "edges.ptr does not cut 1 entries into 2 parts"),
+    ("edges", "ptr", [-1, 0, 1], "edges.ptr does not cut 1 entries into 2 parts"),
+    ("edges", "lag_ps", [1, 2], "edges.lag_ps has 2 entries, expected 1"),
+    ("edges", "from_start", [1], "edges.from_start is not a mask of 1 edges"),
+    ("resources", "slots", [1], "resources.slots has 1 entries, expected 2"),
+    ("resources", "slots", [1, -1], "resources.slots is -1 somewhere"),
+    ("resources", "kind", [0, 1], r"a resource of kind 1: \('link',\)"),
+    ("", "priority", [0.5, 1], "priority holds float64, expected int32"),
+    ("", "priority", [0, 2**40], "priority reaches from 0 to 1099511627776, beyond int32"),
+    ("", "size_bytes", [[1], [2]], "size_bytes has 2 dimensions, expected one"),
+])  # fmt: skip
 def test_columns_that_do_not_fit_together_are_refused(part, column, values, message):
     """A damaged file may hold these; compiled code would read past the ends of its arrays."""
     schedule = two_links()

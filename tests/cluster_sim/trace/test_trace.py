@@ -41,51 +41,40 @@ def test_a_frame_has_exact_and_readable_times():
     assert list(never["status"]) == ["waiting"] * 3
 
 
-@pytest.mark.parametrize(
-    ("picks", "ops"),
-    [
-        ({"ranks": 1}, [1, 3]),
-        ({"ranks": [0, 1]}, [0, 1, 2, 3, 4]),
-        ({"ranks": 7}, []),
-        ({"ops": [4, 0, 4]}, [0, 4]),
-        ({"ops": np.arange(5) % 2 == 1}, [1, 3]),
-        ({"ranks": 0, "ops": [0, 1, 2]}, [0, 2]),
-        ({"resources": "link"}, [0, 1, 2, 3, 4]),
-        ({"resources": ["link:0-*", 0]}, [0, 1, 2, 3, 4]),
-    ],
-)
+@pytest.mark.parametrize(("picks", "ops"), [
+    ({"ranks": 1}, [1, 3]),
+    ({"ranks": [0, 1]}, [0, 1, 2, 3, 4]),
+    ({"ranks": 7}, []),
+    ({"ops": [4, 0, 4]}, [0, 4]),
+    ({"ops": np.arange(5) % 2 == 1}, [1, 3]),
+    ({"ranks": 0, "ops": [0, 1, 2]}, [0, 2]),
+    ({"resources": "link"}, [0, 1, 2, 3, 4]),
+    ({"resources": ["link:0-*", 0]}, [0, 1, 2, 3, 4]),
+])  # fmt: skip
 def test_only_the_rows_asked_for_are_made(picks, ops):
     assert run(on_one_link(5)).frame(**picks).index.tolist() == ops
 
 
-@pytest.mark.parametrize(
-    ("picks", "message"),
-    [
-        ({"resources": "link:0-2"}, "no resource is called link:0-2. Did you mean link:0-1?"),
-        ({"resources": 9}, "resource 9: there are 1, counted from 0"),
-        ({"ops": [9]}, "op 9 is none of the trace; ops are 0 to 1."),
-        ({"ops": np.array([True])}, "a mask of 1 ops; give one of 2, as the trace has."),
-    ],
-)
+@pytest.mark.parametrize(("picks", "message"), [
+    ({"resources": "link:0-2"}, "no resource is called link:0-2. Did you mean link:0-1?"),
+    ({"resources": 9}, "resource 9: there are 1, counted from 0"),
+    ({"ops": [9]}, "op 9 is none of the trace; ops are 0 to 1."),
+    ({"ops": np.array([True])}, "a mask of 1 ops; give one of 2, as the trace has."),
+])  # fmt: skip
 def test_unknown_picks_are_refused(picks, message):
     with pytest.raises(InputError) as refused:
         run(on_one_link(2)).frame(**picks)
     assert str(refused.value) == message
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: run(replace(on_one_link(1), labels={})).frame(ranks=0),
-            "no label of ranks; use one of",
-        ),
-        (lambda: run(on_one_link(1), on_blocked="ignore"), "on_blocked is 'ignore'"),
-        (lambda: run(on_one_link(1), engine="fats"), r"engine 'fats' is none of .* Did you mean"),
-        (lambda: run(on_one_link(3, duration_ps=2**61)), r"2\*\*62 ps"),
-        (lambda: run(on_one_link(3), faults=Faults.table([7], [9], [0])), "resource 9"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: run(replace(on_one_link(1), labels={})).frame(ranks=0),
+     "no label of ranks; use one of"),
+    (lambda: run(on_one_link(1), on_blocked="ignore"), "on_blocked is 'ignore'"),
+    (lambda: run(on_one_link(1), engine="fats"), r"engine 'fats' is none of .* Did you mean"),
+    (lambda: run(on_one_link(3, duration_ps=2**61)), r"2\*\*62 ps"),
+    (lambda: run(on_one_link(3), faults=Faults.table([7], [9], [0])), "resource 9"),
+])  # fmt: skip
 def test_wrong_runs_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()

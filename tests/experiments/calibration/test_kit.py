@@ -92,14 +92,11 @@ def test_a_kit_needs_an_empty_folder_and_a_known_chip(tmp_path):
         write_kit(tmp_path / "new", "h20")
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b'{"chip": ', "Expecting value: line 1 column 10"),
-        (b"[]", "it names no chip"),
-        (b"\xff", "not UTF-8 text"),
-    ],
-)
+@pytest.mark.parametrize(("content", "why"), [
+    (b'{"chip": ', "Expecting value: line 1 column 10"),
+    (b"[]", "it names no chip"),
+    (b"\xff", "not UTF-8 text"),
+])  # fmt: skip
 def test_a_damaged_manifest_is_named_with_its_mistake(tmp_path, content, why):
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(InputError, match=why):
@@ -252,18 +249,15 @@ def test_kernels_that_meet_held_out_steps_worse_are_doubted(tmp_path):
         assert (status, "met better by the shipped rows" in errors) == (0, doubted)
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ({"size": float("inf"), "time_us": 12.0}, "a size of inf bytes"),
-        ({"size": 10**30, "time_us": 12.0}, "a size of 10000000000000000000000000000000* bytes"),
-        ({"size": 1024, "time_us": 1e-5}, "measured times are 1e-09 to 1e"),
-        ({"size": 1024, "time_us": float("inf")}, "neither sizes with times"),
-        ({"size": 1024, "time_us": 10**400}, "neither sizes with times"),
-        ({"size": True, "time_us": 12.0}, "neither sizes with times"),
-        ({"total_time": 1e300}, "a time of 1e.300 s"),
-    ],
-)
+@pytest.mark.parametrize(("result", "message"), [
+    ({"size": float("inf"), "time_us": 12.0}, "a size of inf bytes"),
+    ({"size": 10**30, "time_us": 12.0}, "a size of 10000000000000000000000000000000* bytes"),
+    ({"size": 1024, "time_us": 1e-5}, "measured times are 1e-09 to 1e"),
+    ({"size": 1024, "time_us": float("inf")}, "neither sizes with times"),
+    ({"size": 1024, "time_us": 10**400}, "neither sizes with times"),
+    ({"size": True, "time_us": 12.0}, "neither sizes with times"),
+    ({"total_time": 1e300}, "a time of 1e.300 s"),
+])  # fmt: skip
 def test_measurements_that_no_clock_shows_are_refused(result, message, tmp_path):
     path = tmp_path / "gemm_m64_n64_k64.json"
     path.write_text(json.dumps({"results": [result]}))

@@ -118,13 +118,10 @@ def test_sliders_are_for_the_numbers_that_matter_most(runs):
         assert reduce.seconds(moved(shipped, {name: 0.5})) != reduce.seconds(shipped)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ({"cluster": "trn2.48xlarge", "jitter": 0.01}, "ran with --jitter, which sliders leave"),
-        ({"clusters": "trn2.48xlarge,dgx-h100"}, "holds several clusters, trn2.48xlarge,dgx-h100"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "message"), [
+    ({"cluster": "trn2.48xlarge", "jitter": 0.01}, "ran with --jitter, which sliders leave"),
+    ({"clusters": "trn2.48xlarge,dgx-h100"}, "holds several clusters, trn2.48xlarge,dgx-h100"),
+])  # fmt: skip
 def test_runs_that_sliders_cannot_answer_are_refused(tmp_path, monkeypatch, inputs, message):
     record = {"command": "train", "inputs": inputs}
     monkeypatch.setattr("experiments.explore.page.read_record", lambda folder: record)

@@ -186,14 +186,11 @@ def test_values_lie_where_the_picture_shows_them():
     assert description(figure) == "Across: cost [USD]. Shown: line, bar."
 
 
-@pytest.mark.parametrize(
-    ("title", "line"),
-    [
-        ("rings are slow\nllama, tp 8", "rings are slow. llama, tp 8"),
-        ("slower by:\njitter 2%, \nrank 1", "slower by: jitter 2%, rank 1"),
-        ("one line\n", "one line"),
-    ],
-)
+@pytest.mark.parametrize(("title", "line"), [
+    ("rings are slow\nllama, tp 8", "rings are slow. llama, tp 8"),
+    ("slower by:\njitter 2%, \nrank 1", "slower by: jitter 2%, rank 1"),
+    ("one line\n", "one line"),
+])  # fmt: skip
 def test_lines_of_a_title_are_divided_by_a_period(title, line):
     figure = Figure()
     figure.suptitle(title)

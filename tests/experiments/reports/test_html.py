@@ -204,32 +204,29 @@ def test_whatever_a_stranger_writes_gives_a_page_or_one_line(record, document, t
     assert page.open == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("time_s", 0.0188, "18.8 ms"),
-        ("size_bytes", 2**28, "256 MiB"),
-        ("busbw_bytes_per_s", 128e9, "128 GB/s"),
-        ("model_flops_per_s_per_chip", 1.0, "1"),
-        ("flops_per_s", 667e12, "667 TFLOP/s"),
-        ("flops_per_s", 5.0, "5 FLOP/s"),
-        ("tokens_per_s", 12345.6, "12,350 /s"),
-        ("busy_ps", 1234567, "1,234,567 ps"),
-        ("mfu", 0.412345, "41.23 %"),
-        ("ranks", 499968, "499,968"),
-        ("x", 1e30, "1e+30"),
-        ("served_tokens", 6_416_127_680_889, "6.416 T"),
-        ("power_peak_w", 396_700_000.0, "396.7 MW"),
-        ("energy_joules", 8.702e13, "24.17 GWh"),
-        ("reclaim_latency_s.n", 24_658, "24,658"),
-        ("x", float("nan"), "-"),
-        ("x", None, "-"),
-        ("x", float("inf"), "∞"),
-        ("x", -(10**400), "beyond 1e300"),
-        ("x", True, "True"),
-        ("s", 2.0, "2 s"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "text"), [
+    ("time_s", 0.0188, "18.8 ms"),
+    ("size_bytes", 2**28, "256 MiB"),
+    ("busbw_bytes_per_s", 128e9, "128 GB/s"),
+    ("model_flops_per_s_per_chip", 1.0, "1"),
+    ("flops_per_s", 667e12, "667 TFLOP/s"),
+    ("flops_per_s", 5.0, "5 FLOP/s"),
+    ("tokens_per_s", 12345.6, "12,350 /s"),
+    ("busy_ps", 1234567, "1,234,567 ps"),
+    ("mfu", 0.412345, "41.23 %"),
+    ("ranks", 499968, "499,968"),
+    ("x", 1e30, "1e+30"),
+    ("served_tokens", 6_416_127_680_889, "6.416 T"),
+    ("power_peak_w", 396_700_000.0, "396.7 MW"),
+    ("energy_joules", 8.702e13, "24.17 GWh"),
+    ("reclaim_latency_s.n", 24_658, "24,658"),
+    ("x", float("nan"), "-"),
+    ("x", None, "-"),
+    ("x", float("inf"), "∞"),
+    ("x", -(10**400), "beyond 1e300"),
+    ("x", True, "True"),
+    ("s", 2.0, "2 s"),
+])  # fmt: skip
 def test_values_carry_the_unit_of_their_name(name, value, text):
     assert value_text(name, value) == text
 

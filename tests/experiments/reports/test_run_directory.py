@@ -105,16 +105,13 @@ def test_values_that_json_does_not_know_are_written_plainly(tmp_path):
     assert json.loads(text)["inputs"] == {"sizes": [1, 2], "x": 0.5, "nan": None}
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (None, "it has no run.json"),
-        ("{", "was not written by cluster-sim"),
-        ("[]", "was not written by cluster-sim"),
-        ('{"cluster_sim_run": 99}', "format 99, this version reads 1"),
-        ('{"cluster_sim_run": 1, "contents": 3, "files": {}}', "no list of contents"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (None, "it has no run.json"),
+    ("{", "was not written by cluster-sim"),
+    ("[]", "was not written by cluster-sim"),
+    ('{"cluster_sim_run": 99}', "format 99, this version reads 1"),
+    ('{"cluster_sim_run": 1, "contents": 3, "files": {}}', "no list of contents"),
+])  # fmt: skip
 def test_a_damaged_record_is_refused(tmp_path, text, why):
     if text is not None:
         (tmp_path / "run.json").write_text(text)

@@ -71,22 +71,19 @@ def overlapped(frame):
     return ""
 
 
-@pytest.mark.parametrize(
-    ("script", "name", "options", "check"),
-    [
-        (training, "step_time_breakdown",
-         {"cluster": SERVER, "tp": (4,), "pp": (2,), "global_batch": 16, "seq": 512}, overlapped),
-        (scaling, "strong_scaling",
-         {"domains": (1, 2, 64), "replica": Replica(tp=2, pp=2, microbatches=8, seq=512)}, scaled),
-        (scaling, "stragglers_and_jitter",
-         {"domains": (1,), "cases": ("typical", "chips", "0.05", "0:1.5"),
-          "replica": Replica(tp=2, microbatches=2, seq=512)}, disturbed),
-        (training, "tp_on_torus", {"tp": (2, 4, 16), "global_batch": 16, "seq": 512}, placed),
-        (training, "collective_offload",
-         {"tp": (4,), "shares": (0.0, 0.5), "global_batch": 8, "seq": 65536}, offloaded),
-        (collectives, "half_rate_z", {"ops": ("all-to-all",), "sizes": "1MiB:4MiB:4"}, faster_z),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("script", "name", "options", "check"), [
+    (training, "step_time_breakdown",
+     {"cluster": SERVER, "tp": (4,), "pp": (2,), "global_batch": 16, "seq": 512}, overlapped),
+    (scaling, "strong_scaling",
+     {"domains": (1, 2, 64), "replica": Replica(tp=2, pp=2, microbatches=8, seq=512)}, scaled),
+    (scaling, "stragglers_and_jitter",
+     {"domains": (1,), "cases": ("typical", "chips", "0.05", "0:1.5"),
+      "replica": Replica(tp=2, microbatches=2, seq=512)}, disturbed),
+    (training, "tp_on_torus", {"tp": (2, 4, 16), "global_batch": 16, "seq": 512}, placed),
+    (training, "collective_offload",
+     {"tp": (4,), "shares": (0.0, 0.5), "global_batch": 8, "seq": 65536}, offloaded),
+    (collectives, "half_rate_z", {"ops": ("all-to-all",), "sizes": "1MiB:4MiB:4"}, faster_z),
+])  # fmt: skip
 def test_an_experiment_answers_its_question(script, name, options, check, config):
     if script is not collectives:
         first = {"models": (config,)} if "cluster" in options else {"model": config}

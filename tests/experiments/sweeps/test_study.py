@@ -79,21 +79,18 @@ def test_a_list_of_runs_is_crossed_with_the_grid():
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("- a", "a study is a mapping"),
-        ("comand: probe", "a study has no 'comand'. Did you mean command?"),
-        ("fixed: {}", "command: it is missing"),
-        ("command: [a]", "command: it must be a text"),
-        ("command: probe\ngrid: {size: 3}", "grid.size: it must be a list"),
-        ("command: probe\nfixed: {size: {a: 1}}", "fixed.size: it must be a text"),
-        ("command: [", "is no study: "),
-        ("command: !!python/object/apply:os.system [ls]", "os.system is not read"),
-        ("[" * 2000, "is no study"),
-        ("\x00", "is no study"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("- a", "a study is a mapping"),
+    ("comand: probe", "a study has no 'comand'. Did you mean command?"),
+    ("fixed: {}", "command: it is missing"),
+    ("command: [a]", "command: it must be a text"),
+    ("command: probe\ngrid: {size: 3}", "grid.size: it must be a list"),
+    ("command: probe\nfixed: {size: {a: 1}}", "fixed.size: it must be a text"),
+    ("command: [", "is no study: "),
+    ("command: !!python/object/apply:os.system [ls]", "os.system is not read"),
+    ("[" * 2000, "is no study"),
+    ("\x00", "is no study"),
+])  # fmt: skip
 def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text, expected):
     path = tmp_path / "study.yaml"
     path.write_text(text)
@@ -104,22 +101,17 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text, expected
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("document", "expected"),
-    [
-        ({"command": "prob", "grid": {"a": ["1"]}}, "no command is called prob. Did you mean"),
-        ({"command": "sweep", "grid": {"a": ["1"]}}, "no command is called sweep|cannot run sweep"),
-        ({"command": "probe", "grid": {"sise": ["1"]}}, "probe has no parameter sise. Did you"),
-        ({"command": "probe", "grid": {"json": ["true"]}}, "a study sets --json itself"),
-        ({"command": "probe", "grid": {"fast": ["perhaps"]}}, "fast is perhaps; it is a switch"),
-        ({"command": "probe"}, "the study has no runs; name parameters"),
-        ({"command": "probe", "grid": {"size": []}}, "the study has no runs; name parameters"),
-        (
-            {"command": "probe", "grid": {"size": ["1"] * 2000, "tag": ["1"] * 2000}},
-            "the study has 4,000,000 runs",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("document", "expected"), [
+    ({"command": "prob", "grid": {"a": ["1"]}}, "no command is called prob. Did you mean"),
+    ({"command": "sweep", "grid": {"a": ["1"]}}, "no command is called sweep|cannot run sweep"),
+    ({"command": "probe", "grid": {"sise": ["1"]}}, "probe has no parameter sise. Did you"),
+    ({"command": "probe", "grid": {"json": ["true"]}}, "a study sets --json itself"),
+    ({"command": "probe", "grid": {"fast": ["perhaps"]}}, "fast is perhaps; it is a switch"),
+    ({"command": "probe"}, "the study has no runs; name parameters"),
+    ({"command": "probe", "grid": {"size": []}}, "the study has no runs; name parameters"),
+    ({"command": "probe", "grid": {"size": ["1"] * 2000, "tag": ["1"] * 2000}},
+     "the study has 4,000,000 runs"),
+])  # fmt: skip
 def test_impossible_runs_are_refused_before_anything_runs(document, expected):
     with pytest.raises(InputError, match=expected):
         rows(study(document), PROBE)
@@ -149,16 +141,13 @@ def test_the_digest_follows_command_line_and_files(tmp_path):
         assert len(set(seen)) == 4
 
 
-@pytest.mark.parametrize(
-    ("size", "status", "message"),
-    [
-        (1, "ok", ""),
-        (13, "refused", "size 13 brings bad luck. Use 12."),
-        (14, "crashed", "ZeroDivisionError: fourteen"),
-        (15, "crashed", "it printed no JSON document"),
-        (16, "crashed", "exit status 1"),
-    ],
-)
+@pytest.mark.parametrize(("size", "status", "message"), [
+    (1, "ok", ""),
+    (13, "refused", "size 13 brings bad luck. Use 12."),
+    (14, "crashed", "ZeroDivisionError: fourteen"),
+    (15, "crashed", "it printed no JSON document"),
+    (16, "crashed", "exit status 1"),
+])  # fmt: skip
 def test_every_end_of_a_run_has_a_status_and_a_reason(size, status, message, capsys):
     outcome = run_row(run, ["probe", "--json", f"--size={size}", "--", "x"])
     assert (outcome["status"], outcome["message"]) == (status, message)

@@ -21,14 +21,11 @@ def test_text_is_read_without_its_mark(tmp_path):
     assert read_text(path, limit_bytes=10, lenient=True) == "a\N{REPLACEMENT CHARACTER}b"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"a" * 11, r"the list is over the limit of 10 B\. Cut it\."),
-        (b"ab\n\xff", r"the list line 2: not UTF-8 text\."),
-        (None, r"the list cannot be read: there is no such file in .*, which holds no .txt file\."),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    (b"a" * 11, r"the list is over the limit of 10 B\. Cut it\."),
+    (b"ab\n\xff", r"the list line 2: not UTF-8 text\."),
+    (None, r"the list cannot be read: there is no such file in .*, which holds no .txt file\."),
+])  # fmt: skip
 def test_an_unreadable_file_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "a.txt"
     if content is not None:
@@ -103,21 +100,18 @@ def test_a_short_file_cannot_come_to_millions_of_values(tmp_path, text):
     assert time.process_time() - begun < 5
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('x: !!int ""', "the tag tag:yaml.org,2002:int is not read; leave it out"),
-        ("!!python/object/apply:os.system ['true']", "is not read"),
-        ("a: 1\na: 2", "line 2 is not YAML: the key a is given twice"),
-        ("a: &a {b: 1}\nc: {<<: *a}", "line 2 is not YAML: merge keys"),
-        ("a: &a [*a]", "an alias stands within what it repeats"),
-        ("[1]: 2", "a key must be a text or a number"),
-        ("a: " + "[" * 40 + "]" * 40, "nested too deeply"),
-        ("a: " + "9" * 5000, "is not YAML"),
-        ("", "holds no keys"),
-        ("a: 1\n---\nb: 2", "another document"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ('x: !!int ""', "the tag tag:yaml.org,2002:int is not read; leave it out"),
+    ("!!python/object/apply:os.system ['true']", "is not read"),
+    ("a: 1\na: 2", "line 2 is not YAML: the key a is given twice"),
+    ("a: &a {b: 1}\nc: {<<: *a}", "line 2 is not YAML: merge keys"),
+    ("a: &a [*a]", "an alias stands within what it repeats"),
+    ("[1]: 2", "a key must be a text or a number"),
+    ("a: " + "[" * 40 + "]" * 40, "nested too deeply"),
+    ("a: " + "9" * 5000, "is not YAML"),
+    ("", "holds no keys"),
+    ("a: 1\n---\nb: 2", "another document"),
+])  # fmt: skip
 def test_a_faulty_document_is_refused_in_one_line(tmp_path, text, message):
     with pytest.raises(InputError) as mistake:
         read(tmp_path, text)

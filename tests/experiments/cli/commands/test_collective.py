@@ -98,15 +98,12 @@ def test_measured_times_stand_beside_the_simulated_ones(tmp_path):
     assert [row["error"] is None for row in rows] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("factors", "normal", "says"),
-    [
-        ((1, 1), ["usual", "usual"], r"All 2 times are usual for such machines \(80 % intervals\)"),
-        ((3, 1), ["slower", "usual"], "1 of 2 .* longer than nine .*. At 4 KiB look .* sets lat"),
-        ((1, 3), ["usual", "slower"], "1 of 2 .* longer .*. At 1 GiB look .* bandwidth: links and"),
-        ((0.3, 1), ["faster", "usual"], "1 of 2 .* shorter .*. Check that machine, ranks"),
-    ],
-)
+@pytest.mark.parametrize(("factors", "normal", "says"), [
+    ((1, 1), ["usual", "usual"], r"All 2 times are usual for such machines \(80 % intervals\)"),
+    ((3, 1), ["slower", "usual"], "1 of 2 .* longer than nine .*. At 4 KiB look .* sets lat"),
+    ((1, 3), ["usual", "slower"], "1 of 2 .* longer .*. At 1 GiB look .* bandwidth: links and"),
+    ((0.3, 1), ["faster", "usual"], "1 of 2 .* shorter .*. Check that machine, ranks"),
+])  # fmt: skip
 def test_measured_times_that_are_not_normal_are_said(tmp_path, factors, normal, says):
     plain = rows_of("all-reduce dgx-h100 --size 4KiB,1GiB")
     lines = (
@@ -141,17 +138,14 @@ def test_a_byte_matrix_sends_just_its_bytes(tmp_path):
     assert row["lower_bound_s"] == pytest.approx(1e-6 + 1e6 / 2e11)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is empty"),
-        ("1,2\n3\n", "row 2 has 1 sizes, row 1 has 2"),
-        ("1,2\n3,4\n", "the byte matrix is 2 x 2, the group has 3 ranks"),
-        ("1,2,3\n1,x,3\n1,2,3\n", "--bytes .*x"),
-        ("1,2,3\n1,-2,3\n1,2,3\n", "--bytes .*-2"),
-        ("1,2,3\n1,9999TiB,3\n1,2,3\n", "9999TiB is over"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "is empty"),
+    ("1,2\n3\n", "row 2 has 1 sizes, row 1 has 2"),
+    ("1,2\n3,4\n", "the byte matrix is 2 x 2, the group has 3 ranks"),
+    ("1,2,3\n1,x,3\n1,2,3\n", "--bytes .*x"),
+    ("1,2,3\n1,-2,3\n1,2,3\n", "--bytes .*-2"),
+    ("1,2,3\n1,9999TiB,3\n1,2,3\n", "9999TiB is over"),
+])  # fmt: skip
 def test_byte_matrices_that_are_none(tmp_path, text, message):
     path = tmp_path / "m.csv"
     path.write_text(text)
@@ -198,15 +192,12 @@ def test_a_slow_link_holds_up_the_ring_and_the_time_without_it_stands_beside():
     assert "healthy" in printed_by(fault)
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("all-reduce trn2.48xlarge:2 --algorithm hierarchical", "tx:5@0s:slow=1/4"),
-        # A link of a switch is named as the trace prints it.
-        (f"all-gather switch:4 --algorithm ring {LINKS}", "link:2-s0@0s:slow=1/2"),
-        (f"all-gather switch:4 --algorithm ring {LINKS}", "link:s0-2@0s:slow=1/2"),
-    ],
-)
+@pytest.mark.parametrize(("line", "fault"), [
+    ("all-reduce trn2.48xlarge:2 --algorithm hierarchical", "tx:5@0s:slow=1/4"),
+    # A link of a switch is named as the trace prints it.
+    (f"all-gather switch:4 --algorithm ring {LINKS}", "link:2-s0@0s:slow=1/2"),
+    (f"all-gather switch:4 --algorithm ring {LINKS}", "link:s0-2@0s:slow=1/2"),
+])  # fmt: skip
 def test_a_slow_adapter_or_link_is_as_slow_on_both_engines(line, fault):
     words = f"{line} --size 1MiB"
     fast, reference = (

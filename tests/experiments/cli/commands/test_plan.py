@@ -67,14 +67,11 @@ def test_json_has_every_key(line):
     assert document["next_estimate_s"] >= document["rows"][0]["estimate_s"]
 
 
-@pytest.mark.parametrize(
-    "stated",
-    [
-        ["--pp=2", "--variant=trn2.hbm_bandwidth=short-note"],
-        ["--lora-rank=8", "--lora-on=attention", "--cluster=two.yaml"],
-        ["--train-only=mlp"],
-    ],
-)
+@pytest.mark.parametrize("stated", [
+    ["--pp=2", "--variant=trn2.hbm_bandwidth=short-note"],
+    ["--lora-rank=8", "--lora-on=attention", "--cluster=two.yaml"],
+    ["--train-only=mlp"],
+])  # fmt: skip
 def test_the_train_command_that_it_tells_gives_the_same_time(stated, few, tmp_path, monkeypatch):
     links = "shape: switch, size: 16, bandwidth: 100 GB/s, latency: 1 us"
     (tmp_path / "two.yaml").write_text(f"chip: {{like: trn2}}\nscale_up: {{{links}}}\n")

@@ -86,16 +86,13 @@ def test_what_follows_from_the_time_has_its_factor():
     assert printed_by(line).count("80 %:") == 4
 
 
-@pytest.mark.parametrize(
-    ("more", "framework"),
-    [
-        ("", "neuronx"),
-        ("--framework axlearn", "axlearn"),
-        ("--cluster dgx-h100:2", "torchtitan"),
-        ("--cluster dgx-h100:2 --no-compiled", "torchtitan:eager"),
-        ("--cluster dgx-h100:2 --framework fsdp", "fsdp"),
-    ],
-)
+@pytest.mark.parametrize(("more", "framework"), [
+    ("", "neuronx"),
+    ("--framework axlearn", "axlearn"),
+    ("--cluster dgx-h100:2", "torchtitan"),
+    ("--cluster dgx-h100:2 --no-compiled", "torchtitan:eager"),
+    ("--cluster dgx-h100:2 --framework fsdp", "fsdp"),
+])  # fmt: skip
 def test_a_plan_of_another_tool_names_the_framework(question, tmp_path, more, framework):
     """An option takes precedence; on chips of another vendor it is left out, which is said."""
     plan = tmp_path / "job.toml"
@@ -137,20 +134,17 @@ def test_the_plan_stays_while_numbers_move():
     assert -1 < moved["kernels.h100.gemm_sustained"] < -0.4
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("tp: 0", "tp is 0"),
-        ("tp: 1.5", "tp is 1.5"),
-        ("order: 5", "order"),
-        ("stage_layers: 3", "stage_layers sum to 3, but gpt2 has 12 layers"),
-        ("stage_layers: [x]", "stage_layers is 'x'"),
-        ("schedule: 7", "schedule is '7'; it must be one of gpipe"),
-        ("tps: 8", "a plan has no 'tps'. Did you mean tp?"),
-        ("!!python/object/apply:os.system ['true']", "is not YAML"),
-        ("", "holds no fields"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("tp: 0", "tp is 0"),
+    ("tp: 1.5", "tp is 1.5"),
+    ("order: 5", "order"),
+    ("stage_layers: 3", "stage_layers sum to 3, but gpt2 has 12 layers"),
+    ("stage_layers: [x]", "stage_layers is 'x'"),
+    ("schedule: 7", "schedule is '7'; it must be one of gpipe"),
+    ("tps: 8", "a plan has no 'tps'. Did you mean tp?"),
+    ("!!python/object/apply:os.system ['true']", "is not YAML"),
+    ("", "holds no fields"),
+])  # fmt: skip
 def test_a_mistaken_file_of_a_plan_is_refused_in_one_line(text, why, tmp_path):
     file = tmp_path / "plan.yaml"
     file.write_text(text)

@@ -224,18 +224,15 @@ def test_the_hour_that_was_answered_last_is_served(tmp_path):
     asked_of(lambda: Service(folder=tmp_path), questions)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--address", "0.0.0.0"], "needs a token"),
-        (["--address", "10.0.0.1"], "needs a token"),
-        (["--token-file", "short"], "has 5 characters and needs 16"),
-        (["--token-file", "gone"], "there is no such file"),
-        (["--token-file", "long", "--address", "0.0.0.0"], "add --host"),
-        (["--time-limit", "0s"], "between 1 s and 24 h"),
-        (["--json"], "leave --json and --out out"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--address", "0.0.0.0"], "needs a token"),
+    (["--address", "10.0.0.1"], "needs a token"),
+    (["--token-file", "short"], "has 5 characters and needs 16"),
+    (["--token-file", "gone"], "there is no such file"),
+    (["--token-file", "long", "--address", "0.0.0.0"], "add --host"),
+    (["--time-limit", "0s"], "between 1 s and 24 h"),
+    (["--json"], "leave --json and --out out"),
+])  # fmt: skip
 def test_a_service_that_would_be_open_to_others_is_refused(words, message, tmp_path, monkeypatch):
     monkeypatch.delenv("CLUSTER_SIM_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)

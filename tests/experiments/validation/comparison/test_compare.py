@@ -142,35 +142,29 @@ def test_a_field_that_a_row_leaves_out_counts_as_what_it_stands_for(name, more):
     assert training_work(left_out) == training_work(stated)
 
 
-@pytest.mark.parametrize(
-    ("row", "kind"),
-    [
-        ({"quantity": "tpot_s"}, SERVING),
-        ({"quantity": "tokens_per_s"}, SERVING),
-        ({"quantity": "requests_per_s", "concurrency": 8}, SERVING),
-        ({"quantity": "ttft_s"}, FIRST_TOKEN),
-        ({"quantity": "ttft_s", "concurrency": 8}, FIRST_TOKEN),
-        ({"quantity": "tpot_s", "model": "mixtral-8x7b"}, SERVING_EXPERTS),
-        ({"quantity": "ttft_s", "model": "mixtral-8x7b"}, FIRST_TOKEN_EXPERTS),
-        ({"quantity": "kernel_s", "kernel": "gemm"}, PRODUCT),
-        ({"quantity": "time_s", "collective": "all-to-all", "library": "deepep"}, EXCHANGE),
-        ({"quantity": "memory_bytes"}, None),
-    ],
-)
+@pytest.mark.parametrize(("row", "kind"), [
+    ({"quantity": "tpot_s"}, SERVING),
+    ({"quantity": "tokens_per_s"}, SERVING),
+    ({"quantity": "requests_per_s", "concurrency": 8}, SERVING),
+    ({"quantity": "ttft_s"}, FIRST_TOKEN),
+    ({"quantity": "ttft_s", "concurrency": 8}, FIRST_TOKEN),
+    ({"quantity": "tpot_s", "model": "mixtral-8x7b"}, SERVING_EXPERTS),
+    ({"quantity": "ttft_s", "model": "mixtral-8x7b"}, FIRST_TOKEN_EXPERTS),
+    ({"quantity": "kernel_s", "kernel": "gemm"}, PRODUCT),
+    ({"quantity": "time_s", "collective": "all-to-all", "library": "deepep"}, EXCHANGE),
+    ({"quantity": "memory_bytes"}, None),
+])  # fmt: skip
 def test_what_a_row_measures_chooses_the_residuals_of_its_interval(row, kind):
     prediction = prediction_of({"cluster": "dgx-h100", "chips": 8, "predicted": 1.0, **row})
     assert (prediction and prediction.kind) == kind
 
 
-@pytest.mark.parametrize(
-    ("row", "mixed"),
-    [
-        ({"chips": 256}, False),
-        ({"chips": 64, "variant": "p5.48xlarge.nic_bandwidth=research"}, False),
-        ({"chips": 256, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
-        ({"chips": 64, "pp": 2, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
-    ],
-)
+@pytest.mark.parametrize(("row", "mixed"), [
+    ({"chips": 256}, False),
+    ({"chips": 64, "variant": "p5.48xlarge.nic_bandwidth=research"}, False),
+    ({"chips": 256, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
+    ({"chips": 64, "pp": 2, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
+])  # fmt: skip
 def test_large_and_pipelined_runs_on_mixed_nodes_leave_no_residual(row, mixed):
     assert is_mixed(row) == mixed
 

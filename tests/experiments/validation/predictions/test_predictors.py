@@ -123,13 +123,10 @@ def _predicted(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[floa
     return [row["predicted"] for row in json.loads(capsys.readouterr().out)["rows"]]
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        *("korthikanti_layers", "attention"),
-        pytest.param("trainium2_training", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("table", [
+    *("korthikanti_layers", "attention"),
+    pytest.param("trainium2_training", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_an_overlay_moves_every_prediction(table, tmp_path, capsys):
     """Slower matrix engines and memory make most rows slower, whatever the kind."""
     overlay = tmp_path / "slow.csv"

@@ -58,28 +58,25 @@ GUIDELLM = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("result", "cells"),
-    [
-        (BENCH, CLOSED),
-        # Without a limit, 4 requests a second of 0.3 + 127 × 0.01 s are 6.28 in flight.
-        (SGLANG, {
-            **{key: CLOSED[key] for key in CLOSED if key not in ("rounds", "tokens_per_s")},
-            "model": "org/m", "tp": 4, "scheduler": "sglang", "concurrency": 6,
-            "ttft_s": 0.29, "tpot_s": 0.0095, "users_by": "Little's law",
-        }),
-        (INFERENCEMAX, {
-            "model": "org/m", "cluster": "dgx-h200", "chips": 8, "tp": 8, "ep": 1, "pp": 1,
-            "scheduler": "tensorrt-llm", "precision": "fp8", "prompt_tokens": 1024,
-            "output_tokens": 1024, "concurrency": 64, "rounds": 10, "shortest_lengths": 0.8,
-            "ttft_s": 0.4, "tpot_s": 0.02, "tokens_per_s": 800.0,
-        }),
-        (AIPERF, {
-            "model": "org/m", "prompt_tokens": 550, "output_tokens": 128, "concurrency": 8,
-            "ttft_s": 0.18, "tpot_s": 0.009, "tokens_per_s": 700.0,
-        }),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("result", "cells"), [
+    (BENCH, CLOSED),
+    # Without a limit, 4 requests a second of 0.3 + 127 × 0.01 s are 6.28 in flight.
+    (SGLANG, {
+        **{key: CLOSED[key] for key in CLOSED if key not in ("rounds", "tokens_per_s")},
+        "model": "org/m", "tp": 4, "scheduler": "sglang", "concurrency": 6,
+        "ttft_s": 0.29, "tpot_s": 0.0095, "users_by": "Little's law",
+    }),
+    (INFERENCEMAX, {
+        "model": "org/m", "cluster": "dgx-h200", "chips": 8, "tp": 8, "ep": 1, "pp": 1,
+        "scheduler": "tensorrt-llm", "precision": "fp8", "prompt_tokens": 1024,
+        "output_tokens": 1024, "concurrency": 64, "rounds": 10, "shortest_lengths": 0.8,
+        "ttft_s": 0.4, "tpot_s": 0.02, "tokens_per_s": 800.0,
+    }),
+    (AIPERF, {
+        "model": "org/m", "prompt_tokens": 550, "output_tokens": 128, "concurrency": 8,
+        "ttft_s": 0.18, "tpot_s": 0.009, "tokens_per_s": 700.0,
+    }),
+])  # fmt: skip
 def test_a_result_is_a_row(result, cells):
     (row,) = load_test_rows(json.dumps(result), "r.json") or []
     assert row == {
@@ -101,16 +98,13 @@ def test_lines_and_reports_hold_several_runs():
         assert load_test_rows(other, "r.csv") is None
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ({"answer": 42}, "no results of vllm bench serve, .* its keys are answer"),
-        ({**BENCH, "completed": 0}, "a run has no usable"),
-        ({**BENCH, "total_input_tokens": "many"}, "a run has no usable"),
-        ({"benchmarks": []}, "holds no run"),
-        ({"benchmarks": [{"metrics": {}}]}, "a run has no usable 'prompt_token_count'"),
-    ],
-)
+@pytest.mark.parametrize(("result", "message"), [
+    ({"answer": 42}, "no results of vllm bench serve, .* its keys are answer"),
+    ({**BENCH, "completed": 0}, "a run has no usable"),
+    ({**BENCH, "total_input_tokens": "many"}, "a run has no usable"),
+    ({"benchmarks": []}, "holds no run"),
+    ({"benchmarks": [{"metrics": {}}]}, "a run has no usable 'prompt_token_count'"),
+])  # fmt: skip
 def test_other_json_is_refused(result, message):
     with pytest.raises(InputError, match=message):
         load_test_rows(json.dumps(result), "r.json")

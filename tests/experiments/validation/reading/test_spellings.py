@@ -66,15 +66,12 @@ def test_an_operation_is_known_by_every_tools_name(tmp_path):
     assert [row["collective"] for row in rows] == spelled
 
 
-@pytest.mark.parametrize(
-    ("cell", "why"),
-    [
-        ({"collective": "gather"}, "collective 'gather' is none of"),
-        ({"ranks": "64"}, "ranks 64 on 32 chips of h100: NCCL runs one on each"),
-        ({"algorithm": "tree"}, "unknown algorithm 'tree'"),
-        ({"chips": "8.5"}, "chips '8.5' is not a whole number"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "why"), [
+    ({"collective": "gather"}, "collective 'gather' is none of"),
+    ({"ranks": "64"}, "ranks 64 on 32 chips of h100: NCCL runs one on each"),
+    ({"algorithm": "tree"}, "unknown algorithm 'tree'"),
+    ({"chips": "8.5"}, "chips '8.5' is not a whole number"),
+])  # fmt: skip
 def test_an_impossible_row_is_counted_and_the_others_are_predicted(cell, why, tmp_path):
     empty = {"ranks": "", "algorithm": ""}
     rows = [{**empty, **ROWS[0], **cell}, {**empty, **ROWS[1]}]

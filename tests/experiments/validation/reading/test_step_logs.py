@@ -93,13 +93,10 @@ def test_choices_that_come_nearer_are_named(step):
     assert f"Of what is not stated, {ratios[largest].replace('_', ' ')}" in sentence
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("loss 3.1 at step 7", "no time of a training step in it"),
-        ("global batch size: 99 | elapsed time per iteration (ms): 5.0", "has steps of 99 seq"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("loss 3.1 at step 7", "no time of a training step in it"),
+    ("global batch size: 99 | elapsed time per iteration (ms): 5.0", "has steps of 99 seq"),
+])  # fmt: skip
 def test_a_log_of_something_else_is_refused(text, message, step, tmp_path):
     log = tmp_path / "run.log"
     log.write_text(text)
