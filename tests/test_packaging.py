@@ -32,13 +32,9 @@ RELEASES = re.findall(
 def _run(*words: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [str(word) for word in words], cwd=cwd, env={**inherited, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -287,24 +287,18 @@ def test_top_level_is_the_documented_one():
 def test_importing_the_packages_writes_and_prints_nothing(tmp_path):
     code = "import topologies, cluster_sim, workloads, experiments"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_layers_hold():
     done = subprocess.run(
-        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"], cwd=ROOT,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout
 
 

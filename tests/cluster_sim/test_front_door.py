@@ -232,12 +232,8 @@ def test_wrong_keywords_are_refused(keywords, error):
 def test_a_job_takes_words_and_fields():
     cluster = cs.cluster("trn2-ultraserver:2")
     keywords = {
-        "checkpoint": "peer",
-        "standby": "warm",
-        "repair": "2h",
-        "restart": 300,
-        "spares": 3,
-    }
+        "checkpoint": "peer", "standby": "warm", "repair": "2h", "restart": 300, "spares": 3,
+    }  # fmt: skip
     plan = plan_with(JobPlan(), {**keywords, "standby": "cold"}, cluster, 128)
     assert (plan.peers, plan.warm, plan.repair_s, plan.restart_s) == (True, False, 7200.0, 300.0)
     every = plan_with(JobPlan(interval_s=5.0), {"checkpoint_interval": "auto"}, cluster, 128)

@@ -156,12 +156,9 @@ def begun(folder: Path, code: str) -> tuple[subprocess.Popen[str], list[int]]:
     script = folder / "script.py"
     script.write_text(HEEDS_CTRL_C + code)
     parent = subprocess.Popen(
-        [sys.executable, str(script), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, str(script), str(folder)], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     files = [folder / "0", folder / "1"]
     while not all(path.exists() and path.read_text() for path in files):
         assert parent.poll() is None

@@ -41,13 +41,9 @@ class Worker:
     def _alive(self) -> subprocess.Popen[str]:
         if self.process is None or self.process.poll() is not None:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.worker"],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
+                [sys.executable, "-m", "tests.fuzz.worker"], cwd=ROOT, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
             if self.process.stdout is not None:
                 self.process.stdout.readline()
         return self.process

@@ -9,16 +9,8 @@ from typing import Any
 SHARES = ("mfu", "hfu", "slo_attainment", "coverage")
 NOT_BELOW_ZERO = ("_s", "_bytes", "_per_s", "_usd", "_joules")
 MAY_BE_NEGATIVE = (
-    "error",
-    "change",
-    "bias",
-    "elasticity",
-    "saved",
-    "difference",
-    "net",
-    "delta",
-    "margin",
-)
+    "error", "change", "bias", "elasticity", "saved", "difference", "net", "delta", "margin",
+)  # fmt: skip
 LONGEST_LINE = 1200
 
 

@@ -102,12 +102,9 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "training": ("jobs.csv",),
     "until": ("09:30",),
     "variant": (
-        "trn2.48xlarge.price=spot",
-        "kernels.h100.elementwise_efficiency=eager",
-        "kernels.trainium.gemm_sustained=alone",
-        "trn1.32xlarge.hbm_bandwidth=vendor-table",
-        "b200.hbm_bytes=built",
-        "p5.48xlarge.price=capacity-block",
+        "trn2.48xlarge.price=spot", "kernels.h100.elementwise_efficiency=eager",
+        "kernels.trainium.gemm_sustained=alone", "trn1.32xlarge.hbm_bandwidth=vendor-table",
+        "b200.hbm_bytes=built", "p5.48xlarge.price=capacity-block",
     ),
     "what-if": ("growth=30%",),
     "kind": ("trn2-ultraserver:7", "trn3-gen2:5"),
@@ -120,39 +117,19 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "maintenance": ("out@0d02:00+2h=5",),
     "window": ("2h",),
     "with": ("--tp 2", "--tp 4 --microbatch 1"),
-}
+}  # fmt: skip
 """Values of options whose description does not show how to write one."""
 
 NUMBERS: dict[str, tuple[str, ...]] = {
-    "cap": ("1", "2"),
-    "slots": ("1",),
-    "attention-dp": ("2",),
-    "count": ("1", "7"),
-    "poll": ("9",),
-    "power-limit-w": ("500",),
-    "carbon": ("300",),
-    "carbon-price": ("70",),
-    "changes-per-minute": ("1",),
-    "chips": ("4", "8"),
-    "chunk": ("0", "64", "4096"),
-    "days": ("0.7", "2"),
-    "dp": ("8", "2"),
-    "global-batch": ("64", "16"),
-    "jitter": ("0.05", "chips"),
-    "memory-margin": ("0.9995", "0.5"),
-    "price-cap": ("50",),
-    "rate": ("9",),
-    "power-cap": ("0.03", "0.3"),
-    "prompt": ("333",),
-    "quantile": ("0.5",),
-    "ranks": ("4", "8"),
-    "scale-to-peak": ("0.4",),
-    "seq": ("512",),
-    "start-day": ("1",),
-    "static-units": ("3", "1"),
-    "unit-rate": ("7",),
-    "weight": ("3", "0.5"),
-}
+    "cap": ("1", "2"), "slots": ("1",), "attention-dp": ("2",), "count": ("1", "7"), "poll": ("9",),
+    "power-limit-w": ("500",), "carbon": ("300",), "carbon-price": ("70",),
+    "changes-per-minute": ("1",), "chips": ("4", "8"), "chunk": ("0", "64", "4096"),
+    "days": ("0.7", "2"), "dp": ("8", "2"), "global-batch": ("64", "16"),
+    "jitter": ("0.05", "chips"), "memory-margin": ("0.9995", "0.5"), "price-cap": ("50",),
+    "rate": ("9",), "power-cap": ("0.03", "0.3"), "prompt": ("333",), "quantile": ("0.5",),
+    "ranks": ("4", "8"), "scale-to-peak": ("0.4",), "seq": ("512",), "start-day": ("1",),
+    "static-units": ("3", "1"), "unit-rate": ("7",), "weight": ("3", "0.5"),
+}  # fmt: skip
 """Values of numbers for which two and four, or half and 1.5, are not telling."""
 
 

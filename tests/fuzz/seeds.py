@@ -112,15 +112,9 @@ all-gather,trn2.48xlarge,16,16,ring,1048576,0.0001,me
 """,
     "config.json": json.dumps(
         {
-            "model_type": "llama",
-            "num_hidden_layers": 4,
-            "hidden_size": 512,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "intermediate_size": 1024,
-            "vocab_size": 4096,
-            "max_position_embeddings": 2048,
-            "tie_word_embeddings": False,
+            "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 512,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1024,
+            "vocab_size": 4096, "max_position_embeddings": 2048, "tie_word_embeddings": False,
         }
     ).encode(),
     "log.txt": b"""# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728
@@ -142,7 +136,7 @@ all-gather,trn2.48xlarge,16,16,ring,1048576,0.0001,me
     ),
     "order.txt": b"0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15\n",
     "matrix.csv": b"\n".join(b",".join(b"65536" for _ in range(16)) for _ in range(16)) + b"\n",
-}
+}  # fmt: skip
 """Formats of cluster-sim's own by the name under which a case finds them."""
 
 

@@ -142,11 +142,9 @@ def test_a_sweep_that_is_killed_again_and_again_gives_the_table_of_an_undisturbe
         words = ["sweep", "study.yaml", "--workers=2", f"--out={out}", "--quiet", "--json"]
         code = "import sys; from experiments.cli.main import main; main()"
         return subprocess.Popen(
-            [sys.executable, "-c", code, *words],
-            cwd=tmp_path,
-            env=environment,
+            [sys.executable, "-c", code, *words], cwd=tmp_path, env=environment,
             stdout=subprocess.DEVNULL,
-        )
+        )  # fmt: skip
 
     rng = random.Random(SEED)
     for _ in range(4):

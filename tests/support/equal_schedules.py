@@ -34,8 +34,6 @@ def _equal_labels(a: Label, b: Label) -> bool:
 
 def _parts(schedule: Schedule) -> dict[str, Any]:
     return {
-        "schedule": schedule,
-        "edges": schedule.edges,
-        "flows": schedule.flows,
+        "schedule": schedule, "edges": schedule.edges, "flows": schedule.flows,
         "resources": schedule.resources,
-    }
+    }  # fmt: skip

@@ -73,16 +73,14 @@ def schedules(
     duration = [draw(st.integers(1, 6)) if k == FIXED else 0 for k in kind]
     return schedule(
         OpColumns(
-            kind=kind,
-            resource=resource,
-            duration_ps=duration,
+            kind=kind, resource=resource, duration_ps=duration,
             size_bytes=[draw(st.integers(1, 12)) for _ in kind],
             priority=[draw(st.integers(-1, 1)) for _ in kind],
         ),
         edges=draw(edge_tables(kind, duration, blocked=blocked)),
         resources=resources,
         flows=draw(flow_tables([op for op in range(ops) if kind[op] == FLOW], resources)),
-    )
+    )  # fmt: skip
 
 
 @st.composite
@@ -118,12 +116,10 @@ def fault_tables(draw: st.DrawFn, schedule: Schedule) -> Faults:
     )
     keys, values = list(rows), list(rows.values())
     return Faults.table(
-        [time for time, _ in keys],
-        [resource for _, resource in keys],
-        [top for top, _, _ in values],
-        [bottom for _, bottom, _ in values],
+        [time for time, _ in keys], [resource for _, resource in keys],
+        [top for top, _, _ in values], [bottom for _, bottom, _ in values],
         fails=[fails for _, _, fails in values],
-    )
+    )  # fmt: skip
 
 
 def outcome(times: Times) -> dict[str, object]:

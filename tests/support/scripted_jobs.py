@@ -15,13 +15,8 @@ def job(rates: FailureRates = NEVER, **changes: Any) -> Job:
     usual = Job(
         rates=rates,
         recovery=Recovery(restart_s=100, explicit_s=10, timeout_s=0, hang_share=0, repair_s=500),
-        interval_s=1000,
-        stall_s=20,
-        write_s=0,
-        units=4,
-        spares=100,
-        span_s=1e6,
-    )
+        interval_s=1000, stall_s=20, write_s=0, units=4, spares=100, span_s=1e6,
+    )  # fmt: skip
     return replace(usual, **changes)
 
 

@@ -43,15 +43,9 @@ def event(name: str, cat: str, ts: float, dur: float, **args: Any) -> dict[str, 
     tid = stream if cat in ("kernel", "gpu_memcpy") else 1
     args |= {"stream": stream} if cat == "kernel" else {}
     return {
-        "ph": "X",
-        "name": name,
-        "cat": cat,
-        "ts": ts,
-        "dur": dur,
-        "pid": 0,
-        "tid": tid,
+        "ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur, "pid": 0, "tid": tid,
         "args": args,
-    }
+    }  # fmt: skip
 
 
 def profile(rank: int = 0, world: int = 2) -> dict[str, Any]:

@@ -15,15 +15,9 @@ def training_row(**cells):
     """Values of a row of a toy model on DGX A100, but for the cells."""
     names = TRAINING.strip().split(",")
     plain = dict.fromkeys(names, "") | {
-        "name": "toy",
-        "cluster": "dgx-a100",
-        "chips": 8,
-        "layers": 4,
-        "hidden": 1024,
-        "heads": 16,
-        "seq": 1024,
-        "iteration_s": 1.0,
-    }
+        "name": "toy", "cluster": "dgx-a100", "chips": 8, "layers": 4, "hidden": 1024, "heads": 16,
+        "seq": 1024, "iteration_s": 1.0,
+    }  # fmt: skip
     merged = plain | cells
     text = ",".join(merged) + "\n" + ",".join(str(value) for value in merged.values())
     return rows_of(text).rows[0].values

@@ -28,16 +28,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 FABRIC = {
-    "name": "mine",
-    "like": "efa-v3",
-    "bandwidth_per_chip": "200Gbit/s",
-    "latency": "12us",
-    "radix": 32,
-    "oversubscription": 2,
-    "port_bandwidth": "100Gbit/s",
-    "rails": 2,
+    "name": "mine", "like": "efa-v3", "bandwidth_per_chip": "200Gbit/s", "latency": "12us",
+    "radix": 32, "oversubscription": 2, "port_bandwidth": "100Gbit/s", "rails": 2,
     "adapters_per_server": 2,
-}
+}  # fmt: skip
 FILES: dict[str, dict[str, Any]] = {
     shape: {
         "name": "pod",
@@ -51,21 +45,11 @@ FILES: dict[str, dict[str, Any]] = {
 }
 """A file with every key that its shape may have."""
 OTHERS: dict[str, Any] = {
-    "shape": None,
-    "like": {"chip": "h100", "scale_out": "infiniband-ndr"},
-    "bandwidth": "32GB/s",
-    "hbm_bandwidth": "3.1TB/s",
-    "bandwidth_per_chip": "100Gbit/s",
-    "port_bandwidth": "50Gbit/s",
-    "latency": "2us",
-    "radix": 16,
-    "wrap": False,
-    "ring": True,
-    "switches": 0,
-    "oversubscription": 4,
-    "rails": 1,
-    "chips_per_server": 2,
-}
+    "shape": None, "like": {"chip": "h100", "scale_out": "infiniband-ndr"}, "bandwidth": "32GB/s",
+    "hbm_bandwidth": "3.1TB/s", "bandwidth_per_chip": "100Gbit/s", "port_bandwidth": "50Gbit/s",
+    "latency": "2us", "radix": 16, "wrap": False, "ring": True, "switches": 0,
+    "oversubscription": 4, "rails": 1, "chips_per_server": 2,
+}  # fmt: skip
 """Another value of a key; numbers and names without one are doubled."""
 LABELS = {("chip", "name")}
 """Keys that are for readers of the file alone."""

@@ -30,11 +30,9 @@ def overlay(path: Path, *lines: str, header: str = HEADER) -> Path:
 
 def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path, shipped):
     file = overlay(
-        tmp_path,
-        "trn2,link_latency,,250,ns,measured,own bench,,200,300",
-        "trn2,link_latency,slow,1,us,assumed,guess,,,",
-        "mychip,cores,,4,count,stated,me,,,",
-    )
+        tmp_path, "trn2,link_latency,,250,ns,measured,own bench,,200,300",
+        "trn2,link_latency,slow,1,us,assumed,guess,,,", "mychip,cores,,4,count,stated,me,,,",
+    )  # fmt: skip
     mine = shipped.with_variants({"trn2.cc_cores": "kernel-guide"}).with_overlay(file)
     assert mine.ps("trn2", "link_latency") == 250_000
     assert mine.entry("trn2", "link_latency").source == "own bench"

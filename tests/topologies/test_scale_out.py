@@ -27,24 +27,17 @@ US = 10**6
 def fabric(**changes: object) -> ScaleOut:
     """Radix 8 with ports of 10 GB/s; one adapter a chip at that rate."""
     given_: dict[str, object] = {
-        "name": "test",
-        "bandwidth_bytes_per_s": 10 * GB,
-        "latency_ps": 10 * US,
-        "radix": 8,
-        "port_bytes_per_s": 10 * GB,
-        "climb_ps": (0, 1 * US, 3 * US),
-    }
+        "name": "test", "bandwidth_bytes_per_s": 10 * GB, "latency_ps": 10 * US, "radix": 8,
+        "port_bytes_per_s": 10 * GB, "climb_ps": (0, 1 * US, 3 * US),
+    }  # fmt: skip
     return ScaleOut(**(given_ | changes))  # type: ignore[arg-type]
 
 
 def machine(servers: int, chips_each: int = 2, **changes: object) -> Cluster:
     return Cluster(
-        f"{servers} servers",
-        Switch(chips_each, 100 * GB, 0),
-        domains=servers,
-        scale_out=fabric(**changes),
-        chips_per_server=chips_each,
-    )
+        f"{servers} servers", Switch(chips_each, 100 * GB, 0), domains=servers,
+        scale_out=fabric(**changes), chips_per_server=chips_each,
+    )  # fmt: skip
 
 
 def shape_of(machine: Cluster) -> list[tuple[str, int, int]]:
@@ -94,11 +87,8 @@ def test_shared_links_by_hand():
     assert shared.kinds == ("adapter-out", "adapter-in", "ToR-up", "ToR-down")
     assert len(shared) == 10 + 10 + 3 + 3
     assert shared.capacity_bytes_per_s[[0, 10, 20, 23]].tolist() == [
-        10 * GB,
-        10 * GB,
-        40 * GB,
-        40 * GB,
-    ]
+        10 * GB, 10 * GB, 40 * GB, 40 * GB,
+    ]  # fmt: skip
     assert shared.owner[[9, 10, 22, 25]].tolist() == [9, 0, 2, 2]
 
 

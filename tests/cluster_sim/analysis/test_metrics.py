@@ -21,14 +21,12 @@ from topologies.errors import InputError
 def test_resources_show_busy_time_utilisation_and_bytes():
     ops = schedule(
         OpColumns(
-            kind=[FIXED, FIXED, FIXED],
-            resource=[0, 1, 1],
-            duration_ps=[4, 10, 10],
+            kind=[FIXED, FIXED, FIXED], resource=[0, 1, 1], duration_ps=[4, 10, 10],
             size_bytes=[100, 7, 8],
         ),
         edges=Edges.from_pairs(3, [], []),
         resources=Resources.table("link", [0, 1, 2], [1, 2, 0], slots=[1, 2, 1]),
-    )
+    )  # fmt: skip
     table = resource_use(run(ops))
     assert table["busy_ps"].tolist() == [4, 20, 0]
     assert table["utilisation"].tolist() == [0.4, 1.0, 0.0]
@@ -131,12 +129,8 @@ def test_waits_name_the_op_that_ended_them():
     trace = spans([0, 0, 1], ["tp", "compute", "dp"], [2, 9, 0], [5, 12, 12])
     table = waits(trace)
     assert table.to_dict("list") == {
-        "rank": [0, 0],
-        "op": [0, 1],
-        "start_ps": [0, 5],
-        "end_ps": [2, 9],
-        "wait_ps": [2, 4],
-    }
+        "rank": [0, 0], "op": [0, 1], "start_ps": [0, 5], "end_ps": [2, 9], "wait_ps": [2, 4],
+    }  # fmt: skip
     until_the_end = waits(spans([0, 1], ["tp", "tp"], [0, 0], [3, 8]))
     assert until_the_end[["op", "wait_ps"]].to_numpy().tolist() == [[-1, 5]]
 

@@ -20,16 +20,9 @@ from topologies.routing import routes
 from topologies.shapes.links import domain_links
 
 SHAPES = (
-    "ring:4",
-    "torus:3x4",
-    "torus:2x2x3",
-    "mesh:5",
-    "switch:6",
-    "clos:16:8",
-    "clos:24:8:3",
-    "trn2.48xlarge:3",
-    "trn3-gen1",
-)
+    "ring:4", "torus:3x4", "torus:2x2x3", "mesh:5", "switch:6", "clos:16:8", "clos:24:8:3",
+    "trn2.48xlarge:3", "trn3-gen1",
+)  # fmt: skip
 
 
 def named(text: str):

@@ -90,13 +90,10 @@ MACHINES = (
 
 
 @given(
-    st.sampled_from(KINDS),
-    st.sampled_from(MACHINES),
-    st.sampled_from([2, 3, 4, 5, 8, 12, 16, 64, 72, 128, 512]),
-    st.booleans(),
-    st.floats(3, 34).map(lambda power: int(2**power)),
-    st.integers(1, 2**24),
-)
+    st.sampled_from(KINDS), st.sampled_from(MACHINES),
+    st.sampled_from([2, 3, 4, 5, 8, 12, 16, 64, 72, 128, 512]), st.booleans(),
+    st.floats(3, 34).map(lambda power: int(2**power)), st.integers(1, 2**24),
+)  # fmt: skip
 def test_times_grow_with_size_and_keep_to_the_bounds(op, name, ranks, spread, size, more):
     each = cluster(name).chips
     machine = cluster(f"{name}:{-(-ranks // each)}")

@@ -58,12 +58,10 @@ def test_rounds_of_a_ring_have_the_time_of_all_messages(machine, chips, cores, n
 
 @examples(60)
 @given(
-    machine=st.sampled_from(MACHINES),
-    name=st.sampled_from(sorted(RINGS)),
+    machine=st.sampled_from(MACHINES), name=st.sampled_from(sorted(RINGS)),
     kind=st.sampled_from(RING_KINDS),
-    size_bytes=st.one_of(st.integers(0, 300), st.integers(1, 10**9)),
-    slices=st.integers(1, 4),
-)
+    size_bytes=st.one_of(st.integers(0, 300), st.integers(1, 10**9)), slices=st.integers(1, 4),
+)  # fmt: skip
 def test_rounds_written_out_are_the_ops_that_an_algorithm_builds(
     machine, name, kind, size_bytes, slices
 ):
@@ -176,12 +174,10 @@ def test_clocks_of_links_are_the_run_of_every_message(name):
 
 @examples(25)
 @given(
-    size_bytes=st.one_of(st.integers(0, 200), st.integers(1, 10**7)),
-    slices=st.integers(1, 4),
-    latency=st.sampled_from(["1ns", "1us", "20us"]),
-    kind=st.sampled_from(RING_KINDS),
+    size_bytes=st.one_of(st.integers(0, 200), st.integers(1, 10**7)), slices=st.integers(1, 4),
+    latency=st.sampled_from(["1ns", "1us", "20us"]), kind=st.sampled_from(RING_KINDS),
     algorithm=st.sampled_from(CLOCKED),
-)
+)  # fmt: skip
 def test_slices_follow_one_another_on_their_links(size_bytes, slices, latency, kind, algorithm):
     machine = cluster("torus:4x4", bandwidth="100GB/s", latency=latency)
     call = CollectiveCall(kind, whole(machine), size_bytes)

@@ -54,10 +54,8 @@ RULES: dict[str, tuple[Schedule, list[tuple[int, int, int]]]] = {
     # Op 0 holds the engine until 10; 1 … 4 are ready at 0, 3, 3, 5, with priorities 1, 1, 0, 1.
     "the smallest priority, then ready time, then number starts first": (
         fixed(
-            [10, 1, 1, 1, 1, 3, 3, 5],
-            [0, 0, 0, 0, 0, 1, 2, 3],
-            Edges.from_pairs(8, [5, 6, 7], [2, 3, 4]),
-            priority=[0, 1, 1, 0, 1, 0, 0, 0],
+            [10, 1, 1, 1, 1, 3, 3, 5], [0, 0, 0, 0, 0, 1, 2, 3],
+            Edges.from_pairs(8, [5, 6, 7], [2, 3, 4]), priority=[0, 1, 1, 0, 1, 0, 0, 0],
         ),
         [(0, 0, 10), (0, 11, 12), (3, 12, 13), (3, 10, 11), (5, 13, 14)],
     ),
@@ -106,7 +104,7 @@ RULES: dict[str, tuple[Schedule, list[tuple[int, int, int]]]] = {
         [(0, 0, -(-SIZE * PS // RATE))],
     ),
     "the lowest rate is one byte a second": (flow_schedule([4], [[0]], [1]), [(0, 0, 4 * PS)]),
-}
+}  # fmt: skip
 
 
 @ENGINES

@@ -127,9 +127,7 @@ def crowd(ops: int) -> Schedule:
         priority=rng.integers(0, 3, ops).astype(np.int32),
         edges=Edges.from_pairs(ops, src, rng.integers(src + 1, ops), rng.integers(0, 9, ops)),
         resources=Resources.table(
-            "engine",
-            np.arange(resources),
-            slots=np.arange(resources) % 3 + 1,
+            "engine", np.arange(resources), slots=np.arange(resources) % 3 + 1,
             capacity=rng.integers(1, 9, resources) * 10**12,
         ),
         flows=Flows(
@@ -139,7 +137,7 @@ def crowd(ops: int) -> Schedule:
             resource=rng.integers(0, resources, 2 * len(flow)).astype(np.int32),
             weight=rng.integers(1, 3, 2 * len(flow)).astype(np.int32),
         ),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("ops", [300, 2000])

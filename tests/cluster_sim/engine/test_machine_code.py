@@ -191,13 +191,10 @@ def run_two(folder: Path) -> subprocess.CompletedProcess[str]:
     # Commands that other tests ran quietly in this process have told it to log nothing.
     loud = {name: value for name, value in os.environ.items() if name != "CLUSTER_SIM_QUIET"}
     return subprocess.run(
-        [sys.executable, "-c", TWO],
-        cwd=ROOT,
-        env={**loud, kept_files.FOLDER_VARIABLE: str(folder)},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", TWO], cwd=ROOT,
+        env={**loud, kept_files.FOLDER_VARIABLE: str(folder)}, capture_output=True, text=True,
         check=True,
-    )
+    )  # fmt: skip
 
 
 def test_kept_code_follows_from_the_compiler_too():

@@ -118,13 +118,9 @@ def test_counting_equal_flows_together_changes_no_bit(case, data):
         *([x for x, n in zip(c, count, strict=True) for _ in range(n)] for c in case[1:]),
     )
     counted = max_min_rates(
-        case.capacity,
-        np.cumsum([0, *map(len, case.paths)]),
-        np.concatenate(case.paths),
-        weight=np.concatenate(case.weights),
-        cap_bytes_per_s=case.caps,
-        count=count,
-    )
+        case.capacity, np.cumsum([0, *map(len, case.paths)]), np.concatenate(case.paths),
+        weight=np.concatenate(case.weights), cap_bytes_per_s=case.caps, count=count,
+    )  # fmt: skip
     assert np.repeat(counted, count).tolist() == repeated.rates()
 
 

@@ -150,14 +150,12 @@ def test_ops_that_wait_out_of_order_move_on_with_the_window():
     each = np.repeat(np.arange(4), 4)
     table = schedule(
         OpColumns(
-            kind=[FIXED] * 4 + [JOIN] * 4,
-            resource=[0] * 4 + [-1] * 4,
-            duration_ps=[5, 7, 9, 11, 0, 0, 0, 0],
-            priority=[0, 3, 2, 1, 0, 0, 0, 0],
+            kind=[FIXED] * 4 + [JOIN] * 4, resource=[0] * 4 + [-1] * 4,
+            duration_ps=[5, 7, 9, 11, 0, 0, 0, 0], priority=[0, 3, 2, 1, 0, 0, 0, 0],
         ),
         edges=Edges.from_pairs(8, each, np.tile([4, 5, 6, 7], 4)),
         resources=Resources.table("link", [0], [1]),
-    )
+    )  # fmt: skip
     assert simulate_rounds(Rounds(table, 4, np.array([100])), window=8) == 3200
 
 
@@ -210,11 +208,9 @@ def calling_chains(body: Schedule, delays: list[list[int]]) -> tuple[Schedule, R
     pairs += [_body(body) + np.array([[at], [at], [0], [0]]) for at in first[:-1].tolist()]
     src, dst, lag, starts = np.concatenate(pairs, axis=1)
     table = schedule(
-        OpColumns(**whole),
-        edges=Edges.from_pairs(int(first[-1]), src, dst, lag, starts > 0),
-        resources=body.resources,
-        flows=_flows(body, first[:-1]),
-    )
+        OpColumns(**whole), edges=Edges.from_pairs(int(first[-1]), src, dst, lag, starts > 0),
+        resources=body.resources, flows=_flows(body, first[:-1]),
+    )  # fmt: skip
     return table, Routines(first, 3 * np.arange(calls) + CALL, routine)
 
 

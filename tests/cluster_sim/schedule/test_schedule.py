@@ -27,40 +27,29 @@ from tests.support.schedules import from_columns
 def two_links(**columns: object) -> Schedule:
     """Two transfers of 5 ps, one after the other, on two links."""
     return from_columns(
-        kind=FIXED,
-        resource=[0, 1],
-        duration_ps=5,
-        edges=Edges.from_pairs(2, [0], [1], lag_ps=1),
-        resources=Resources.table("link", [0, 1], [1, 0]),
-        **columns,
-    )
+        kind=FIXED, resource=[0, 1], duration_ps=5, edges=Edges.from_pairs(2, [0], [1], lag_ps=1),
+        resources=Resources.table("link", [0, 1], [1, 0]), **columns,
+    )  # fmt: skip
 
 
 def one_flow(**changes: object) -> Flows:
     flows = Flows(
-        op=np.array([0], np.int32),
-        cap_bytes_per_s=np.array([9]),
-        ptr=np.array([0, 1]),
-        resource=np.array([0], np.int32),
-        weight=np.array([1], np.int32),
-    )
+        op=np.array([0], np.int32), cap_bytes_per_s=np.array([9]), ptr=np.array([0, 1]),
+        resource=np.array([0], np.int32), weight=np.array([1], np.int32),
+    )  # fmt: skip
     return replace(flows, **changes)
 
 
 NOWHERE = {
-    "ptr": np.array([0, 0]),
-    "resource": np.empty(0, np.int32),
-    "weight": np.empty(0, np.int32),
-}
+    "ptr": np.array([0, 0]), "resource": np.empty(0, np.int32), "weight": np.empty(0, np.int32),
+}  # fmt: skip
 
 
 def flowing(flows: Flows, size_bytes: int = 4, capacity: int = 9) -> Schedule:
     return schedule(
-        OpColumns(kind=FLOW, size_bytes=size_bytes),
-        edges=Edges.from_pairs(1, [], []),
-        resources=Resources.table("hbm", [0], slots=0, capacity=capacity),
-        flows=flows,
-    )
+        OpColumns(kind=FLOW, size_bytes=size_bytes), edges=Edges.from_pairs(1, [], []),
+        resources=Resources.table("hbm", [0], slots=0, capacity=capacity), flows=flows,
+    )  # fmt: skip
 
 
 def test_resources_print_what_they_are():
@@ -97,10 +86,8 @@ def test_scalars_are_spread_and_columns_have_one_width():
     assert schedule.priority.tolist() == [3, 3]
     assert schedule.nbytes == 2 * (1 + 4 + 8 + 8 + 4) + (3 * 8 + 4 + 8) + 8  # ops, edges, flows
     assert [c.dtype.itemsize for c in (schedule.kind, schedule.resource, schedule.duration_ps)] == [
-        1,
-        4,
-        8,
-    ]
+        1, 4, 8,
+    ]  # fmt: skip
     assert repr(two_links(facts={"collective": "permute"})) == (
         "Schedule(2 ops, 1 edges, 2 resources, collective=permute)"
     )
@@ -128,12 +115,10 @@ def test_scalars_are_spread_and_columns_have_one_width():
 ])  # fmt: skip
 def test_what_breaks_a_rule_is_refused(columns, message):
     common = {
-        "kind": FIXED,
-        "resource": [0, 1],
-        "duration_ps": 5,
+        "kind": FIXED, "resource": [0, 1], "duration_ps": 5,
         "edges": Edges.from_pairs(2, [0], [1], lag_ps=1),
         "resources": Resources.table("link", [0, 1], [1, 0]),
-    }
+    }  # fmt: skip
     with pytest.raises(ScheduleError, match=message):
         from_columns(**{**common, **columns})
 

@@ -102,16 +102,14 @@ def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path):
     shared = Resources.table("nic", [0, 1], slots=[1, 0], capacity=[0, 10**9])
     ops = schedule(
         OpColumns(
-            kind=[FIXED, FLOW, JOIN, FIXED],
-            resource=[0, -1, -1, 0],
-            duration_ps=[5, 0, 0, 7],
+            kind=[FIXED, FLOW, JOIN, FIXED], resource=[0, -1, -1, 0], duration_ps=[5, 0, 0, 7],
             size_bytes=[0, 3, 0, 0],
         ),
         edges=Edges.from_pairs(4, [0, 0], [1, 3], [0, 9], [False, True]),
         resources=Resources.concat([shared, Resources.table("link", [0], [9], switches_from=9)]),
         flows=Flows(*(np.array(c, np.int64) for c in ([1], [10**6], [0, 1], [1], [2]))),
         labels={"kind": np.arange(4), "label.x": Codes(np.zeros(4, np.int8), ("é",))},
-    )
+    )  # fmt: skip
     times = Times(
         *(np.array(c, np.int64) for c in ([0, 5, 0, 9], [0, 5, 0, 9], [5, -1, 0, 16])),
         status=np.array([3, RUNNING, 3, 3], np.uint8),

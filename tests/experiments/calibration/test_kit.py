@@ -162,10 +162,8 @@ def test_profiles_and_reports_in_json_are_measurements(tmp_path):
     assert measurements.kernels[0]["kernel_s"] == 0.00145
     _, series = measurements.collectives[0]
     assert (series.collective, series.ranks, series.time_s.tolist()) == (
-        "all-reduce",
-        4,
-        pytest.approx([12e-6, 40e-6]),
-    )
+        "all-reduce", 4, pytest.approx([12e-6, 40e-6]),
+    )  # fmt: skip
     profile.rename(tmp_path / "unnamed.json")
     with pytest.raises(InputError, match="does not state the kernel"):
         read_measurements([tmp_path / "unnamed.json"])

@@ -123,11 +123,9 @@ def test_the_version_is_printed(capsys):
 def test_shells_are_told_commands_and_choices():
     def completed(words: str, number: int) -> list[str]:
         environment = {
-            **os.environ,
-            "_CLUSTER_SIM_COMPLETE": "bash_complete",
-            "COMP_WORDS": words,
+            **os.environ, "_CLUSTER_SIM_COMPLETE": "bash_complete", "COMP_WORDS": words,
             "COMP_CWORD": str(number),
-        }
+        }  # fmt: skip
         code = "from experiments.cli import main; main()"
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -45,12 +45,9 @@ def test_every_model_has_its_best_plan(config):
 @pytest.mark.slow
 def test_weak_scaling_keeps_the_work_of_a_chip(config):
     frame = scaling.weak_scaling(
-        config,
-        "trn2.48xlarge",
-        chips=(16, 32, 64),
-        overlap=("dp", "none"),
+        config, "trn2.48xlarge", chips=(16, 32, 64), overlap=("dp", "none"),
         replica=Replica(tp=4, pp=2, microbatches=2, seq=512),
-    )
+    )  # fmt: skip
     uneven = frame[frame.jitter == "typical"]
     frame = frame[frame.jitter == "0"].reset_index(drop=True)
     assert (uneven.iteration_s.to_numpy() > frame.iteration_s.to_numpy()).all()

@@ -164,12 +164,9 @@ def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
     try:
         with pytest.raises(InputError, match=r"the Dask cluster at .* was lost"):
             sweep(
-                study(sizes(*values)),
-                PROBE,
-                out=tmp_path / "out",
-                dask=cluster.address,
+                study(sizes(*values)), PROBE, out=tmp_path / "out", dask=cluster.address,
                 progress=kill,
-            )
+            )  # fmt: skip
     finally:
         cluster.close()
     assert 2 <= len(kept_rows(tmp_path / "out")) < 40

@@ -205,13 +205,8 @@ def test_a_sweep_leaves_table_record_and_page(log_of_processes, tmp_path):
     assert pd.read_csv(out / "results.csv")["double"].tolist() == frame["double"].tolist()
     assert read_record(out)["command"] == "sweep"
     assert sorted(entry.name for entry in out.iterdir()) == [
-        "report.html",
-        "results.csv",
-        "results.parquet",
-        "rows",
-        "run.json",
-        "sweep.json",
-    ]
+        "report.html", "results.csv", "results.parquet", "rows", "run.json", "sweep.json",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -43,13 +43,9 @@ def asked_of(service: Callable[[], Service], questions: Callable[[Ask], Awaitabl
             content = body if isinstance(body, str | None) else json.dumps(body)
             kind = {"Content-Type": "application/json"} if content is not None else {}
             return await client.fetch(
-                f"http://127.0.0.1:{port}{path}",
-                method="GET" if content is None else "POST",
-                body=content,
-                headers={**kind, **headers},
-                raise_error=False,
-                request_timeout=120,
-            )
+                f"http://127.0.0.1:{port}{path}", method="GET" if content is None else "POST",
+                body=content, headers={**kind, **headers}, raise_error=False, request_timeout=120,
+            )  # fmt: skip
 
         try:
             await questions(ask)

@@ -28,11 +28,9 @@ def test_what_fits_and_what_does_not_is_counted():
     compared = compare(rows, predict_memory)
     numbers = summary(compared)
     assert numbers["fits"] == {
-        "ran_told_to_fit": 1,
-        "failed_told_to_fit": 1,
-        "failed_told_too_large": 1,
+        "ran_told_to_fit": 1, "failed_told_to_fit": 1, "failed_told_too_large": 1,
         "ran_told_too_large": 1,
-    }
+    }  # fmt: skip
     assert numbers["ok"] == 5
     assert compared[3]["quantity"] == "memory_bytes"
     assert compared[3]["predicted"] == pytest.approx(3.2e11, rel=0.5)

@@ -79,13 +79,9 @@ def test_a_layer_of_a_row_takes_as_long_as_that_layer_of_a_plan():
 
 def test_other_libraries_are_told_apart_by_tool():
     values = {
-        "collective": "all-reduce",
-        "cluster": "dgx-h100",
-        "chips": 2,
-        "ranks": 2,
-        "algorithm": None,
-        "size_bytes": 2**10,
-    }
+        "collective": "all-reduce", "cluster": "dgx-h100", "chips": 2, "ranks": 2,
+        "algorithm": None, "size_bytes": 2**10,
+    }  # fmt: skip
     nccl_s = predict_collective(values).predicted["time_s"]
     torch = predict_collective({**values, "tool": "pytorch"})
     assert torch.predicted["time_s"] > nccl_s

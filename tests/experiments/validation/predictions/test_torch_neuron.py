@@ -13,14 +13,9 @@ MIB = 2**20
 
 def row(**cells: object) -> dict[str, object]:
     usual = {
-        "collective": "all-reduce",
-        "cluster": "trn2.48xlarge",
-        "chips": 4,
-        "ranks": 16,
-        "algorithm": None,
-        "size_bytes": 64 * MIB,
-        "runtime": "pytorch",
-    }
+        "collective": "all-reduce", "cluster": "trn2.48xlarge", "chips": 4, "ranks": 16,
+        "algorithm": None, "size_bytes": 64 * MIB, "runtime": "pytorch",
+    }  # fmt: skip
     return {**usual, **cells}
 
 

@@ -76,18 +76,12 @@ def test_of_several_tables_the_one_that_is_wanted_is_read():
 
 
 @pytest.mark.parametrize("prefix", [
-    "[1,0]<stdout>: ",
-    "0: ",
-    "node-7: ",
-    "2026-03-01T10:00:00.123Z ",
-    "[host-1] ",
+    "[1,0]<stdout>: ", "0: ", "node-7: ", "2026-03-01T10:00:00.123Z ", "[host-1] ",
     "ip-10-0-0-1: 3: ",
 ])  # fmt: skip
 def test_what_stands_before_each_line_is_passed_over(prefix):
     lines = [prefix + line for line in NCCL_TESTS.splitlines()]
     series = parse_measured("\n".join(lines))
     assert (series.collective, series.ranks, series.size_bytes.tolist()) == (
-        "all-reduce",
-        2,
-        [1024, 2**20],
-    )
+        "all-reduce", 2, [1024, 2**20],
+    )  # fmt: skip

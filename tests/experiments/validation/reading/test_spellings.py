@@ -40,17 +40,14 @@ def validated(folder, text):
 @pytest.mark.parametrize(
     "content",
     [
-        text_of(ROWS, lineterminator="\n"),
-        text_of(ROWS, lineterminator="\n").rstrip("\n"),
-        text_of(ROWS, delimiter=";"),
-        text_of(ROWS, delimiter="\t"),
-        "\ufeff" + text_of(ROWS),
+        text_of(ROWS, lineterminator="\n"), text_of(ROWS, lineterminator="\n").rstrip("\n"),
+        text_of(ROWS, delimiter=";"), text_of(ROWS, delimiter="\t"), "\ufeff" + text_of(ROWS),
         "\n\n" + text_of(ROWS),
         text_of(ROWS, ["note", "time_s", "chips", "collective", "size_bytes", "cluster"]),
         text_of(ROWS, quoting=csv.QUOTE_ALL),
     ],
     ids=["lf", "no-last", "semicolons", "tabs", "bom", "blank-lines", "shuffled", "quoted"],
-)
+)  # fmt: skip
 def test_however_a_spreadsheet_writes_them_rows_say_the_same(content, tmp_path):
     _, plain = validated(tmp_path, text_of(ROWS))
     rows, again = validated(tmp_path, content)
