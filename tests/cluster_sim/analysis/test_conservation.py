@@ -24,9 +24,8 @@ def test_an_op_that_overtakes_is_found():
     assert times.start_ps.tolist() == [0, 10, 4, 6]
     swapped = replace(times, start_ps=np.array([0, 6, 4, 8]), end_ps=np.array([4, 8, 6, 12]))
     assert violations(Trace(schedule, times)) == []
-    assert violations(Trace(schedule, swapped)) == [
-        "1 ops, first op 3: starts after one of its priority that was ready later"
-    ]
+    late = "1 ops, first op 3: starts after one of its priority that was ready later"
+    assert violations(Trace(schedule, swapped)) == [late]
 
 
 def test_a_flow_faster_than_its_path_is_found():
@@ -35,9 +34,8 @@ def test_a_flow_faster_than_its_path_is_found():
     assert times.end_ps.tolist() == [20, 20]
     fast = replace(times, end_ps=np.array([20, 9]))
     assert violations(Trace(schedule, times)) == []
-    assert violations(Trace(schedule, fast)) == [
-        "1 ops, first op 1: is faster than its cap or its path"
-    ]
+    (line,) = violations(Trace(schedule, fast))
+    assert line == "1 ops, first op 1: is faster than its cap or its path"
     both = replace(times, end_ps=np.array([10, 10]))
     assert violations(Trace(schedule, both)) == ["hbm:0: carried 20 bytes, more than its capacity"]
 
@@ -52,9 +50,8 @@ def test_the_critical_path_of_a_pipe_of_two():
     path = critical_path(run(ops))
     assert path.index.tolist() == [0, 1, 2]
     assert path["because"].tolist() == ["begin", "edge", "resource"]
-    assert path["after"].tolist() == [-1, 0, 1]
-    assert path["lag_ps"].tolist() == [0, 3, 0]
-    assert path["on_path_ps"].tolist() == [5, 4, 7]
+    rows = path[["after", "lag_ps", "on_path_ps"]].to_numpy().tolist()
+    assert rows == [[-1, 0, 5], [0, 3, 4], [1, 0, 7]]
     assert path["share"].sum() == pytest.approx(1)
 
 

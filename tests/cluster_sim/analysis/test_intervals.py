@@ -80,9 +80,5 @@ def test_a_gap_knows_the_first_row_that_ends_it(table, block):
         patch.setattr(intervals, "BLOCK_ROWS", block)
         free, row = gaps(columns, 40)
     for group, end, first in zip(free.group, free.end_ps, row, strict=True):
-        starting = [
-            k
-            for k, (g, start, length, _) in enumerate(table)
-            if g == group and start == end and length
-        ]
+        starting = (k for k, row in enumerate(table) if row[:2] == (group, end) and row[2])
         assert first == min(starting, default=-1)

@@ -20,10 +20,7 @@ from topologies.errors import InputError
 
 def test_resources_show_busy_time_utilisation_and_bytes():
     ops = schedule(
-        OpColumns(
-            kind=[FIXED, FIXED, FIXED], resource=[0, 1, 1], duration_ps=[4, 10, 10],
-            size_bytes=[100, 7, 8],
-        ),
+        OpColumns([FIXED] * 3, resource=[0, 1, 1], duration_ps=[4, 10, 10], size_bytes=[100, 7, 8]),
         edges=Edges.from_pairs(3, [], []),
         resources=Resources.table("link", [0, 1, 2], [1, 2, 0], slots=[1, 2, 1]),
     )  # fmt: skip
@@ -77,11 +74,9 @@ def test_lost_attempts_and_running_ops_count_as_busy():
 @examples(30)
 def test_every_table_is_labelled_and_finite(schedule):
     trace = run(schedule)
-    tables = [resource_use(trace), time_by_category(trace, WHATS), overlap(trace, WHATS)]
-    for table in tables:
+    for table in (resource_use(trace), time_by_category(trace, WHATS), overlap(trace, WHATS)):
         assert all(table.index.names)
-        numbers = table.select_dtypes("number")
-        assert np.isfinite(numbers.to_numpy(np.float64)).all()
+        assert np.isfinite(table.select_dtypes("number").to_numpy(np.float64)).all()
     assert summary(trace).columns.tolist() == ["metric", "value", "unit"]
     assert summary(trace).set_index("metric")["value"]["ops"] == len(schedule)
 
@@ -90,8 +85,7 @@ def test_time_by_category_takes_the_first_of_the_list():
     trace = spans([0, 0, 1], ["tp", "compute", "dp"], [0, 4, 2], [6, 9, 10])
     table = time_by_category(trace, ["compute", "tp"])
     assert table.columns.tolist() == ["compute_ps", "tp_ps", "idle_ps", "total_ps"]
-    assert table.loc[0].tolist() == [5, 4, 1, 10]
-    assert table.loc[1].tolist() == [0, 0, 10, 10]
+    assert table.loc[[0, 1]].to_numpy().tolist() == [[5, 4, 1, 10], [0, 0, 10, 10]]
     twice = time_by_category(spans([0], ["tp"], [0], [4]), {"x": ["tp"], "y": ["tp"]})
     assert twice.loc[0, ["x_ps", "y_ps"]].tolist() == [4, 0]
 
@@ -127,8 +121,7 @@ def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(schedule, order):
 
 def test_waits_name_the_op_that_ended_them():
     trace = spans([0, 0, 1], ["tp", "compute", "dp"], [2, 9, 0], [5, 12, 12])
-    table = waits(trace)
-    assert table.to_dict("list") == {
+    assert waits(trace).to_dict("list") == {
         "rank": [0, 0], "op": [0, 1], "start_ps": [0, 5], "end_ps": [2, 9], "wait_ps": [2, 4],
     }  # fmt: skip
     until_the_end = waits(spans([0, 1], ["tp", "tp"], [0, 0], [3, 8]))

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.engine import HorizonError, simulate
-from cluster_sim.schedule.table import Edges, Flows, Resources, Schedule
+from benchmarks.rates import flows_over_clos
+from cluster_sim.engine import Faults, HorizonError, simulate
+from cluster_sim.engine.fast import new_run
+from cluster_sim.engine.fast.loop import play
+from cluster_sim.engine.shared_rates.tables import VISITED
+from cluster_sim.schedule.build import OpColumns
+from cluster_sim.schedule.build import schedule as schedule_of
+from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace
 from tests.support.conservation import violations
 from tests.support.examples import examples
@@ -17,6 +23,7 @@ from tests.support.schedules import fault_tables, outcome, schedules
 
 few = examples(100)
 thousands = settings(few, max_examples=2000)
+flows_often, flows_thousands = examples(250), settings(few, max_examples=5000)
 
 
 def check_engines(schedule: Schedule) -> None:
@@ -36,7 +43,7 @@ def check_runs(schedule: Schedule, **options: object) -> None:
 
 def check_faults_and_stops(data: st.DataObject) -> None:
     """Both engines say the same about a run that is disturbed and cut short."""
-    schedule = data.draw(schedules())
+    schedule = data.draw(schedules(most_ops=20))
     check_runs(
         schedule,
         faults=data.draw(st.none() | fault_tables(schedule)),
@@ -63,14 +70,14 @@ def check_rules(schedule: Schedule) -> None:
 
 test_engines_agree = few(given(schedules(flows=False))(check_engines))
 test_engines_agree_on_flows = few(given(schedules())(check_engines))
-test_engines_agree_on_faults_and_stops = few(given(st.data())(check_faults_and_stops))
+test_engines_agree_on_faults_and_stops = flows_often(given(st.data())(check_faults_and_stops))
 test_rules_are_kept = few(given(schedules())(check_rules))
 
 many_ops = schedules(flows=False, most_ops=40)
 test_engines_agree_long = pytest.mark.slow(thousands(given(many_ops)(check_engines)))
 test_engines_agree_on_flows_long = pytest.mark.slow(thousands(given(schedules())(check_engines)))
 test_engines_agree_on_faults_and_stops_long = pytest.mark.slow(
-    thousands(given(st.data())(check_faults_and_stops))
+    flows_thousands(given(st.data())(check_faults_and_stops))
 )
 test_rules_are_kept_long = pytest.mark.slow(thousands(given(schedules(most_ops=25))(check_rules)))
 
@@ -146,3 +153,63 @@ def test_engines_agree_in_a_crowd(ops):
     for engine in ("reference", "fast"):
         runs = [outcome(simulate(crowd(ops), engine=engine)) for _ in range(2)]
         assert runs[0] == runs[1]
+
+
+UNITS = [1, 1, 3, 1000, 10**9, 10**12]
+"""Small units make ties, and rates of zero."""
+
+
+def random_flows(seed: int) -> Schedule:
+    """Flows that start at random instants, over random paths, weights, caps and capacities."""
+    rng = np.random.default_rng(seed)
+    flows, resources = int(rng.integers(2, 60)), int(rng.integers(1, 20))
+    most, unit = int(rng.choice([6, 30, 1000])), int(rng.choice(UNITS))
+    paths = [
+        rng.choice(resources, rng.integers(1, min(resources, 4) + 1), replace=False)
+        for _ in range(int(rng.integers(1, flows + 1)))
+    ]
+    caps = np.where(rng.random(len(paths)) < 0.5, rng.integers(1, most, len(paths)), 2**20) * unit
+    pick = rng.integers(0, len(paths), flows)
+    crossed = np.concatenate([paths[row] for row in pick])
+    start = rng.integers(0, rng.choice([2, 40]), flows) * rng.choice([1, 10**12 // unit + 1])
+    return schedule_of(
+        OpColumns(kind=[JOIN] + [FLOW] * flows, size_bytes=np.r_[0, rng.integers(1, 60, flows)]),
+        edges=Edges.from_pairs(
+            flows + 1, np.zeros(flows, np.int64), np.arange(1, flows + 1), start
+        ),
+        resources=Resources.table(
+            "link",
+            np.arange(resources),
+            capacity=rng.integers(1, most, resources) * unit + seed % 2,
+        ),
+        flows=Flows(
+            op=np.arange(1, flows + 1, dtype=np.int32),
+            cap_bytes_per_s=caps[pick],
+            ptr=np.cumsum([0, *(len(paths[row]) for row in pick)]),
+            resource=crossed.astype(np.int32),
+            weight=rng.integers(1, rng.choice([2, 4]), len(crossed)).astype(np.int32),
+        ),
+    )
+
+
+def check_seed(seed: int) -> None:
+    check_runs(random_flows(seed))
+
+
+seeds = st.integers(0, 2**32)
+test_random_flows = flows_often(given(seeds)(check_seed))
+test_random_flows_long = pytest.mark.slow(flows_thousands(given(seeds)(check_seed)))
+
+
+@pytest.mark.parametrize("oversubscription", [1, 4])
+def test_random_flows_over_a_clos(oversubscription):
+    """Many flows in one component."""
+    check_runs(flows_over_clos(160, 64, 16, oversubscription))
+
+
+def test_a_solve_looks_at_what_changes():
+    """Of 2,000 flows over one Clos, each end looks at a small part of those still in flight."""
+    run = new_run(flows_over_clos(2000, 512, 32, 2, spines=8), Faults.none(), ())
+    play(run, HORIZON_PS)
+    whole = sum(range(len(run.streams.op))) * 4  # about four resources a flow
+    assert 0 < run.streams.solver.sizes[VISITED] < whole // 4

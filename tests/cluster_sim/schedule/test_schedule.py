@@ -69,13 +69,8 @@ def test_edges_keep_every_pair_with_its_lag(rows):
         (list(column) for column in zip(*rows, strict=True)) if rows else [[]] * 4
     )
     edges = Edges.from_pairs(6, src, dst, lag if rows else 0, starts if rows else None)
-    columns = (
-        edges.sources().tolist(),
-        edges.dst.tolist(),
-        edges.lag_ps.tolist(),
-        edges.start_mask().tolist(),
-    )
-    assert sorted(zip(*columns, strict=True)) == sorted(rows)
+    columns = (edges.sources(), edges.dst, edges.lag_ps, edges.start_mask())
+    assert sorted(zip(*(each.tolist() for each in columns), strict=True)) == sorted(rows)
     assert len(edges) == len(rows) == edges.ptr[-1]
     assert np.diff(edges.ptr).tolist() == [src.count(op) for op in range(6)]
     assert (edges.from_start is None) == (not any(starts))
@@ -85,12 +80,10 @@ def test_scalars_are_spread_and_columns_have_one_width():
     schedule = two_links(priority=3)
     assert schedule.priority.tolist() == [3, 3]
     assert schedule.nbytes == 2 * (1 + 4 + 8 + 8 + 4) + (3 * 8 + 4 + 8) + 8  # ops, edges, flows
-    assert [c.dtype.itemsize for c in (schedule.kind, schedule.resource, schedule.duration_ps)] == [
-        1, 4, 8,
-    ]  # fmt: skip
-    assert repr(two_links(facts={"collective": "permute"})) == (
-        "Schedule(2 ops, 1 edges, 2 resources, collective=permute)"
-    )
+    columns = (schedule.kind, schedule.resource, schedule.duration_ps)
+    assert [column.dtype.itemsize for column in columns] == [1, 4, 8]
+    shown = repr(two_links(facts={"collective": "permute"}))
+    assert shown == "Schedule(2 ops, 1 edges, 2 resources, collective=permute)"
 
 
 @pytest.mark.parametrize(("columns", "message"), [

@@ -27,18 +27,16 @@ def test_a_frame_has_exact_and_readable_times():
     assert (trace.total_ps, trace.total_s, len(trace)) == (15, 15e-12, 3)
     assert repr(trace).startswith("Trace(1.5e-11 s, Schedule(3 ops")
     frame = trace.frame()
-    assert list(frame["resource"]) == ["link:0-1"] * 3
     assert frame["start_ps"].tolist() == [0, 5, 10]
     assert frame["end_s"].tolist() == [5e-12, 10e-12, 15e-12]
-    assert list(frame["status"]) == ["done"] * 3
+    assert [*frame["resource"], *frame["status"]] == ["link:0-1"] * 3 + ["done"] * 3
     assert frame.index.name == "op"
     assert isinstance(frame["resource"].dtype, pd.CategoricalDtype)
     repeated = replace(on_one_link(2), labels={"what": Codes(np.array([0, 1]), ("a", "a"))})
     assert list(run(repeated).frame()["what"]) == ["a", "a"]
     never = run(_circle(), on_blocked="report").frame()
-    assert never["end_ps"].tolist() == [-1, -1, -1]
     assert never["end_s"].isna().all()
-    assert list(never["status"]) == ["waiting"] * 3
+    assert [*never["end_ps"], *never["status"]] == [-1] * 3 + ["waiting"] * 3
 
 
 @pytest.mark.parametrize(("picks", "ops"), [
@@ -197,8 +195,7 @@ def test_a_circle_is_reported_and_cut_short():
 
 
 def test_a_dead_resource_and_a_starved_flow_are_named():
-    ops = on_one_link(2)
-    never = np.full(2, -1, np.int64)
+    ops, never = on_one_link(2), np.full(2, -1, np.int64)
     waiting = np.array([READY, WAITING], np.uint8)
     dead = Times(np.array([0, -1]), never, never, waiting, Attempts.none(), np.array([0]))
     assert explain(ops, dead) == (
@@ -211,15 +208,13 @@ def test_a_dead_resource_and_a_starved_flow_are_named():
         resources=Resources.table("nic", [4], slots=0, capacity=5),
         flows=Flows(*(np.array(c, np.int64) for c in ([0], [5], [0, 1], [0], [1]))),
     )
-    zero = np.zeros(1, np.int64)
-    running = np.array([RUNNING], np.uint8)
+    zero, running = np.zeros(1, np.int64), np.array([RUNNING], np.uint8)
     starved = Times(zero, zero, zero - 1, running, Attempts.none(), np.empty(0, np.int32))
     assert explain(flow, starved).endswith("op 0 has no rate left on nic:4.")
 
 
 def test_a_fault_that_blocks_work_names_the_dead_resource():
     dead = Faults.table([7], [0], [0])
-    with pytest.raises(
-        BlockedWork, match=r"^2 of 3 ops never ran\. First: op 1 waits for link:0-1"
-    ):
+    message = r"^2 of 3 ops never ran\. First: op 1 waits for link:0-1"
+    with pytest.raises(BlockedWork, match=message):
         run(on_one_link(3), faults=dead)
