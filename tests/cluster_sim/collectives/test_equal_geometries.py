@@ -36,12 +36,11 @@ def torus(*sides: int, open_axis: int = -1) -> Torus:
 
 def tiers(*sides: int, ring: bool = False) -> Tiered:
     """Tiers of direct links and of planes of two switches; the last may be a ring."""
+    rows = [(f"tier {k}", side, RATE << (k % 2), 300_001) for k, side in enumerate(sides)]
     last = len(sides) - 1
     return Tiered(
         tuple(
-            Tier(f"tier {k}", side, RATE << (k % 2), 300_001, switches, ring and k == last)
-            for k, side in enumerate(sides)
-            for switches in [2 * (k == 1 and not ring)]
+            Tier(*row, 2 * (k == 1 and not ring), ring and k == last) for k, row in enumerate(rows)
         )
     )
 
@@ -134,11 +133,8 @@ def test_tables_of_groups_have_the_geometries_of_their_groups(name):
 
 def test_numbers_are_those_of_the_sorted_values_of_each_row():
     rng = np.random.default_rng(0)
-    for rows in (
-        np.sort(rng.integers(0, 9, (5, 40))),
-        rng.integers(0, 9, (5, 40)),
-        np.array([[7]]),
-    ):
+    rows_of_nine = rng.integers(0, 9, (5, 40))
+    for rows in (np.sort(rows_of_nine), rows_of_nine, np.array([[7]])):
         expected = [np.unique(row, return_inverse=True)[1].tolist() for row in rows]
         assert _ranked(rows).tolist() == expected
 

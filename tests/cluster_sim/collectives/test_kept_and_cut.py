@@ -60,8 +60,5 @@ def test_stretches_of_an_axis_are_left_at_the_rate_of_their_links(shape):
     for axis, size in enumerate(torus.sizes):
         for width in {1, size // 2} - {0, size}:
             rates = bounds._outward_by_start(links, place[axis], size, width)
-            expected = [
-                bounds._outward(links, (place[axis] - start) % size < width)
-                for start in range(size)
-            ]
-            assert rates.tolist() == expected
+            inside = ((place[axis] - start) % size < width for start in range(size))
+            assert rates.tolist() == [bounds._outward(links, each) for each in inside]

@@ -103,9 +103,8 @@ def test_times_grow_with_size_and_keep_to_the_bounds(op, name, ranks, spread, si
     assert nccl_ps(Call(op, group, size + more)) >= now
     assert now >= bound_with_switch(Call(op, group, size)).time_ps
     if load_of(Call("all-gather", group, size)).way == "ring":
-        reduced, gathered = (
-            by_protocol(Call(kind, group, size)) for kind in ("all-reduce", "all-gather")
-        )
+        calls = (Call(kind, group, size) for kind in ("all-reduce", "all-gather"))
+        reduced, gathered = map(by_protocol, calls)
         assert all(one >= other for one, other in zip(reduced, gathered, strict=True))
         assert min(gathered) * 1e12 <= nccl_ps(Call("all-gather", group, size)) + 1
 
@@ -184,10 +183,8 @@ def test_a_file_says_how_fast_ports_links_and_fabric_are(tmp_path):
     assert time_ps(1024, link="1.25us") - time_ps(1024) == pytest.approx(7 * 2 * 10**6, abs=2)
     later = time_ps(1024, domains=2, step="105us") - time_ps(1024, domains=2)
     assert later >= 100 * 10**6
-    soon, late = (
-        nccl_ps(Call("all-gather", whole(mesh(tmp_path, latency)), 4096))
-        for latency in ("0.5us", "1us")
-    )
+    meshes = (whole(mesh(tmp_path, latency)) for latency in ("0.5us", "1us"))
+    soon, late = (nccl_ps(Call("all-gather", each, 4096)) for each in meshes)
     assert late - soon == pytest.approx(7 * 500_000, abs=2)  # a hop of a mesh is one link
 
 
@@ -200,9 +197,8 @@ def test_other_shapes_and_blocking_fabrics_are_run_on_their_links(tmp_path):
         "chip: h100\nscale_up:\n  shape: torus\n  axes:\n"
         "    - {name: x, size: 8, bandwidth: 9GB/s, latency: 1us}\n"
     )
-    assert not covers(cluster(str(path)))
-    assert not covers(cluster("switch:8", bandwidth="100GB/s", latency="1us"))
-    assert not covers(cluster("trn2.48xlarge"))
+    plain = cluster("switch:8", bandwidth="100GB/s", latency="1us")
+    assert not any(map(covers, (cluster(str(path)), plain, cluster("trn2.48xlarge"))))
 
 
 def test_a_group_of_a_mesh_has_the_links_to_its_own_members():
@@ -246,10 +242,8 @@ def test_exchanges_of_a_mesh_keep_to_the_link_of_each_pair(tmp_path):
 
 def test_a_domain_s_adapters_bound_what_its_switches_reduce():
     """A server's buffer of 256 MiB leaves over 8 adapters of 50 GB/s, whoever reduces it."""
-    inside, across = (
-        bound_with_switch(Call("all-reduce", gpus(name), 2**28))
-        for name in ("p5.48xlarge", "p5.48xlarge:4")
-    )
+    groups = (gpus(name) for name in ("p5.48xlarge", "p5.48xlarge:4"))
+    inside, across = (bound_with_switch(Call("all-reduce", group, 2**28)) for group in groups)
     assert (inside.what, across.what) == ("injection, reduced in the switch", AROUND)
     assert 2**28 / 400e9 < across.time_ps / 1e12 < 2**28 / 400e9 + 20e-6
 
