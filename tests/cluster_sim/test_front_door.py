@@ -37,8 +37,7 @@ def test_every_name_is_there_and_listed():
     with pytest.raises(AttributeError, match="no attribute 'clutser'"):
         _ = cs.clutser
     assert dir(cs) == sorted(["__version__", *cs.__all__])
-    assert dir(cs.plot) == sorted(cs.plot.__all__)
-    assert dir(cs.metrics) == sorted(cs.metrics.__all__)
+    assert all(dir(module) == sorted(module.__all__) for module in (cs.plot, cs.metrics))
 
 
 def test_types_places_and_names_agree():
@@ -84,15 +83,11 @@ def _described(sections: dict[str, str]) -> set[str]:
     return {one.strip().lstrip("*") for head in heads for one in head.split(",")}
 
 
+OF_FRAMES = [getattr(m, name) for m in (cs.metrics, cs.plot) for name in m.__all__]
+
+
 @pytest.mark.parametrize(
-    "value",
-    [
-        getattr(module, name)
-        for module in (cs.metrics, cs.plot)
-        for name in module.__all__
-        if inspect.isfunction(getattr(module, name))
-    ],
-    ids=lambda value: value.__name__,
+    "value", [*filter(inspect.isfunction, OF_FRAMES)], ids=lambda v: v.__name__
 )
 def test_tables_and_pictures_say_what_they_take_and_give(value):
     sections, signature = _sections(value), inspect.signature(value)
@@ -129,10 +124,8 @@ def test_names_and_fields_stand_for_what_they_name(tmp_path):
         for size in (2**20, "1MiB")
     }
     assert len(times) == 1
-    rows = tmp_path / "faster.csv"
-    rows.write_text(
-        "part,quantity,value,unit,grade,source\ntrn2,link_bandwidth,256,GB/s,assumed,A\n"
-    )
+    rows, head = tmp_path / "faster.csv", "part,quantity,value,unit,grade,source"
+    rows.write_text(f"{head}\ntrn2,link_bandwidth,256,GB/s,assumed,A\n")
     faster = cs.cluster("trn2.48xlarge", catalogue=rows)
     assert faster == cs.cluster("trn2.48xlarge", catalogue=str(rows)) != group.cluster
 
@@ -141,11 +134,9 @@ def test_a_collective_from_schedule_to_pictures():
     cluster = cs.cluster("trn2.48xlarge")
     group = cs.Group(cluster, range(4))
     schedule = cs.collective("all-reduce", group, size_bytes=2**20, algorithm="ring")
-    assert isinstance(schedule, cs.Schedule)
     trace = cs.simulate(schedule)
-    slow = cs.simulate(schedule, engine="reference")
-    assert isinstance(trace, cs.Trace)
-    assert trace.total_ps == slow.total_ps
+    assert (type(schedule), type(trace)) == (cs.Schedule, cs.Trace)
+    assert trace.total_ps == cs.simulate(schedule, engine="reference").total_ps
     time = cs.collective_time("all-reduce", group, size_bytes=2**20, algorithm="ring")
     assert time.time_s == pytest.approx(trace.total_s)
     assert len(cs.metrics.resource_use(trace))

@@ -64,10 +64,9 @@ def test_no_fork_beside_another_thread():
 def test_threads_that_were_told_to_end_forbid_no_fork():
     """Those of a progress bar may outlive it by a moment, and what follows would run alone."""
     timers = [threading.Timer(3600.0, lambda: None) for _ in range(20)]
-    for timer in timers:
-        timer.start()
-    for timer in timers:
-        timer.cancel()
+    for step in ("start", "cancel"):
+        for timer in timers:
+            getattr(timer, step)()
     assert can_fork()
 
 

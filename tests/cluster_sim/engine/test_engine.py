@@ -5,21 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cluster_sim.engine import (
-    DONE,
-    DOOMED,
-    FAILED,
-    READY,
-    RUNNING,
-    WAITING,
-    FaultError,
-    Faults,
-    HorizonError,
-    Times,
-    reference,
-    simulate,
-)
+from cluster_sim.engine import FaultError, Faults, HorizonError, reference, simulate
 from cluster_sim.engine.fast.loop import advance
+from cluster_sim.engine.times import DONE, DOOMED, FAILED, READY, RUNNING, WAITING, Times
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN, Edges, Resources, Schedule
 from tests.support.engine_schedules import ENGINES, PS, fixed, flow_schedule, no_edges, times_of
@@ -229,9 +217,7 @@ def attempts_of(times: Times) -> Instants:
 
 def forwarded(duration: list[int], resource: list[int], lag: int) -> Schedule:
     """Fixed ops of which the second follows the start of the first."""
-    return fixed(
-        duration, resource, Edges.from_pairs(len(duration), [0], [1], lag_ps=lag, from_start=True)
-    )
+    return fixed(duration, resource, Edges.from_pairs(len(duration), [0], [1], lag, True))
 
 
 CAPACITY = [PS, 4 * PS, 4 * PS]

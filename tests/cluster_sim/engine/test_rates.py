@@ -138,12 +138,9 @@ def test_rates_are_feasible_and_no_flow_could_have_more(case):
 
 def on(case: Case, resource: int) -> list[tuple[int, int]]:
     """Flows on a resource, with their weights."""
-    return [
-        (flow, weight)
-        for flow, path in enumerate(case.paths)
-        for number, weight in zip(path, case.weights[flow], strict=True)
-        if number == resource
-    ]
+    rows = enumerate(zip(case.paths, case.weights, strict=True))
+    pairs = ((flow, *pair) for flow, row in rows for pair in zip(*row, strict=True))
+    return [(flow, weight) for flow, number, weight in pairs if number == resource]
 
 
 def is_bottleneck(case: Case, rates: list[int], flow: int, resource: int) -> bool:

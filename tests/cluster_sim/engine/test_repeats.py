@@ -194,12 +194,10 @@ def calling_chains(body: Schedule, delays: list[list[int]]) -> tuple[Schedule, R
         & (np.append(routine, -1)[op // 3] == np.append(routine, -1)[op // 3 + 1])
     )
     columns = {
-        "kind": [FIXED, JOIN, JOIN] * calls,
-        "resource": [-1] * outside,
+        "kind": [FIXED, JOIN, JOIN] * calls, "resource": [-1] * outside,
         "duration_ps": [ps for delay in turns for ps in (delay, 0, 0)],
-        "size_bytes": [0] * outside,
-        "priority": [0] * outside,
-    }
+        "size_bytes": [0] * outside, "priority": [0] * outside,
+    }  # fmt: skip
     whole = {
         name: np.concatenate([column, *[np.append(getattr(body, name), end)] * len(delays)])
         for (name, column), end in zip(columns.items(), (JOIN, -1, 0, 0, 0), strict=True)
