@@ -102,13 +102,10 @@ def test_trn3_lanes_make_its_tiers(shipped):
     spare = built.integer("trn3", "backplane_lanes") - shipped.integer("trn3", "backplane_lanes")
     headline = built.with_variants({"trn3.scale_up_headline": "vendor-chip"})
     assert 2 * (lanes + spare) * lane == headline.integer("trn3", "scale_up_headline")
-    rack = {
-        name: shipped.integer("trn3-gen2", name)
-        for name in ("servers", "racks", "planes", "switches_per_plane", "sled_switches")
-    }
-    in_planes = rack["planes"] * rack["switches_per_plane"]
-    in_sleds = rack["servers"] // rack["racks"] * rack["sled_switches"]
-    assert in_planes + in_sleds == shipped.integer("trn3-gen2", "switches_per_rack") == 184
+    names = ("servers", "racks", "sled_switches", "planes", "switches_per_plane")
+    servers, racks, in_sled, planes, in_plane = (shipped.integer("trn3-gen2", n) for n in names)
+    switches = planes * in_plane + servers // racks * in_sled
+    assert switches == shipped.integer("trn3-gen2", "switches_per_rack") == 184
 
 
 def test_figures_of_gpus_are_dense(shipped):
@@ -152,9 +149,8 @@ def test_an_ultraserver_is_four_instances(shipped):
         assert shipped.integer("trn2-ultraserver", quantity) == four
     price = 4 * shipped.value("trn2.48xlarge", "price")
     assert shipped.value("trn2-ultraserver", "price") == pytest.approx(price)
-    assert shipped.value("trn2-ultraserver", "power") == 64 * shipped.value(
-        "trn2", "power_with_host"
-    )
+    power = 64 * shipped.value("trn2", "power_with_host")
+    assert shipped.value("trn2-ultraserver", "power") == power
 
 
 def test_rainier_closes(shipped):
@@ -172,15 +168,11 @@ def test_collective_constants_agree(shipped):
         step = shipped.ps(chip, "link_latency") + shipped.ps(chip, "collective_step")
         assert step == shipped.ps("neuron-runtime", "neighbour_step") == 1_500_000
 
-    def fewer(operation: str) -> float:
-        ring, kanga = (
-            shipped.value("neuron-runtime", f"{name}_{operation}_hbm_accesses")
-            for name in ("ring", "kangaring")
-        )
-        return 1 - kanga / ring
-
-    assert fewer("all_gather") == 0.25
-    assert fewer("reduce_scatter") == pytest.approx(1 / 3)
+    third = pytest.approx(1 / 3)
+    for operation, fewer in (("all_gather", 0.25), ("reduce_scatter", third)):
+        names = (f"{name}_{operation}_hbm_accesses" for name in ("ring", "kangaring"))
+        ring, kanga = (shipped.value("neuron-runtime", name) for name in names)
+        assert 1 - kanga / ring == fewer
     assert shipped.integer("neuron-runtime", "mesh_up_to") == 2**20
     assert shipped.integer("neuron-runtime", "rdh_below") == 56 * 10**6
     assert 64 * shipped.integer("neuron-runtime", "rdh_below_a_rank") == 56 * 10**6
@@ -244,8 +236,7 @@ def test_what_is_assumed_has_a_range_and_what_is_derived_says_how(hardware):
     for row in hardware:
         sources = row.source.split("; ")
         if row.grade == "assumed" and row.value:
-            assert row.low is not None, row
-            assert row.high is not None, row
+            assert None not in (row.low, row.high), row
         if row.grade == "derived":
             assert row.note, row
             assert {"D", "A"} & set(sources), row
@@ -300,13 +291,13 @@ def test_a_default_stands_for_what_the_catalogue_lacks_and_for_nothing_else(ship
     for part in ("trn2", "trn5"):
         assert not shipped.has(part, "zebra")
         defaults = (shipped.value(part, "zebra", 0.5), shipped.integer(part, "zebra", 0))
-        assert (*defaults, shipped.ps(part, "zebra", 7), shipped.name(part, "zebra", "")) == (
-            *(0.5, 0, 7, ""),
-        )
-    assert shipped.value("trn2", "hbm_bandwidth", 0.5) == 2.9e12
-    assert shipped.integer("trn2", "nic_bandwidth", 0) == 25 * GB
-    assert shipped.ps("trn2", "dma_descriptor", 0) == 600_000
-    assert shipped.name("trn2", "family", "") == "trainium"
+        assert defaults == (0.5, 0)
+        assert (shipped.ps(part, "zebra", 7), shipped.name(part, "zebra", "")) == (7, "")
+    for read, quantity, default, value in (
+        ("value", "hbm_bandwidth", 0.5, 2.9e12), ("integer", "nic_bandwidth", 0, 25 * GB),
+        ("ps", "dma_descriptor", 0, 600_000), ("name", "family", "", "trainium"),
+    ):  # fmt: skip
+        assert getattr(shipped, read)("trn2", quantity, default) == value
 
 
 @pytest.mark.parametrize(("read", "part", "quantity", "message"), [

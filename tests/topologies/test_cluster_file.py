@@ -48,16 +48,13 @@ def test_a_whole_file(tmp_path):
         (Axis("Y", 2, 64 * GB, 400_000), Axis("X", 4, 128 * GB, 300_000, wrap=False))
     )
     fabric = recording.scale_out
-    assert fabric is not None
     assert (fabric.name, fabric.bandwidth_bytes_per_s) == ("my-fabric", 25 * GB)
     assert (fabric.latency_ps, fabric.port_bytes_per_s) == (12_000_000, 25 * GB)
     assert (fabric.radix, fabric.oversubscription) == (32, 2)
     labelled = POD.replace("chip: trn2", "chip: {like: trn2, name: mine}")
     assert read(tmp_path, labelled).chip == "trn2"
-    chip_of_its_own = (
-        "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
-    )
-    measured = measure(read(tmp_path, POD.replace("chip: trn2", chip_of_its_own)))
+    mine = "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
+    measured = measure(read(tmp_path, POD.replace("chip: trn2", mine)))
     assert measured.flops_per_s_per_chip == {"bf16": 500e12}
     assert (measured.hbm_bytes_per_chip, measured.hbm_bytes_per_s_per_chip) == (2**36, 2000 * GB)
 
@@ -103,33 +100,27 @@ def test_other_shapes_of_no_chip(tmp_path):
     link = "bandwidth: 100GB/s, latency: 1us"
     switch = read(tmp_path, f"scale_up: {{shape: switch, size: 8, links: 18, {link}}}").shape
     assert switch == Switch(8, 100 * GB, 10**6, 18)
-    clos = read(
-        tmp_path, f"scale_up: {{shape: clos, size: 24, radix: 8, {link}, oversubscription: 3}}"
-    )
-    assert clos.shape == Clos(24, 8, 100 * GB, 10**6, Fraction(3))
+    clos = f"scale_up: {{shape: clos, size: 24, radix: 8, {link}, oversubscription: 3}}"
+    assert read(tmp_path, clos).shape == Clos(24, 8, 100 * GB, 10**6, Fraction(3))
     tiers = f"[{{name: rack, size: 4, switches: 2, {link}}}, {{name: board, size: 2, {link}}}]"
     tiered = read(tmp_path, f"scale_up: {{shape: tiered, tiers: {tiers}}}").shape
-    assert isinstance(tiered, Tiered)
-    assert (tiered.sizes, tiered.switches) == ((4, 2), 4)
+    assert (type(tiered), tiered.sizes, tiered.switches) == (Tiered, (4, 2), 4)
 
 
 def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path):
     head, _, _ = POD.partition("scale_out:")
     usual = read(tmp_path, head + "scale_out: {like: efa-v3, latency: 9us}").scale_out
-    assert usual is not None
     assert (usual.name, usual.bandwidth_bytes_per_s) == ("efa-v3", 25 * GB)
     assert (usual.latency_ps, usual.radix) == (9_000_000, 128)
     recording = read(tmp_path, head + "scale_out: {name: mine, like: efa-v3, oversubscription: 4}")
     shipped = cluster("trn2.48xlarge:8").scale_out
-    assert recording.scale_out is not None
-    assert shipped is not None
-    assert (recording.scale_out.name, recording.scale_out.oversubscription) == ("mine", 4)
-    assert recording.scale_out.climb_ps == shipped.climb_ps
-    assert recording.scale_out.port_bytes_per_s == shipped.port_bytes_per_s
-    assert recording.catalogue is not None
-    assert recording.catalogue.value("mine", "efficiency") == 0.8
-    assert recording.catalogue.has("nccl.mine", "slice")
-    assert recording.catalogue.has("nccl-tuner.mine", "latency")
+    fabric, catalogue = recording.scale_out, recording.catalogue
+    assert (fabric.name, fabric.oversubscription) == ("mine", 4)
+    assert fabric.climb_ps == shipped.climb_ps
+    assert fabric.port_bytes_per_s == shipped.port_bytes_per_s
+    assert catalogue.value("mine", "efficiency") == 0.8
+    assert catalogue.has("nccl.mine", "slice")
+    assert catalogue.has("nccl-tuner.mine", "latency")
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [

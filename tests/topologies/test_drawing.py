@@ -83,11 +83,11 @@ def test_trn3_shows_planes_and_switches():
 
 def test_rainier_is_a_block_diagram_of_its_layers():
     words = texts(draw(cluster("rainier")))
-    assert "31,248 servers of 16 chips, 16 adapters" in words
-    assert "7,812 ToR groups, up to 64 chips each" in words
-    assert "123 leaf groups, up to 4,096 chips each" in words
-    assert "7 spine groups, up to 73,728 chips each" in words
-    assert "one campus group" in words
+    assert {
+        "31,248 servers of 16 chips, 16 adapters", "7,812 ToR groups, up to 64 chips each",
+        "123 leaf groups, up to 4,096 chips each", "7 spine groups, up to 73,728 chips each",
+        "one campus group",
+    } <= set(words)  # fmt: skip
     assert any("22.5 µs a step" in text for text in words)
 
 

@@ -8,13 +8,8 @@ import pytest
 
 import cluster_sim as cs
 from experiments.cli.main import run
-from topologies.catalogue.catalogue import (
-    Catalogue,
-    chip_family,
-    choose,
-    families,
-    shipped_catalogue,
-)
+from topologies.catalogue import catalogue as catalogues
+from topologies.catalogue.catalogue import Catalogue, chip_family, choose, shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -57,9 +52,8 @@ def test_a_copy_of_a_chip_gives_equal_numbers(machine):
 
 def test_rows_of_the_copy_itself_come_first():
     catalogue = with_copy("trn3-gen1")
-    row = catalogue.entry("training", "scheduling_trn3")._replace(
-        quantity="scheduling_new", value=0.1
-    )
+    row = catalogue.entry("training", "scheduling_trn3")
+    row = row._replace(quantity="scheduling_new", value=0.1)
     assert catalogue.value("training", "scheduling_new") == row.value + 0.23
     assert catalogue.with_rows([row]).value("training", "scheduling_new") == 0.1
     catalogue = with_copy("trn2.48xlarge")  # for which variants of the chip it is like hold
@@ -94,17 +88,15 @@ def test_families(chip, family, runtime, ranks, provenance):
     assert (chips_family.ranks_per_chip, chips_family.provenance) == (ranks, provenance)
     for machine in machines(shipped_catalogue()):
         of_machine = shipped_catalogue().name(machine, "chip")
-        assert chip_family(of_machine).name in families(shipped_catalogue())
+        assert chip_family(of_machine).name in catalogues.families(shipped_catalogue())
     assert chip_family("trn2", choose(["trn2.ranks_per_chip=lnc1"])).ranks_per_chip == 8
 
 
 def test_a_chip_of_ones_own_names_its_family(tmp_path):
     path = tmp_path / "mine.yaml"
-    chip = (
-        "{name: trn9, family: trainium, bf16_peak: 1PFLOP/s, hbm_bytes: 1TB, hbm_bandwidth: 9TB/s}"
-    )
+    numbers = "bf16_peak: 1PFLOP/s, hbm_bytes: 1TB, hbm_bandwidth: 9TB/s"
     shape = "{shape: switch, size: 4, bandwidth: 1GB/s, latency: 1us}"
-    path.write_text(f"chip: {chip}\nscale_up: {shape}\n")
+    path.write_text(f"chip: {{name: trn9, family: trainium, {numbers}}}\nscale_up: {shape}\n")
     machine = cluster(str(path))
     assert chip_family(machine.chip, machine.catalogue).is_neuron
     path.write_text(path.read_text().replace("trainium", "trainum"))

@@ -41,9 +41,8 @@ def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path, shipped):
     assert mine.integer("trn2", "cc_cores") == 20
     assert "mychip" in mine.parts()
     assert "mychip" not in shipped.parts()
-    assert choose(overlay=file, variants=["trn2.link_latency=slow"]).value(
-        "trn2", "link_latency"
-    ) == pytest.approx(1e-6)
+    slow = choose(overlay=file, variants=["trn2.link_latency=slow"])
+    assert slow.value("trn2", "link_latency") == pytest.approx(1e-6)
 
 
 def test_columns_ends_of_ranges_and_names_of_own_parts(tmp_path, shipped):

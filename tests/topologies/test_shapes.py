@@ -1,5 +1,6 @@
 """Shapes and their links: sizes, ends, rates and folds."""
 
+import functools
 from collections import Counter
 from fractions import Fraction
 
@@ -55,11 +56,9 @@ def test_refusals_name_the_thing_and_the_limit(make, message):
 
 
 def test_plain_shapes_from_text():
-    shape = plain_shape("torus:2x3x4", "100GB/s", "1us")
-    assert isinstance(shape, Torus)
-    assert [(axis.name, axis.size) for axis in shape.axes] == [("Z", 2), ("Y", 3), ("X", 4)]
-    assert {axis.bandwidth_bytes_per_s for axis in shape.axes} == {100 * GB}
-    assert {axis.latency_ps for axis in shape.axes} == {10**6}
+    sides = (("Z", 2), ("Y", 3), ("X", 4))
+    axes = tuple(Axis(name, size, 100 * GB, 10**6) for name, size in sides)
+    assert plain_shape("torus:2x3x4", "100GB/s", "1us") == Torus(axes)
     assert plain_shape("ring:8", "1GB/s", "0us") == Torus((Axis("X", 8, GB, 0),))
     assert plain_shape("mesh:8", "1GB/s", "1us") == FullMesh(8, GB, 10**6)
     assert plain_shape("switch:64", "1GB/s", "1us") == Switch(64, GB, 10**6)
@@ -106,9 +105,8 @@ def test_links_of_the_smallest_shapes(shape, expected):
 
 
 def test_the_z_links_of_an_ultraserver_join_equal_positions_at_half_rate():
-    server, links = (
-        domain_links(cluster(f"trn2{name}").shape) for name in (".48xlarge", "-ultraserver")
-    )
+    machines = (cluster(f"trn2{name}").shape for name in (".48xlarge", "-ultraserver"))
+    server, links = map(domain_links, machines)
     assert sorted(server.dst[server.src == 0].tolist()) == [1, 3, 4, 12]
     z = links.tier == links.tiers.index("Z")
     assert len(links) == 384
@@ -155,27 +153,18 @@ def test_every_link_has_a_way_back_of_the_same_kind(shape):
 
 @given(shapes())
 def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape):
-    egress = []
-    for fold in (True, False):
-        links = domain_links(shape, fold=fold)
-        egress.append(
-            [
-                np.bincount(links.src, each, links.nodes)[: shape.chips]
-                for each in (links.bandwidth_bytes_per_s, links.links)
-            ]
-        )
-    assert np.array_equal(*egress)
+    folded, whole = (domain_links(shape, fold=fold) for fold in (True, False))
+    for column in ("bandwidth_bytes_per_s", "links"):
+        egress = [np.bincount(x.src, getattr(x, column), x.nodes) for x in (folded, whole)]
+        assert np.array_equal(*(each[: shape.chips] for each in egress))
 
 
 @given(tori())
 def test_a_torus_is_the_product_of_cycles_and_paths(shape):
-    lines = [
-        nx.cycle_graph(axis.size) if axis.wrap and axis.size > 2 else nx.path_graph(axis.size)
-        for axis in shape.axes
-    ]
-    product = lines[0]
-    for line in lines[1:]:
-        product = nx.cartesian_product(product, line)
+    wraps = [axis.wrap and axis.size > 2 for axis in shape.axes]
+    kinds = [nx.cycle_graph if wrap else nx.path_graph for wrap in wraps]
+    lines = [kind(axis.size) for kind, axis in zip(kinds, shape.axes, strict=True)]
+    product = functools.reduce(nx.cartesian_product, lines)
     flat = {node: np.ravel_multi_index(_flat(node), shape.sizes) for node in product}
     expected = {(flat[a], flat[b]) for a, b in product.edges}
     links = {(src, dst) for src, dst, _ in ends(shape)}
