@@ -15,18 +15,10 @@ MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s", "search_s")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Outcome of one option beside a base command.
+    """Outcome of one option beside a base command."""
 
-    Attributes
-    ----------
-    kind : str
-        ``changes``, ``named``, ``refused``; ``nothing`` is a defect, as is ``crashed``.
-    detail : str
-        What changed, the remark or the message.
-    """
-
-    kind: str
-    detail: str
+    kind: str  # ``changes``, ``named``, ``refused``; ``nothing`` is a defect, as is ``crashed``
+    detail: str  # what changed, the remark or the message
 
 
 def options_of(command: str) -> dict[str, DescribedOption]:
@@ -50,15 +42,7 @@ def answer(words: tuple[str, ...]) -> Mapping[str, Any]:
 def verdicts(
     base: tuple[str, ...], names: Container[str] | None = None
 ) -> Iterator[tuple[tuple[str, ...], Verdict]]:
-    """Yield the verdict on every setting of every option that a base command does not state.
-
-    Parameters
-    ----------
-    base : tuple of str
-        Words of a command that succeeds.
-    names : container of str, optional
-        Options to look at; all by default.
-    """
+    """Yield the verdict on every setting of all or some options that a base does not state."""
     usual = answer(base)
     if usual["status"] != "ok":
         raise ValueError(f"{' '.join(base)}: {usual['message']}")

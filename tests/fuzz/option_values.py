@@ -134,13 +134,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
 
 
 def values_of(option: DescribedOption) -> tuple[tuple[str, ...], ...]:
-    """Return the words of several settings of an option that differ from its default.
-
-    Raises
-    ------
-    LookupError
-        For an option of a new kind, whose values must be written above.
-    """
+    """Return the words of several settings of an option that differ from its default."""
     flag = next(flag for flag in option.opts if flag.startswith("--"))
     name = flag.removeprefix("--")
     if option.is_flag:

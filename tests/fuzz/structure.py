@@ -72,6 +72,5 @@ def mutated(name: str, content: bytes, rng: random.Random) -> bytes:
     document = parsed(name, content)
     if document is None:
         return content
-    return written(
-        name, replaced(document, rng.choice(list(places(document))), rng.choice(NASTY_VALUES))
-    )
+    place, value = rng.choice(list(places(document))), rng.choice(NASTY_VALUES)
+    return written(name, replaced(document, place, value))

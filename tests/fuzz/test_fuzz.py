@@ -101,9 +101,8 @@ DOORS = re.compile(
 
 
 def test_every_format_is_mutated():
-    doors = {
-        f"topologies/files/{name}.py" for name in ("reading", "yaml_documents", "frame", "table")
-    }
+    names = ("reading", "yaml_documents", "frame", "table")
+    doors = {f"topologies/files/{name}.py" for name in names}
     doors |= {"workloads/traces/recording.py", "experiments/reports/run_record.py"}
     packages = ("topologies", "cluster_sim", "workloads", "experiments")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]

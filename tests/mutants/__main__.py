@@ -1,6 +1,7 @@
 """``python -m tests.mutants --count N`` mutates places of core rooms and runs their neighbours."""
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -57,13 +58,8 @@ def drawn(count: int, seed: int, rooms: Sequence[str] = ROOMS) -> list[Mutant]:
             for number, lot in enumerate(lots((ROOT / module).read_text(), f"{seed} {module}"))
         ]
         by_room.append([(module, number) for _, module, number in sorted(every)[:each]])
-    turns = [
-        mutants[turn]
-        for turn in range(max(map(len, by_room)))
-        for mutants in by_room
-        if turn < len(mutants)
-    ]
-    return turns[:count]
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*by_room))
+    return [mutant for mutant in turns if mutant is not None][:count]
 
 
 @cache
@@ -84,13 +80,10 @@ def room_of(mutant: Mutant) -> str:
 
 def of_report(report: Path) -> list[Mutant]:
     """Return the mutants that a report of an earlier run calls alive, where they still exist."""
-    words = {
-        line.partition(" | ")[0] for line in report.read_text().splitlines() if "| alive" in line
-    }
-    modules = {Path(word.partition(",")[0]) for word in words}
-    every = [
-        (module, number) for module in sorted(modules) for number in range(len(_places(module)))
-    ]
+    lines = report.read_text().splitlines()
+    words = {line.partition(" | ")[0] for line in lines if "| alive" in line}
+    modules = sorted({Path(word.partition(",")[0]) for word in words})
+    every = ((module, number) for module in modules for number in range(len(_places(module))))
     return [mutant for mutant in every if described(mutant) in words]
 
 

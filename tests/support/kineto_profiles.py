@@ -32,9 +32,8 @@ class Profile:
         """Add a launch and its kernel."""
         self.correlation += 1
         self.add("cuda_runtime", "cudaLaunchKernelExC", launched, 4, correlation=self.correlation)
-        self.add(
-            "kernel", name, ts, dur, stream=stream, device=0, correlation=self.correlation, **args
-        )
+        place = {"stream": stream, "device": 0, "correlation": self.correlation}
+        self.add("kernel", name, ts, dur, **place, **args)
 
     def facts(self, name: str, elements: int, peer: int | None = None) -> dict[str, Any]:
         """Metadata that PyTorch writes into ``record_param_comms`` and into its kernel."""

@@ -41,10 +41,8 @@ class LivePage:
         parameters = event.get("params", {})
         if event.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(str(parameters["exceptionDetails"]))
-        if event.get("method") == "Runtime.consoleAPICalled" and parameters["type"] in (
-            "error",
-            "warning",
-        ):
+        is_said = event.get("method") == "Runtime.consoleAPICalled"
+        if is_said and parameters["type"] in ("error", "warning"):
             self.complaints.append(str(parameters["args"]))
 
     async def evaluate(self, expression: str) -> Any:

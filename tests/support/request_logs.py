@@ -6,14 +6,8 @@ MOONCAKE = [
 ]
 
 
+TURNS = (("human", "x" * 400), ("gpt", "y" * 80), ("human", "thanks"))
 CHAT = [
-    {
-        "id": "a",
-        "conversations": [
-            {"from": "human", "value": "x" * 400},
-            {"from": "gpt", "value": "y" * 80},
-            {"from": "human", "value": "thanks"},
-        ],
-    },
+    {"id": "a", "conversations": [{"from": who, "value": text} for who, text in TURNS]},
     {"id": "b", "conversations": [{"from": "human", "value": "alone"}]},
 ]

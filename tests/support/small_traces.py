@@ -65,12 +65,9 @@ def profile(rank: int = 0, world: int = 2) -> dict[str, Any]:
         event("cudaLaunchKernel", "cuda_runtime", 1320, 5, correlation=3),
         event("vectorized_elementwise_kernel", "kernel", 1330, 50, correlation=3),
     ]
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}],
-        "distributedInfo": {"rank": rank, "world_size": world},
-        "traceEvents": events,
-    }
+    device, place = {"id": 0, "name": "NVIDIA A100-SXM4-80GB"}, {"rank": rank, "world_size": world}
+    facts = {"schemaVersion": 1, "deviceProperties": [device], "distributedInfo": place}
+    return {**facts, "traceEvents": events}
 
 
 def kineto(path: Path, document: dict[str, Any]) -> Path:

@@ -19,5 +19,5 @@ def training_row(**cells):
         "seq": 1024, "iteration_s": 1.0,
     }  # fmt: skip
     merged = plain | cells
-    text = ",".join(merged) + "\n" + ",".join(str(value) for value in merged.values())
+    text = ",".join(merged) + "\n" + ",".join(map(str, merged.values()))
     return rows_of(text).rows[0].values
