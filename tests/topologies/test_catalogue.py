@@ -283,6 +283,7 @@ def test_values_are_in_si_and_exact(shipped):
     assert shipped.ps("trn2", "dma_descriptor") == 600_000
     entry = shipped.entry("trn2", "hbm_bandwidth")
     assert (entry.unit, entry.written, entry.grade) == ("B/s", "2.9 TB/s", "stated")
+    assert shipped.entry("trn2", "family").value == 0  # a name is no number
     step = shipped.entry("trn2", "collective_step")
     assert (step.low, step.high) == (0.7e-6, 1.7e-6)
 

@@ -8,7 +8,10 @@ import networkx as nx
 import pytest
 
 from tests.support.small_shapes import GB
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from topologies.shapes.basic import Switch
+from topologies.shapes.scale_out import ScaleOut
 from topologies.views.graph import edge_table, graph, node_names
 from topologies.views.measures import measure
 
@@ -93,6 +96,11 @@ def test_latencies_add_up_to_a_step_between_servers():
         path = nx.shortest_path(multigraph, 0, other, weight="latency_s")
         total = sum(multigraph[a][b][0]["latency_s"] for a, b in pairwise(path))
         assert total * 1e6 == pytest.approx(step_us)
+    # Layers above the last whose climb is stated add as much as it does.
+    fabric = ScaleOut("own", 10 * GB, 10**7, 8, 10 * GB, climb_ps=(0, 10**6, 3 * 10**6))
+    small = graph(Cluster("own", Switch(2, 100 * GB, 0), "", 65, fabric, chips_per_server=2))
+    lengths = nx.single_source_dijkstra_path_length(small, 0, weight="latency_s")
+    assert [lengths[chip] * 1e6 for chip in (4, 17, 129)] == pytest.approx([11, 13, 13])
 
 
 def test_the_garbage_collector_is_left_as_it_was():

@@ -106,6 +106,14 @@ def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
     np.testing.assert_array_equal(run(alone).times.end_ps, run(beside_others).times.end_ps)
 
 
+def test_links_fill_a_slow_memory_of_every_chip_alike(tmp_path):
+    path = tmp_path / "slow.csv"
+    path.write_text(FREE.replace("hbm_in_collectives,,1", "hbm_in_collectives,,0.2"))
+    slow = cluster("trn2.48xlarge", catalogue=shipped_catalogue().with_overlay(path))
+    schedule = compose(Call("all-gather", whole(slow), 2**26), "multi-ring").schedule
+    assert set(accesses(schedule).tolist()) == {2 * 15 * 2**22}
+
+
 @pytest.mark.parametrize("op", KINDS)
 @pytest.mark.parametrize(("machine", "cores"), [("trn1.32xlarge", 2), ("trn2.48xlarge:2", 1)])
 def test_bytes_of_memory_in_closed_form_are_those_of_the_schedule(machine, cores, op):

@@ -7,7 +7,7 @@ import pytest
 
 from cluster_sim.engine import FaultError, Faults, HorizonError, reference, simulate
 from cluster_sim.engine.fast.loop import advance
-from cluster_sim.engine.times import DONE, DOOMED, FAILED, READY, RUNNING, WAITING, Times
+from cluster_sim.engine.times import DONE, DOOMED, FAILED, READY, RUNNING, WAITING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN, Edges, Resources, Schedule
 from tests.support.engine_schedules import ENGINES, PS, fixed, flow_schedule, no_edges, times_of
@@ -360,6 +360,7 @@ def test_rows_are_ordered_and_in_lowest_terms():
         [5, 9], [1, 0], [0, 2], [1, 3], [False, True],
     ]  # fmt: skip
     assert not len(Faults.none())
+    assert {len(column) for column in vars(Attempts.none()).values()} == {0}
 
 
 @pytest.mark.parametrize(("rows", "message"), [

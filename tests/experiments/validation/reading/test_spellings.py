@@ -92,6 +92,8 @@ def test_long_tables_share_the_processes_that_they_start(monkeypatch):
     monkeypatch.setattr("experiments.validation.validate.LONG", (measured[0][0].kind.name,))
     monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 20)
     beside = validate_each(measured, workers=2)
+    monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 10**6)
+    validate_each(measured[:1], workers=2)  # too few rows for a second process
     assert opened == [2]
     assert [result.rows for result in beside] == alone
     assert [result.name for result in beside] == ["llmcompass", "tpu_kernels", "llmcompass"]
