@@ -22,15 +22,8 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.commands.serve_api import HOST, check_free
 from experiments.cli.main import run
-from experiments.explore.page import (
-    Explored,
-    answer_table,
-    knobs,
-    moved,
-    number_in_words,
-    pictures,
-    read_runs,
-)
+from experiments.explore import page as explored
+from experiments.explore.page import Explored, answer_table, moved, pictures, read_runs
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.live_page import live_page
 from tests.support.small_models import TOY_CONFIG, config_file
@@ -96,9 +89,9 @@ def test_pictures_and_sliders_say_what_they_show(runs):
     assert [bar.get_label() for bar in steps.axes[0].containers]
     names = [line.get_label() for line in times.axes[0].lines]
     assert names == ["reduce, as recorded", "reduce, now"]
-    words = number_in_words(shipped_catalogue(), "trn2.hbm_bandwidth", 0.5)
+    words = explored.number_in_words(shipped_catalogue(), "trn2.hbm_bandwidth", 0.5)
     assert words == "2.9 TB/s × 0.50 (stated)"
-    words = number_in_words(shipped_catalogue(), "trn2.collective_efficiency", 1.0)
+    words = explored.number_in_words(shipped_catalogue(), "trn2.collective_efficiency", 1.0)
     assert "may be × " in words
 
 
@@ -112,7 +105,7 @@ def test_a_moved_number_moves_the_answers_that_read_it(runs):
 
 def test_sliders_are_for_the_numbers_that_matter_most(runs):
     shipped, (_, reduce) = shipped_catalogue(), runs
-    names = knobs([reduce], 2, shipped)
+    names = explored.knobs([reduce], 2, shipped)
     assert len(names) == 2
     for name in names:
         assert reduce.seconds(moved(shipped, {name: 0.5})) != reduce.seconds(shipped)
@@ -136,12 +129,10 @@ def test_a_run_that_was_changed_is_refused_in_one_line(folders, tmp_path, which)
     answers = ("results.json", "metrics.csv")[which]
     kept = {name: (folders[which] / name).read_text() for name in ("run.json", answers)}
     record = json.loads(kept["run.json"])
-    changed = [
-        {**record, "inputs": {**record["inputs"], name: other}}
-        for name in record["inputs"]
-        for other in ("other", {"path": "/etc/passwd", "sha256": "0"})
-    ]
-    changed += [{**record, "seed": 7}, {**record, "version": "x"}, {**record, "inputs": []}]
+    others, inputs = ("other", {"path": "/etc/passwd", "sha256": "0"}), record["inputs"]
+    changes = [{"inputs": {**inputs, name: other}} for name in inputs for other in others]
+    changes += [{"seed": 7}, {"version": "x"}, {"inputs": []}]
+    changed = [{**record, **change} for change in changes]
     texts = [(json.dumps(each), kept[answers]) for each in changed]
     for run_text, answers_text in [*texts, (kept["run.json"], kept[answers] + " ")]:
         (tmp_path / "run.json").write_text(run_text)

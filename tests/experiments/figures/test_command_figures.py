@@ -51,10 +51,8 @@ def test_bars_of_plans_are_as_long_as_their_steps(model):
 
 
 def test_roles_and_power_of_a_fleet_are_drawn():
-    result = cs.run_fleet(
-        cluster="trn2-ultraserver:20", unit_rate=5.0, policy="threshold", days=0.05
-    )
-    frame = result.frame()
+    where = {"cluster": "trn2-ultraserver:20", "unit_rate": 5.0, "policy": "threshold"}
+    frame = cs.run_fleet(**where, days=0.05).frame()
     assert len(frame) == 72
     units = frame[[name for name in frame if str(name).endswith("_units")]]
     assert units.drop(columns="load_units").sum(axis=1).to_numpy() == pytest.approx(20.0)

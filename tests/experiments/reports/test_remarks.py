@@ -54,10 +54,9 @@ def test_a_batch_larger_than_any_published_one_is_named():
 
 def checked(**changes: Any) -> list[str]:
     """Remarks on a step that passes all checks, with some parts of it changed."""
-    memory = SimpleNamespace(total=50e9, least=40e9, capacity=100e9, fits=True, tight=False)
     plan = ParallelPlan(tp=8, dp=2, global_batch=16)
     whole = {"compute": 0.9, "scheduling": 0.1}
-    parts = (plan, cluster("trn2.48xlarge"), memory, 1.0, whole, 0.5)
+    parts = (plan, cluster("trn2.48xlarge"), memory(50e9), 1.0, whole, 0.5)
     answer = replace(Checked(*parts), **changes)  # type: ignore[arg-type]
     return [sentence for check in CHECKS for sentence in check(answer)]
 

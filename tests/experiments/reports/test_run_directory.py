@@ -16,21 +16,15 @@ from tests.support.random_schedules import on_one_link
 from topologies.errors import InputError
 
 
-def _figure() -> Figure:
+def _write(path: Path, *, ranks: int = 8, build_s: float = 1.0) -> None:
     figure = Figure()
     figure.subplots().plot([1, 2])
-    return figure
-
-
-def _result(build_s: float) -> dict:
-    return {"iteration_s": 2.5, "build_s": build_s, "rows": [{"x": 1, "simulate_s": build_s}]}
-
-
-def _write(path: Path, *, ranks: int = 8, build_s: float = 1.0) -> None:
+    rows = [{"x": 1, "simulate_s": build_s}]
     with run_directory(path, command="train", inputs={"ranks": ranks}, seed=3) as writer:
-        writer.json("result", _result(build_s), title="Result")
+        results = {"iteration_s": 2.5, "build_s": build_s, "rows": rows}
+        writer.json("result", results, title="Result")
         writer.table("metrics", pd.DataFrame({"ranks": [ranks], "build_s": [build_s]}))
-        writer.figure("breakdown", _figure(), title="Where the time goes")
+        writer.figure("breakdown", figure, title="Where the time goes")
         writer.trace(run(on_one_link(3)))
 
 
@@ -38,8 +32,12 @@ def test_everything_that_was_given_is_there_and_recorded(tmp_path):
     out = tmp_path / "out"
     _write(out)
     contents = [
-        "result.json", "metrics.csv", "breakdown.svg", "trace.parquet", "timeline.pftrace.gz",
-    ]  # fmt: skip
+        "result.json",
+        "metrics.csv",
+        "breakdown.svg",
+        "trace.parquet",
+        "timeline.pftrace.gz",
+    ]
     beside = {"breakdown.png", "breakdown_hover.json", "report.html", "run.json"}
     assert {entry.name for entry in out.iterdir()} == {*contents, *beside}
     assert load_trace(out / "trace.parquet").total_ps == 15

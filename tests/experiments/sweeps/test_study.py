@@ -46,31 +46,20 @@ def _sizes(*sizes, **fixed):
 
 def test_a_file_becomes_a_table_of_command_lines(tmp_path):
     path = tmp_path / "study.yaml"
-    path.write_text(
-        "command: probe\n"
-        "fixed: {op: all-reduce, tag: [a, b]}\n"
-        "grid:\n  size: [1, 2]\n  fast: [true, false]\n"
-    )
+    grid = "grid:\n  size: [1, 2]\n  fast: [true, false]\n"
+    path.write_text(f"command: probe\nfixed: {{op: all-reduce, tag: [a, b]}}\n{grid}")
     table = rows(read_study(path), PROBE)
     start = ("probe", "--json", "--quiet")
     tags = ("--tag=a", "--tag=b")
-    assert [row.arguments for row in table] == [
-        (*start, "--size=1", "--fast", *tags, "--", "all-reduce"),
-        (*start, "--size=1", "--slow", *tags, "--", "all-reduce"),
-        (*start, "--size=2", "--fast", *tags, "--", "all-reduce"),
-        (*start, "--size=2", "--slow", *tags, "--", "all-reduce"),
-    ]
+    crossed = [(f"--size={size}", speed) for size in (1, 2) for speed in ("--fast", "--slow")]
+    lines = [(*start, *each, *tags, "--", "all-reduce") for each in crossed]
+    assert [row.arguments for row in table] == lines
     assert table[2].parameters == {"size": "2", "fast": "true"}
 
 
 def test_a_list_of_runs_is_crossed_with_the_grid():
-    crossed = study(
-        {
-            "command": "probe",
-            "runs": [{"op": "a", "size": "1"}, {"op": "b"}],
-            "grid": {"fast": ["true", "false"]},
-        }
-    )
+    runs = [{"op": "a", "size": "1"}, {"op": "b"}]
+    crossed = study({"command": "probe", "runs": runs, "grid": {"fast": ["true", "false"]}})
     assert [row.parameters for row in rows(crossed, PROBE)] == [
         {"op": "a", "size": "1", "fast": "true"},
         {"op": "a", "size": "1", "fast": "false"},
@@ -118,9 +107,8 @@ def test_impossible_runs_are_refused_before_anything_runs(document, expected):
 
 
 def test_missing_and_large_files_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(
-        InputError, match=r"no such file in .* A study is a YAML file with the keys command"
-    ):
+    message = r"no such file in .* A study is a YAML file with the keys command"
+    with pytest.raises(InputError, match=message):
         read_study(tmp_path / "none.yaml")
     (tmp_path / "large.yaml").write_text("x" * 100)
     monkeypatch.setattr(module, "LARGEST_FILE_BYTES", 99)
@@ -204,9 +192,8 @@ def test_a_sweep_leaves_table_record_and_page(log_of_processes, tmp_path):
     frame = sweep(_sizes(1, 2), PROBE, out=out, workers=1)
     assert pd.read_csv(out / "results.csv")["double"].tolist() == frame["double"].tolist()
     assert read_record(out)["command"] == "sweep"
-    assert sorted(entry.name for entry in out.iterdir()) == [
-        "report.html", "results.csv", "results.parquet", "rows", "run.json", "sweep.json",
-    ]  # fmt: skip
+    names = "report.html results.csv results.parquet rows run.json sweep.json"
+    assert sorted(entry.name for entry in out.iterdir()) == names.split()
 
 
 @pytest.mark.slow
@@ -224,9 +211,8 @@ def test_a_run_that_kills_its_process_does_not_stop_the_rest(log_of_processes, t
 def test_damaged_rows_are_run_again_and_half_written_ones_cleared_away(log, tmp_path):
     out = tmp_path / "out"
     sweep(_sizes(1, 2, 21), PROBE, out=out, workers=1)
-    digit, first, second = sorted(
-        (out / "rows").iterdir(), key=lambda row: "42" not in row.read_text()
-    )
+    kept = (out / "rows").iterdir()
+    digit, first, second = sorted(kept, key=lambda row: "42" not in row.read_text())
     digit.write_text(digit.read_text().replace("42", "43"))
     first.write_text(first.read_text()[:20])
     second.write_text(json.dumps({"digest": "of another", "status": "ok"}))
@@ -307,9 +293,8 @@ def test_a_dask_cluster_gives_the_same_table(log):
     distributed = pytest.importorskip("distributed")
     sizes_study = _sizes(1, 2, 3)
     here = sweep(sizes_study, PROBE, workers=1)
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
-    ) as cluster:
+    how = {"threads_per_worker": 2, "processes": False, "dashboard_address": None}
+    with distributed.LocalCluster(n_workers=1, **how) as cluster:
         there = sweep(sizes_study, PROBE, dask=cluster.scheduler_address)
     pd.testing.assert_frame_equal(here, there)
 

@@ -43,8 +43,10 @@ def test_a_run_directory_has_metrics_figure_and_trace(tmp_path):
     assert "1 MiB" in printed
     assert "busbw" in printed
     names = {path.name for path in out.iterdir()}
-    assert names >= {"run.json", "metrics.csv", "busbw.png", "busbw.svg", "trace.parquet"}
-    assert names >= {"links.png", "links.svg", "timeline.png", "timeline.svg"}
+    pictures = {
+        f"{name}.{end}" for name in ("busbw", "links", "timeline") for end in ("png", "svg")
+    }
+    assert names >= {"run.json", "metrics.csv", "trace.parquet", *pictures}
 
 
 def test_groups_at_once_share_nothing_and_take_the_time_of_one():
@@ -106,9 +108,9 @@ def test_measured_times_stand_beside_the_simulated_ones(tmp_path):
 ])  # fmt: skip
 def test_measured_times_that_are_not_normal_are_said(tmp_path, factors, normal, says):
     plain = rows_of("all-reduce dgx-h100 --size 4KiB,1GiB")
+    times_us = [f * row["time_s"] * 1e6 for f, row in zip(factors, plain, strict=True)]
     lines = (
-        (row["size_bytes"], f"{f * row['time_s'] * 1e6:.2f} 1 1.75")
-        for f, row in zip(factors, plain, strict=True)
+        (row["size_bytes"], f"{us:.2f} 1 1.75") for row, us in zip(plain, times_us, strict=True)
     )
     document = document_of(f"{REDUCE} dgx-h100 --compare {measured(tmp_path / 'log', *lines)}")
     assert [row["normal"] for row in document["rows"]] == normal
@@ -200,10 +202,8 @@ def test_a_slow_link_holds_up_the_ring_and_the_time_without_it_stands_beside():
 ])  # fmt: skip
 def test_a_slow_adapter_or_link_is_as_slow_on_both_engines(line, fault):
     words = f"{line} --size 1MiB"
-    fast, reference = (
-        row_of(words, f"--fault={fault}", f"--engine={engine}")["time_s"]
-        for engine in ("fast", "reference")
-    )
+    engines = ("--engine=fast", "--engine=reference")
+    fast, reference = (row_of(words, f"--fault={fault}", each)["time_s"] for each in engines)
     assert fast == reference > row_of(words)["time_s"]
 
 

@@ -18,14 +18,12 @@ KEYS = {
 
 @pytest.fixture
 def question(tmp_path: Path) -> str:
-    """A small model on a server."""
     model = config_file(tmp_path / "config.json", SMALL_CONFIG)
     return f"train --model {model} --cluster trn2.48xlarge"
 
 
 @pytest.fixture
 def line(question: str) -> str:
-    """A small step."""
     return f"{question} --tp 4 --pp 2 --seq 1024"
 
 
@@ -36,16 +34,14 @@ def test_json_has_every_key_and_unfolded_ranks_the_same_times(line):
     assert (document["ranks"], document["chips"], document["folded"]) == (16, 16, True)
     whole = document_of(line, "--unfolded")
     assert (document["simulated_ranks"], whole["simulated_ranks"]) == (2, 16)
-    assert document["iteration_s"] == whole["iteration_s"]
-    assert document["breakdown_s"] == whole["breakdown_s"]
+    assert all(document[name] == whole[name] for name in ("iteration_s", "breakdown_s"))
 
 
 def test_a_run_directory_holds_trace_metrics_figures_and_the_measured_step(line, tmp_path):
     out = tmp_path / "run"
     printed = printed_by(line, "--explain", "--global-batch=8", "--compare=3s", f"--out={out}")
-    assert "2 of 16 ranks, which stand for all equal ones" in printed
-    assert "attention.qkv" in printed
-    assert "gemm_sustained" in printed
+    for words in ("2 of 16 ranks, which stand for all equal", "attention.qkv", "gemm_sustained"):
+        assert words in printed
     names = {path.name for path in out.iterdir()}
     wanted = {"trace.parquet", "metrics.csv", "step_time_breakdown.png", "timeline.png", "run.json"}
     assert names >= wanted

@@ -17,9 +17,8 @@ from topologies.clusters.machines import machines
 from topologies.errors import InputError
 from workloads.confidence.sensitivity import noting
 
-VARIANTS = [
-    (row.part, row.quantity, row.variant) for row in shipped_catalogue().rows if row.variant
-]
+ROWS = shipped_catalogue().rows
+VARIANTS = [(row.part, row.quantity, row.variant) for row in ROWS if row.variant]
 DEMAND = ("--demand=azure-conv", "--days=0.1", "--model=llama-3.1-8b")
 MEASURED = ("build_s", "simulate_s", "wall_s", "peak_rss_bytes", "search_s", "interval")
 

@@ -12,13 +12,8 @@ import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
 from experiments.cli.commands.serve_api import HOSTS, ServiceInputs, only_for
-from experiments.cli.service.server import (
-    LARGEST_BODY_BYTES,
-    PRELOADED,
-    Service,
-    application,
-    listening,
-)
+from experiments.cli.service import server as serving
+from experiments.cli.service.server import PRELOADED, Service, application, listening
 from experiments.hourly.demand import Record
 from experiments.hourly.state import State, keep_record, keep_state
 from tests.support.commands import document_of, refusal_of
@@ -118,7 +113,7 @@ def test_mistakes_are_answered_in_one_sentence_and_nothing_is_read(tmp_path):
         for name, (path, body, words) in REFUSED.items():
             answer = await ask(path, body)
             assert (answer.code, words in _error(answer)) == (400, True), (name, answer.body)
-        assert (await ask("/lend", "x" * (LARGEST_BODY_BYTES + 1))).code in (400, 413, 599)
+        assert (await ask("/lend", "x" * (serving.LARGEST_BODY_BYTES + 1))).code in (400, 413, 599)
         assert (await ask("/nothing")).code == 404
         assert (await ask("/lend")).code == 405
         answer = await ask("/lend", "{}", **{"Content-Type": "text/plain"})

@@ -15,10 +15,8 @@ from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 
-BEFORE_0_14 = {
-    "serving.gpu.iteration_overhead": "vllm-0.13",
-    "serving.gpu.request_iteration": "vllm-0.13",
-}
+OF_GPUS = ("iteration_overhead", "request_iteration")
+BEFORE_0_14 = {f"serving.gpu.{name}": "vllm-0.13" for name in OF_GPUS}
 
 
 @pytest.mark.parametrize(("row", "chip", "variants"), [

@@ -20,6 +20,9 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
+FP8 = {"zero": 1, "precision": "fp8"}
+
+
 def seconds(**stated: Any) -> float:
     return Steps().predict({**ROW, **stated}).predicted["iteration_s"]
 
@@ -33,10 +36,8 @@ def seconds(**stated: Any) -> float:
     ({"power_limit_w": 500}, {"power_limit_w": 700}),
     ({"framework": "torchtitan:500-watt"}, {"framework": "torchtitan"}),
     ({"framework": "fsdp"}, {"framework": "torchtitan"}),
-    ({"zero": 1, "precision": "fp8", "date": "2023-05"},
-     {"zero": 1, "precision": "fp8", "date": "2023-11"}),
-    ({"zero": 1, "precision": "fp8", "date": "2023-11"},
-     {"zero": 1, "precision": "fp8", "date": "2024-11"}),
+    ({**FP8, "date": "2023-05"}, {**FP8, "date": "2023-11"}),
+    ({**FP8, "date": "2023-11"}, {**FP8, "date": "2024-11"}),
     ({"variant": "kernels.h100.norm_efficiency=eager", "zero": 1}, {"zero": 1}),
 ])  # fmt: skip
 def test_what_a_row_states_moves_its_time(slower, faster):
@@ -72,10 +73,8 @@ def test_exchanges_of_experts_may_be_in_fp8_and_once_for_a_server():
 
 
 def test_scales_of_rows_cost_more_than_of_blocks_and_of_tensors():
-    times = [
-        seconds(precision="fp8", fp8_recipe=scales)
-        for scales in ("tensorwise", "blockwise", "rowwise")
-    ]
+    recipes = ("tensorwise", "blockwise", "rowwise")
+    times = [seconds(precision="fp8", fp8_recipe=scales) for scales in recipes]
     assert times[0] < times[1] < times[2]
     assert times[0] == seconds(precision="fp8")
 

@@ -79,19 +79,16 @@ GUIDELLM = {
 ])  # fmt: skip
 def test_a_result_is_a_row(result, cells):
     (row,) = load_test_rows(json.dumps(result), "r.json") or []
-    assert row == {
-        name: pytest.approx(value) if isinstance(value, float) else value
-        for name, value in cells.items()
-    }
+    numbers = {name: value for name, value in cells.items() if isinstance(value, float)}
+    assert row == cells | {name: pytest.approx(value) for name, value in numbers.items()}
 
 
 def test_lines_and_reports_hold_several_runs():
     lines = "\n".join([json.dumps(BENCH), json.dumps(SGLANG)])
     assert len(load_test_rows(lines, "r.jsonl") or []) == 2
     rows = load_test_rows(json.dumps(GUIDELLM), "benchmarks.json") or []
-    assert [(row["concurrency"], row["ttft_s"], row["tpot_s"]) for row in rows] == [
-        (8, 0.05, 0.012)
-    ] * 2
+    cells = [(row["concurrency"], row["ttft_s"], row["tpot_s"]) for row in rows]
+    assert cells == [(8, 0.05, 0.012)] * 2
     drawn = load_test_rows(json.dumps({**BENCH, "input_lens": [800, 1000]}), "r.json") or []
     assert drawn[0]["shortest_lengths"] == 0.8
     for other in ("collective,cluster\n", "[1, 2]", f"[{json.dumps(BENCH)}, 3]"):
