@@ -43,7 +43,6 @@ table = "megatron_sc21"
 
 
 def toy(notebook: Any, name: str, folder: Path) -> Any:
-    """The notebook with toy parameters."""
     config = config_file(folder / "config.json", TOY_CONFIG)
     for cell in notebook.cells:
         if name in TOY and "parameters" in cell.metadata.get("tags", []):
@@ -72,9 +71,8 @@ def test_notebook_runs(path, kernel, tmp_path):
     nbformat.validate(notebook)
     # No notebook sees the names of an earlier one.
     notebook.cells.insert(0, new_code_cell("%reset -f"))
-    client = NotebookClient(
-        notebook, kernel, timeout=120, resources={"metadata": {"path": str(ROOT)}}
-    )
+    place = {"metadata": {"path": str(ROOT)}}
+    client = NotebookClient(notebook, kernel, timeout=120, resources=place)
     try:
         done = client.execute()
     finally:

@@ -23,9 +23,8 @@ from cluster_sim import __version__
 
 ROOT = Path(__file__).parents[1]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
-RELEASES = re.findall(
-    r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d|unreleased)\)$", CHANGELOG, re.MULTILINE
-)
+HEADING = re.compile(r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d|unreleased)\)$", re.MULTILINE)
+RELEASES = HEADING.findall(CHANGELOG)
 """Version and date of each section of the changelog, the newest first."""
 
 
@@ -113,9 +112,8 @@ def test_the_wheel_says_what_it_is(wheel):
     assert "Typing :: Typed" in facts.get_all("Classifier", [])
     links = re.findall(r"\]\(([^)]+)\)", str(facts.get_payload()))
     assert [link for link in links if "://" not in link] == []
-    tracked = _run(
-        "git", "ls-files", "topologies", "cluster_sim", "workloads", "experiments", cwd=ROOT
-    )
+    packages = ("topologies", "cluster_sim", "workloads", "experiments")
+    tracked = _run("git", "ls-files", *packages, cwd=ROOT)
     assert set(tracked.stdout.split()) - carried == set()
 
 

@@ -25,7 +25,6 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 @functools.cache
 def _tree(path: Path) -> ast.Module:
-    """Syntax tree of a module, which several rules read."""
     return ast.parse(path.read_text())
 
 
@@ -106,9 +105,8 @@ FRAGMENT = re.compile("(Of|What|How|Whose|Those) ")
 def _fragments(path: Path, tree: ast.Module) -> int:
     """Descriptions of parameters and constants that leave out what they describe."""
     lines = path.read_text().splitlines()
-    values = (
-        getattr(node.value, "value", None) for node in tree.body if isinstance(node, ast.Expr)
-    )
+    plain = (node.value for node in tree.body if isinstance(node, ast.Expr))
+    values = (getattr(node, "value", None) for node in plain)
     texts = [value for value in values if isinstance(value, str)]
     pairs = itertools.pairwise(lines)
     described = [line.strip() for head, line in pairs if re.match(r" +[\w*, ]+ : \S", head)]
@@ -241,7 +239,6 @@ bring one with them. Figures may import matplotlib."""
 
 
 def _imported_late(tree: ast.Module) -> Iterator[str]:
-    """Modules that functions import when they are called."""
     for function in _functions(tree):
         for node in ast.walk(function):
             if isinstance(node, ast.ImportFrom):
@@ -263,7 +260,6 @@ def test_functions_import_only_what_start_up_needs():
 
 
 def _may_import(path: Path) -> set[str]:
-    """Modules that functions of a file may import."""
     figures = _room(path) == "experiments/figures"
     return LATE.get(str(path.relative_to(ROOT)), set()) | ({"matplotlib"} if figures else set())
 

@@ -166,7 +166,6 @@ def begun(folder: Path, code: str) -> tuple[subprocess.Popen[str], list[int]]:
 
 
 def check_gone(workers: list[int]) -> None:
-    """Wait until the workers have ended."""
     end = time.monotonic() + 20
     while any(map(alive, workers)):
         assert time.monotonic() < end, "a worker outlives its parent"

@@ -25,7 +25,6 @@ class Worker:
         self.process: subprocess.Popen[str] | None = None
 
     def run(self, seed: int) -> str:
-        """Return the faults of a case, empty when there is none."""
         process = self._alive()
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("a worker has no pipes")
@@ -49,7 +48,6 @@ class Worker:
         return self.process
 
     def close(self) -> None:
-        """End the process."""
         if self.process is not None:
             self.process.kill()
             self.process.communicate()  # which closes the pipes as well

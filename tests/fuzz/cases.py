@@ -69,7 +69,6 @@ class Case:
 
 
 def from_json(text: str) -> Case:
-    """Return the case that :meth:`Case.as_json` wrote."""
     stored = json.loads(text)
     files = {name: base64.b64decode(content) for name, content in stored["files"].items()}
     return Case(stored["seed"], tuple(stored["arguments"]), files)

@@ -28,11 +28,8 @@ def faults(answer: Answer, arguments: tuple[str, ...], folder: Path) -> list[str
     """Return what is wrong with an answer, one phrase a fault; an empty list if nothing is."""
     if answer.escaped:
         return [f"traceback: {answer.escaped}"]
-    return [
-        *_status_faults(answer, arguments),
-        *_document_faults(answer, arguments),
-        *_file_faults(answer, arguments, folder),
-    ]
+    spoken = (*_status_faults(answer, arguments), *_document_faults(answer, arguments))
+    return [*spoken, *_file_faults(answer, arguments, folder)]
 
 
 def _status_faults(answer: Answer, arguments: tuple[str, ...]) -> Iterator[str]:

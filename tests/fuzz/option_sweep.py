@@ -23,10 +23,8 @@ class Verdict:
 
 def options_of(command: str) -> dict[str, DescribedOption]:
     """Return the options of a command by name, without those that can change no number."""
-    described = [
-        item for item in app.get_command(None, command).params if isinstance(item, DescribedOption)
-    ]
-    by_name = {_name(item): item for item in described}
+    params = app.get_command(None, command).params
+    by_name = {_name(item): item for item in params if isinstance(item, DescribedOption)}
     return {name: by_name[name] for name in by_name if name not in CANNOT_CHANGE_THE_ANSWER}
 
 
@@ -35,7 +33,6 @@ def _name(option: DescribedOption) -> str:
 
 
 def answer(words: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return the outcome of a command line in this process."""
     return run_row(run, [*words, "--json", "--quiet"])
 
 
@@ -57,7 +54,6 @@ def verdicts(
 
 
 def judge(name: str, usual: Mapping[str, Any], other: Mapping[str, Any]) -> Verdict:
-    """Compare an answer with that of the base command."""
     if other["status"] == "refused":
         return Verdict("refused", other["message"])
     if other["status"] != "ok":

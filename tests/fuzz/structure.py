@@ -30,7 +30,6 @@ def places(document: Any, before: Place = ()) -> Iterator[Place]:
 
 
 def replaced(document: Any, place: Place, value: Any) -> Any:
-    """Return a copy of a document with another value at a place."""
     if not place:
         return None if value is LEFT_OUT else value
     changed = copy.deepcopy(document)
@@ -59,7 +58,6 @@ def parsed(name: str, content: bytes) -> Any:
 
 
 def written(name: str, document: Any) -> bytes:
-    """Return a document as the text of a file of that name."""
     if name.endswith(".jsonl") and isinstance(document, list):
         return "\n".join(map(json.dumps, document)).encode()
     if name.endswith((".yaml", ".yml")):

@@ -66,7 +66,6 @@ def answer(case: Case, folder: Path) -> Answer:
 
 
 def examine(case: Case) -> list[str]:
-    """Return the faults of one case."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
         return faults(answer(case, folder), case.arguments, folder)

@@ -37,12 +37,11 @@ def neighbours(module: Path) -> list[str]:
     named = (".".join(parts), f"from {'.'.join(parts[:-1])} import {parts[-1]}")
     rooms = [ROOT / "tests" / Path(*parts[:depth]) for depth in (2, 1)]
     room = next(folder for folder in rooms if folder.is_dir())
-    chosen = [
-        path
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if room in path.parents or any(name in path.read_text() for name in named)
-    ]
-    return [str(module), *(str(path.relative_to(ROOT)) for path in chosen)]
+    chosen = [str(module)]
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if room in path.parents or any(name in path.read_text() for name in named):
+            chosen.append(str(path.relative_to(ROOT)))
+    return chosen
 
 
 def drawn(count: int, seed: int, rooms: Sequence[str] = ROOMS) -> list[Mutant]:
@@ -68,13 +67,11 @@ def _places(module: Path) -> list[str]:
 
 
 def described(mutant: Mutant) -> str:
-    """Return module, line and change of a mutant."""
     module, number = mutant
     return f"{module}, {_places(module)[number]}"
 
 
 def room_of(mutant: Mutant) -> str:
-    """Return the room of a mutant's module."""
     return "/".join(mutant[0].parts[:2])
 
 

@@ -107,9 +107,8 @@ def _start_order(trace: Trace) -> Iterator[str]:
     order = np.lexsort((ops, times.ready_ps[ops], schedule.priority[ops], schedule.resource[ops]))
     ops = ops[order]
     start = np.where(times.start_ps[ops] >= 0, times.start_ps[ops], HORIZON_PS)
-    alike = (schedule.resource[ops[1:]] == schedule.resource[ops[:-1]]) & (
-        schedule.priority[ops[1:]] == schedule.priority[ops[:-1]]
-    )
+    kinds = np.stack([schedule.resource[ops], schedule.priority[ops]])
+    alike = (kinds[:, 1:] == kinds[:, :-1]).all(axis=0)
     overtaken = np.zeros(len(schedule), np.bool_)
     overtaken[ops[:-1]] = alike & (start[1:] < start[:-1])
     yield from _first(overtaken, "starts after one of its priority that was ready later")

@@ -55,7 +55,6 @@ class Profile:
         return facts
 
     def document(self) -> dict[str, Any]:
-        """Return the profile as its file holds it."""
         return {
             "schemaVersion": 1,
             "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
@@ -68,7 +67,6 @@ class Profile:
         }  # fmt: skip
 
     def write(self, folder: Path) -> Path:
-        """Write the profile, compressed."""
         path = folder / f"rank{self.rank}.json.gz"
         path.write_bytes(gzip.compress(json.dumps(self.document()).encode()))
         return path

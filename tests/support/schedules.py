@@ -104,18 +104,15 @@ def fault_tables(draw: st.DrawFn, schedule: Schedule) -> Faults:
     """A few changes of speed within the first instants; often deaths and revivals."""
     places = st.tuples(st.integers(0, 20), st.integers(0, len(schedule.resources) - 1))
     speeds = st.tuples(st.sampled_from([0, 0, 1, 1, 2]), st.integers(2, 3), st.booleans())
-    rows = [
-        (*key, *value) for key, value in draw(st.dictionaries(places, speeds, max_size=6)).items()
-    ]
+    changes = draw(st.dictionaries(places, speeds, max_size=6))
+    rows = [(*place, *speed) for place, speed in changes.items()]
     *numbers, fails = ([row[column] for row in rows] for column in range(5))
     return Faults.table(*numbers, fails=fails)
 
 
 def outcome(times: Times) -> dict[str, object]:
     """All columns of a run as lists, to be compared."""
-    columns = {
-        name: getattr(times, name).tolist()
-        for name in ("ready_ps", "start_ps", "end_ps", "status", "dead")
-    }
+    names = ("ready_ps", "start_ps", "end_ps", "status", "dead")
+    columns = {name: getattr(times, name).tolist() for name in names}
     lost = [getattr(times.attempts, name).tolist() for name in ("op", "start_ps", "end_ps")]
     return {**columns, "attempts": lost, "stopped": times.stopped_ps}

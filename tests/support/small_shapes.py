@@ -58,7 +58,6 @@ def closes(draw: st.DrawFn, most_chips: int = 60) -> Clos:
 
 
 def shapes(most_chips: int = 40) -> st.SearchStrategy[Shape]:
-    """Any shape."""
     return st.one_of(
         tori(most_chips),
         tiereds(most_chips),

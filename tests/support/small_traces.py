@@ -13,12 +13,10 @@ RING = cluster("ring:4", bandwidth="50GB/s", latency="1us")
 
 
 def node(number: int, kind: int, *, us: int = 0, after: Any = (), **facts: Any) -> Any:
-    """A Chakra node."""
     return node_message(number, f"node{number}", kind, us * 10**6, list(after), facts)
 
 
 def et(path: Path, *nodes: Any, version: str = VERSION) -> Path:
-    """Write a Chakra file of these nodes."""
     write_messages(path, [schema.messages()["GlobalMetadata"](version=version), *nodes])
     return path
 
@@ -33,7 +31,6 @@ def step(rank: int, us: int = 10) -> list[Any]:
 
 
 def job(folder: Path, ranks: int = 4) -> list[Path]:
-    """The traces of a small job."""
     return [et(folder / f"job.{rank}.et", *step(rank)) for rank in range(ranks)]
 
 
@@ -71,7 +68,6 @@ def profile(rank: int = 0, world: int = 2) -> dict[str, Any]:
 
 
 def kineto(path: Path, document: dict[str, Any]) -> Path:
-    """Write a profile, compressed."""
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     return path
 

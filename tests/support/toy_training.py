@@ -37,7 +37,6 @@ def plan(**changes: Any) -> ParallelPlan:
 
 
 def sixteen(machine: str = "trn2.48xlarge") -> Cluster:
-    """A cluster of sixteen chips."""
     return cluster(machine)
 
 

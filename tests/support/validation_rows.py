@@ -7,7 +7,6 @@ TRAINING = "name,cluster,chips,layers,hidden,heads,seq,tp,pp,dp,global_batch,ite
 
 
 def rows_of(text):
-    """Rows of a file whose content is the text."""
     return read_text(text, "mine.csv")
 
 

@@ -13,8 +13,6 @@ from topologies.errors import InputError
 
 
 class More(TypedDict, total=False):
-    """Keywords of the function below."""
-
     share: float
 
 
@@ -31,7 +29,6 @@ def example(
     anything: Any = None,
     **keywords: Unpack[More],
 ) -> int:
-    """Return the number of keywords."""
     return len(keywords)
 
 
@@ -107,7 +104,6 @@ def test_a_class_keeps_its_signature_and_its_own_type_errors():
 
 @checked()
 def drawn(start: Seed = 0, again: Seed | None = None) -> int:
-    """Return the seed."""
     return start
 
 

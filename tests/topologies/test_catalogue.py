@@ -20,9 +20,8 @@ GB = 10**9
 TRAINIUM = ("trn1", "inf2", "trn2", "trn3")
 GPUS = ("a100-40gb", "a100-80gb", "h100", "h200", "b200", "gb200")
 
-MACHINES = [
-    name for name in machines(shipped_catalogue()) if shipped_catalogue().has(name, "hbm_bytes")
-]
+SHIPPED = shipped_catalogue()
+MACHINES = [name for name in machines(SHIPPED) if SHIPPED.has(name, "hbm_bytes")]
 FABRICS = ("efa-v1", "efa-v2", "efa-v3", "efa-v4", "infiniband-hdr", "infiniband-ndr")
 
 

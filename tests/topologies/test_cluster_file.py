@@ -44,9 +44,8 @@ def test_a_whole_file(tmp_path):
     recording = read(tmp_path, POD)
     assert (recording.name, recording.chip, recording.domains) == ("my-pod", "trn2", 8)
     assert (recording.chips, recording.servers) == (64, 16)
-    assert recording.shape == Torus(
-        (Axis("Y", 2, 64 * GB, 400_000), Axis("X", 4, 128 * GB, 300_000, wrap=False))
-    )
+    axes = (Axis("Y", 2, 64 * GB, 400_000), Axis("X", 4, 128 * GB, 300_000, wrap=False))
+    assert recording.shape == Torus(axes)
     fabric = recording.scale_out
     assert (fabric.name, fabric.bandwidth_bytes_per_s) == ("my-fabric", 25 * GB)
     assert (fabric.latency_ps, fabric.port_bytes_per_s) == (12_000_000, 25 * GB)

@@ -37,18 +37,9 @@ def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name):
 
 
 @pytest.mark.parametrize(("name", "drawn"), [
-    ("ring:2", 2),
-    ("ring:8", 8),
-    ("ring:100", 7),
-    ("torus:1x1", 1),
-    ("torus:3x1x2", 6),
-    ("torus:2x2x2x2", 8),
-    ("torus:9x9x9", 64),
-    ("mesh:1", 1),
-    ("mesh:5", 5),
-    ("switch:100", 72),
-    ("clos:40:8", 40),
-    ("clos:300:32:3", 64),
+    ("ring:2", 2), ("ring:8", 8), ("ring:100", 7), ("torus:1x1", 1), ("torus:3x1x2", 6),
+    ("torus:2x2x2x2", 8), ("torus:9x9x9", 64), ("mesh:1", 1), ("mesh:5", 5), ("switch:100", 72),
+    ("clos:40:8", 40), ("clos:300:32:3", 64),
 ])  # fmt: skip
 def test_plain_shapes_are_drawn_in_part_where_they_are_large(name, drawn):
     figure = draw(cluster(name, **PLAIN))
@@ -66,10 +57,8 @@ def test_title_and_legend_give_rate_and_latency_of_each_kind_of_link():
     assert "diameter 6 hops, mean 3.05; bisection 2.048 TB/s" in title
     assert "Z: 64 GB/s a cable and direction, 300 ns a hop" in words
     assert "X: 128 GB/s a cable and direction, 300 ns a hop" in words
-    assert "stub with a number: cable round to that chip" in words
-    assert "stub with a number: cable round to that chip" not in texts(
-        draw(cluster("ring:8", **PLAIN))
-    )
+    stub = "stub with a number: cable round to that chip"
+    assert (stub in words, stub in texts(draw(cluster("ring:8", **PLAIN)))) == (True, False)
 
 
 def test_trn3_shows_planes_and_switches():

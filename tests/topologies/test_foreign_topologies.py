@@ -140,10 +140,8 @@ def _astra(
     tmp_path: Path, topology: str, counts: str, bandwidth: str, latency: str, more: str = ""
 ) -> Cluster:
     path = tmp_path / "network.yml"
-    path.write_text(
-        f"topology: [{topology}]\nnpus_count: [{counts}]\nbandwidth: [{bandwidth}]\n"
-        f"latency: [{latency}]\n{more}"
-    )
+    links = f"bandwidth: [{bandwidth}]\nlatency: [{latency}]"
+    path.write_text(f"topology: [{topology}]\nnpus_count: [{counts}]\n{links}\n{more}")
     return cluster(str(path))
 
 

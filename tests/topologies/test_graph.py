@@ -17,17 +17,10 @@ from topologies.views.measures import measure
 
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
 CLUSTERS = [
-    ("ring:2", PLAIN),
-    ("torus:2x3x1", PLAIN),
-    ("mesh:5", PLAIN),
-    ("clos:40:8:3", PLAIN),
-    ("trn2.48xlarge", {}),
-    ("trn2-ultraserver:12", {}),
-    ("trn3-gen1:2", {}),
-    ("trn3-gen2", {}),
-    ("p5.48xlarge:20", {}),
-    ("dgx-h100:40", {}),
-]
+    ("ring:2", PLAIN), ("torus:2x3x1", PLAIN), ("mesh:5", PLAIN), ("clos:40:8:3", PLAIN),
+    ("trn2.48xlarge", {}), ("trn2-ultraserver:12", {}), ("trn3-gen1:2", {}), ("trn3-gen2", {}),
+    ("p5.48xlarge:20", {}), ("dgx-h100:40", {}),
+]  # fmt: skip
 
 
 def by_add_edge(name: str, rates: dict[str, str]) -> nx.MultiDiGraph:

@@ -15,9 +15,8 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.search.estimate import estimate
 
-MACHINES = {
-    row.written: row.part for row in reversed(shipped_catalogue().rows) if row.quantity == "chip"
-}
+OF_CHIPS = [row for row in shipped_catalogue().rows if row.quantity == "chip"]
+MACHINES = {row.written: row.part for row in reversed(OF_CHIPS)}
 """A machine of each chip that is shipped."""
 
 

@@ -28,21 +28,12 @@ SIZES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @pytest.mark.parametrize(("parse", "text", "expected"), [
-    (parse_bytes, "0B", 0),
-    (parse_bytes, "0.1GB", 100_000_000),
-    (parse_bytes, " 1.5 GiB ", 3 * 2**29),
-    (parse_bytes, ".5MB", 500_000),
-    (parse_bytes, "1KB", 1000),
-    (parse_bytes, "8Gbit", 10**9),
-    (parse_bytes, "0.7GiB", 751_619_277),
-    (parse_bytes, "4EiB", LIMIT),
-    (parse_rate, "200Gbit/s", 25 * 10**9),
-    (parse_rate, "200Gbps", 25 * 10**9),
-    (parse_rate, "600MB/min", 10**7),
-    (parse_rate, "1B/s", 1),
-    (parse_ps, "1.5us", 1_500_000),
-    (parse_ps, "1.5µs", 1_500_000),
-    (parse_ps, "1ps", 1),
+    (parse_bytes, "0B", 0), (parse_bytes, "0.1GB", 100_000_000),
+    (parse_bytes, " 1.5 GiB ", 3 * 2**29), (parse_bytes, ".5MB", 500_000),
+    (parse_bytes, "1KB", 1000), (parse_bytes, "8Gbit", 10**9), (parse_bytes, "0.7GiB", 751_619_277),
+    (parse_bytes, "4EiB", LIMIT), (parse_rate, "200Gbit/s", 25 * 10**9),
+    (parse_rate, "200Gbps", 25 * 10**9), (parse_rate, "600MB/min", 10**7), (parse_rate, "1B/s", 1),
+    (parse_ps, "1.5us", 1_500_000), (parse_ps, "1.5µs", 1_500_000), (parse_ps, "1ps", 1),
     (parse_seconds, "7d", 7 * 86_400),
 ])  # fmt: skip
 def test_quantities_are_exact(parse, text, expected):
@@ -122,14 +113,10 @@ def test_any_quantity_survives_a_round_trip_to_four_digits(value):
 
 
 @pytest.mark.parametrize(("shown", "expected"), [
-    (format_bytes(2**30), "1 GiB"),
-    (format_bytes(1_234_567_890), "1.235 GB"),
-    (format_bytes(0), "0 B"),
-    (format_rate(0.5), "0.5 B/s"),
-    (format_rate(12_500_000_000), "12.5 GB/s"),
-    (format_seconds(1.75e-5), "17.5 us"),
-    (format_seconds(0.99999), "1 s"),
-    (format_seconds(604_800.0), "7 d"),
+    (format_bytes(2**30), "1 GiB"), (format_bytes(1_234_567_890), "1.235 GB"),
+    (format_bytes(0), "0 B"), (format_rate(0.5), "0.5 B/s"),
+    (format_rate(12_500_000_000), "12.5 GB/s"), (format_seconds(1.75e-5), "17.5 us"),
+    (format_seconds(0.99999), "1 s"), (format_seconds(604_800.0), "7 d"),
 ])  # fmt: skip
 def test_text_for_people(shown, expected):
     assert shown == expected

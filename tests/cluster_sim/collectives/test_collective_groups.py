@@ -71,9 +71,8 @@ def test_groups_across_nodes_are_symmetric():
     assert "2 chips in domain 0 and 1 in domain 1" in refused(
         "all-reduce", "trn2.48xlarge:2", [0, 1, 16]
     ).replace("1 chips in domain 1 and 2 in domain 0", "2 chips in domain 0 and 1 in domain 1")
-    assert "chip 2 of domain 1 but not of domain 0" in refused(
-        "all-gather", "trn2.48xlarge:2", [0, 1, 16, 18]
-    )
+    refusal = refused("all-gather", "trn2.48xlarge:2", [0, 1, 16, 18])
+    assert "chip 2 of domain 1 but not of domain 0" in refusal
 
 
 def test_uneven_collectives_have_rules_of_their_own():

@@ -95,15 +95,11 @@ def test_disjoint_groups_run_at_once_and_do_not_disturb_each_other():
 
 
 FOLDED = [
-    ("ring", 32, [0], 1, 2**20),
-    ("rdh", 32, [0], 1, 2**17),
-    ("hierarchical", 32, [0, 32], 1, 2**22),
-    ("hierarchical", 32, range(16), 1, 2**10),
-    ("hierarchical", 32, range(16), 1, 2**22),
-    ("hierarchical", 32, [0, 1, 4, 5], 2, 2**17),
-    ("hierarchical", 60, [0], 1, 2**20),
-    ("hierarchical", 45, [0, 32], 1, 2**16),
-]
+    ("ring", 32, [0], 1, 2**20), ("rdh", 32, [0], 1, 2**17),
+    ("hierarchical", 32, [0, 32], 1, 2**22), ("hierarchical", 32, range(16), 1, 2**10),
+    ("hierarchical", 32, range(16), 1, 2**22), ("hierarchical", 32, [0, 1, 4, 5], 2, 2**17),
+    ("hierarchical", 60, [0], 1, 2**20), ("hierarchical", 45, [0, 32], 1, 2**16),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter"])

@@ -38,18 +38,14 @@ def tiers(*sides: int, ring: bool = False) -> Tiered:
     """Tiers of direct links and of planes of two switches; the last may be a ring."""
     rows = [(f"tier {k}", side, RATE << (k % 2), 300_001) for k, side in enumerate(sides)]
     last = len(sides) - 1
-    return Tiered(
-        tuple(
-            Tier(*row, 2 * (k == 1 and not ring), ring and k == last) for k, row in enumerate(rows)
-        )
-    )
+    kinds = [(2 * (k == 1 and not ring), ring and k == last) for k in range(len(sides))]
+    return Tiered(tuple(Tier(*row, *kind) for row, kind in zip(rows, kinds, strict=True)))
 
 
 def racks(shape: Shape, domains: int, over: int = 1, radix: int = 4) -> Cluster:
     """Domains under switches of few ports, so that a few of them reach the third layer."""
-    fabric = ScaleOut(
-        "fabric", 25 * 10**9, 10**7, radix, 25 * 10**9, Fraction(over), (0, 10**6, 3 * 10**6)
-    )
+    rate, climb_ps = 25 * 10**9, (0, 10**6, 3 * 10**6)
+    fabric = ScaleOut("fabric", rate, 10**7, radix, rate, Fraction(over), climb_ps)
     return Cluster("racks", shape, "", domains, fabric, shape.chips, plain=True)
 
 

@@ -36,11 +36,9 @@ def test_collectives_of_several_sizes_look_costs_up_once():
     pairs = [Group(machine, [0, 1]), Group(machine, [0, 64])]
     for function in (communication_costs, layers, _next_places):
         function.cache_clear()
-    times = [
-        duration_ps(CollectiveCall("permute", group, size))
-        for group in pairs
-        for size in (2**20 + 1, 2**21 + 1, 2**22 + 1)
-    ]
+    sizes = (2**20 + 1, 2**21 + 1, 2**22 + 1)
+    calls = [CollectiveCall("permute", group, size) for group in pairs for size in sizes]
+    times = [duration_ps(call) for call in calls]
     assert times == sorted(times[:3]) + sorted(times[3:])
     assert communication_costs.cache_info().misses == 2  # with ``ideal`` stated, and without
     assert layers.cache_info().misses == 1

@@ -34,7 +34,6 @@ from topologies.clusters.names import cluster
 
 
 def gpus(name: str, **how: object) -> Group:
-    """All GPUs of a machine."""
     return whole(cluster(name, **how))
 
 
@@ -288,9 +287,8 @@ def test_reduction_in_the_switch_halves_what_a_rank_must_send():
     assert (ring["algorithm"], ring["semantics"]) == ("ring", "proven")
     assert nccl["lower_bound_s"] == pytest.approx(ring["lower_bound_s"] / 2)
     assert nccl["lower_bound_s"] < nccl["time_s"] < ring["lower_bound_s"] * 1.05
-    small, large = (
-        1.75 * size / nccl_ps(Call("all-reduce", group, size)) * 1e12 for size in (2**24, 2**33)
-    )
+    calls = [Call("all-reduce", group, size) for size in (2**24, 2**33)]
+    small, large = (1.75 * call.size_bytes / nccl_ps(call) * 1e12 for call in calls)
     assert small < 300e9
     assert 440e9 < large < 500e9
 

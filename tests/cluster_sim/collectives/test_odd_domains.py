@@ -77,9 +77,8 @@ def test_a_short_domain_costs_what_its_adapters_take_in_and_no_more(domains, mis
 def _cliff(domains: int, kind: str, members: int, size_bytes: int) -> float:
     """Time over some domains, relative to the slower of one domain fewer and one more."""
     places = np.arange(0, 64, 64 // members)
-    before, here, after = (
-        _ms(_group(domains + step, places=places), size_bytes, kind) for step in (-1, 0, 1)
-    )
+    groups = (_group(domains + step, places=places) for step in (-1, 0, 1))
+    before, here, after = (_ms(group, size_bytes, kind) for group in groups)
     return here / max(before, after)
 
 

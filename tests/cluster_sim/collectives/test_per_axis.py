@@ -24,9 +24,8 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 def call_on(shape: str, kind: str, size_bytes: int, latency: str = "3ns") -> CollectiveCall:
-    return CollectiveCall(
-        kind, whole(cluster(shape, bandwidth="1GB/s", latency=latency)), size_bytes
-    )
+    machine = cluster(shape, bandwidth="1GB/s", latency=latency)
+    return CollectiveCall(kind, whole(machine), size_bytes)
 
 
 def costs_of(call: CollectiveCall):

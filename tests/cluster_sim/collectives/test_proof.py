@@ -49,7 +49,6 @@ def with_edge(edges, source, target):
 
 
 def words(collective):
-    """What each op does."""
     return np.array(list(collective.schedule.labels["what"]))
 
 

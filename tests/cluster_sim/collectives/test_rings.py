@@ -129,10 +129,8 @@ def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(kind, size_bytes):
         call = CollectiveCall(kind, Group(servers, chips), size_bytes)
         few = ring._with_all_hops(call.group)
         assert len(few) == 32
-        few_ps, whole_ps = (
-            ring._few_rounds_ps(call, costs, servers, chosen, call.ranks)
-            for chosen in (few, call.group.chip_of_rank)
-        )
+        rings = (few, call.group.chip_of_rank)
+        few_ps, whole_ps = (ring._few_rounds_ps(call, costs, servers, x, call.ranks) for x in rings)
         assert abs(few_ps - whole_ps) <= most_ps
     chips = np.array([*range(0, 1024, 16), 1025])  # which do not repeat
     group = Group(cluster("trn2.48xlarge:128"), chips)

@@ -20,7 +20,6 @@ def chained(duration: list[int], lag: int = 0) -> Schedule:
 
 
 def with_joins(kind: list[int], duration: list[int], edges: Edges) -> Schedule:
-    """Ops that hold no resource."""
     columns = OpColumns(kind=kind, duration_ps=duration)
     return schedule(columns, edges=edges, resources=Resources.none())
 
@@ -178,9 +177,8 @@ def test_every_slot_has_a_simpy_process_named_as_its_resource():
     )
     columns = OpColumns(kind=[FIXED] * 3, resource=[3, 2, 2], duration_ps=1)
     run = reference.Run(schedule(columns, edges=no_edges(3), resources=resources))
-    assert [process.name for process in run.processes] == [
-        *("engine:0", "engine:1", "cc:0", "cc:0", "link:0-1", "link:1-0", "link:0-1.1")
-    ]
+    names = ["engine:0", "engine:1", "cc:0", "cc:0", "link:0-1", "link:1-0", "link:0-1.1"]
+    assert [process.name for process in run.processes] == names
     run.env.run()
     assert run.end == [1, 1, 1]
     assert all(process.is_alive for process in run.processes)

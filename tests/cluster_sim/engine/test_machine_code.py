@@ -47,7 +47,6 @@ def scaled(pair: Pair, at: int) -> float:
 
 @compiled
 def total(pair: Pair, places: tuple[int, int]) -> float:
-    """Sum of a range of scaled values."""
     summed = 0.0
     for at in range(places[0], places[1]):
         summed += scaled(pair, at)
@@ -56,7 +55,6 @@ def total(pair: Pair, places: tuple[int, int]) -> float:
 
 @compiled
 def bits(number: int, out: np.ndarray[Any, Any]) -> bool:
-    """Zero bits on both sides of a number."""
     out[0, 0] = leading_zeros(number)
     out[0, 1] = trailing_zeros(number)
     return number > 0
@@ -72,7 +70,6 @@ def test_numbers_arrays_and_tuples_are_passed():
 
 
 def code_of(function: Callable[..., Any], *arguments: Any) -> Code:
-    """Machine code of a function for these arguments, made anew."""
     assert isinstance(function, Entry)
     words: list[Any] = []
     _flatten(arguments, [], words, function.plain)
@@ -94,7 +91,6 @@ def test_prefetch_is_one_instruction_in_the_machine_code():
 
 
 def picked(values: np.ndarray[Any, Any], at: int) -> int:
-    """One value."""
     return int(values[at])
 
 
@@ -135,13 +131,11 @@ def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept
 
 @internal
 def added(value: int, other: int) -> int:
-    """Sum of two numbers."""
     return value + other
 
 
 @compiled
 def seven(value: int) -> int:
-    """Add constants and a variable to a number."""
     return added(added(added(value, 1), 2), value)
 
 

@@ -15,8 +15,6 @@ GB = 10**9
 
 
 class Case(NamedTuple):
-    """Flows over resources, as lists."""
-
     capacity: list[int]
     paths: list[list[int]]
     weights: list[list[int]]
@@ -137,7 +135,6 @@ def test_rates_are_feasible_and_no_flow_could_have_more(case):
 
 
 def on(case: Case, resource: int) -> list[tuple[int, int]]:
-    """Flows on a resource, with their weights."""
     rows = enumerate(zip(case.paths, case.weights, strict=True))
     pairs = ((flow, *pair) for flow, row in rows for pair in zip(*row, strict=True))
     return [(flow, weight) for flow, number, weight in pairs if number == resource]

@@ -83,9 +83,8 @@ def test_a_window_of_rounds_is_the_schedule_written_out(data):
     across = data.draw(st.lists(st.tuples(op, op), max_size=4))
     # Where the last round is repeated, what leads to its next repeat leads to the final ops.
     final = data.draw(st.integers(1, len(body))) if repeats[-1] == 1 else len(body)
-    few = Rounds(
-        in_rounds(body, len(repeats), final, across), len(body), np.array(repeats, np.int64)
-    )
+    table = in_rounds(body, len(repeats), final, across)
+    few = Rounds(table, len(body), np.array(repeats, np.int64))
     check_rounds(few)
     plain = rounds_written_out(few)
     check(plain)
@@ -168,11 +167,7 @@ def test_a_run_past_the_horizon_is_refused(window):
 @pytest.mark.parametrize("window", [4, None])
 def test_rounds_that_never_run_are_refused(window):
     """Both ops of each round wait for each other."""
-    table = schedule(
-        OpColumns(kind=[JOIN] * 4),
-        edges=Edges.from_pairs(4, [0, 0, 1, 1], [1, 2, 0, 3]),
-        resources=Resources.none(),
-    )
+    table = joins((0, 1), (0, 2), (1, 0), (1, 3), ops=4)
     with pytest.raises(ValueError, match="some ops of the rounds never run"):
         simulate_rounds(Rounds(table, 2, np.array([9])), window=window)
 
@@ -189,10 +184,9 @@ def calling_chains(body: Schedule, delays: list[list[int]]) -> tuple[Schedule, R
     calls = outside // 3
     routine = np.repeat(np.arange(len(delays)), [len(chain) for chain in delays])
     op = np.arange(outside)
-    leads = (op % 3 == WORK) | (
-        (op % 3 == RETURN)
-        & (np.append(routine, -1)[op // 3] == np.append(routine, -1)[op // 3 + 1])
-    )
+    of_call = np.append(routine, -1)
+    goes_on = of_call[op // 3] == of_call[op // 3 + 1]
+    leads = (op % 3 == WORK) | ((op % 3 == RETURN) & goes_on)
     columns = {
         "kind": [FIXED, JOIN, JOIN] * calls, "resource": [-1] * outside,
         "duration_ps": [ps for delay in turns for ps in (delay, 0, 0)],
@@ -260,7 +254,6 @@ def test_a_routine_is_its_ops_once_a_call(data):
 
 
 def one_transfer() -> Schedule:
-    """5 ps on a link."""
     return schedule(
         OpColumns(kind=[FIXED], resource=0, duration_ps=5),
         edges=Edges.from_pairs(1, np.empty(0, int), np.empty(0, int)),
@@ -292,13 +285,9 @@ def test_a_routine_that_is_called_twice_at_once_is_refused():
 
 
 def joins(*edges: tuple[int, int], ops: int = 3) -> Schedule:
-    """Joins with the edges of these pairs."""
     src, dst = zip(*edges, strict=True)
-    return schedule(
-        OpColumns(kind=[JOIN] * ops),
-        edges=Edges.from_pairs(ops, src, dst),
-        resources=Resources.none(),
-    )
+    edges = Edges.from_pairs(ops, src, dst)
+    return schedule(OpColumns(kind=[JOIN] * ops), edges=edges, resources=Resources.none())
 
 
 IN_TURN = joins((0, 1), (1, 2))

@@ -25,7 +25,6 @@ BEGIN, END, COUNTER = 1, 2, 4
 
 
 def read(trace: Trace, folder: Path, **options: Any) -> Any:
-    """The file of a trace, by Perfetto's schema."""
     path = folder / "timeline.pftrace.gz"
     write_timeline(trace, path, **options)
     document = schema.Trace()
@@ -34,12 +33,10 @@ def read(trace: Trace, folder: Path, **options: Any) -> Any:
 
 
 def events(document: Any, kind: int) -> list[Any]:
-    """Packets with events of a kind."""
     return [one for one in document.packet if one.track_event.type == kind]
 
 
 def tracks(document: Any) -> dict[int, Any]:
-    """Descriptors of tracks by their number."""
     described = [packet for packet in document.packet if packet.HasField("track_descriptor")]
     return {packet.track_descriptor.uuid: packet.track_descriptor for packet in described}
 

@@ -168,17 +168,15 @@ def test_no_damage_to_a_file_ends_in_anything_but_one_line(cut, flip, tmp_path_f
 
 def _circle() -> Schedule:
     edges = Edges.from_pairs(3, [0, 1, 1], [1, 0, 2])
-    return schedule(
-        OpColumns(kind=[FIXED] * 3, duration_ps=1), edges=edges, resources=Resources.none()
-    )
+    ops = OpColumns(kind=[FIXED] * 3, duration_ps=1)
+    return schedule(ops, edges=edges, resources=Resources.none())
 
 
 def test_a_circle_is_reported_and_cut_short():
     with pytest.raises(BlockedWork) as blocked:
         run(_circle())
-    assert str(blocked.value) == (
-        "3 of 3 ops never ran. First: op 0 waits for op 1, which waits for op 0."
-    )
+    first = "First: op 0 waits for op 1, which waits for op 0."
+    assert str(blocked.value) == f"3 of 3 ops never ran. {first}"
     edges = Edges.from_pairs(3, [1, 2, 1], [0, 1, 2])
     behind = replace(_circle(), edges=edges)  # op 0 is behind the circle, not on it
     assert waiting_chain(behind, run(behind, on_blocked="report").times) == [1, 2, 1]

@@ -30,9 +30,8 @@ from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 
-WITH_PANEL = pytest.mark.skipif(
-    importlib.util.find_spec("panel") is None, reason="Panel is not installed"
-)
+NO_PANEL = importlib.util.find_spec("panel") is None
+WITH_PANEL = pytest.mark.skipif(NO_PANEL, reason="Panel is not installed")
 TOY = {**TOY_CONFIG, "num_hidden_layers": 2}
 
 

@@ -19,7 +19,6 @@ from workloads.training.program.breakdown import PARTS
 
 @pytest.fixture
 def model(tmp_path):
-    """A small model."""
     return cs.model(config_file(tmp_path / "small.json", TOY_CONFIG))
 
 

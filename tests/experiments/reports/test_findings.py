@@ -121,9 +121,8 @@ def test_tables_become_a_sentence():
         "size_bytes": [1024, 2**20, 2**20], "time_s": [1e-6, 2e-6, 1e-6],
         "busbw_bytes_per_s": 1e9, "lower_bound_s": 1e-6, "ranks": 8, "semantics": "proven",
     })  # fmt: skip
-    sweep = pd.DataFrame(
-        {"cluster": ["a", "b"], "status": ["ok", "refused"], "time_s": [1.0, np.nan]}
-    )
+    answered = {"status": ["ok", "refused"], "time_s": [1.0, np.nan]}
+    sweep = pd.DataFrame({"cluster": ["a", "b"], **answered})
     validate = pd.DataFrame({"rows": [3], "median_abs_error": [0.04]})
     frames = {"collective": collective, "sweep": sweep, "validate": validate}
     assert frames.keys() == TABLED.keys()

@@ -32,12 +32,8 @@ def test_everything_that_was_given_is_there_and_recorded(tmp_path):
     out = tmp_path / "out"
     _write(out)
     contents = [
-        "result.json",
-        "metrics.csv",
-        "breakdown.svg",
-        "trace.parquet",
-        "timeline.pftrace.gz",
-    ]
+        "result.json", "metrics.csv", "breakdown.svg", "trace.parquet", "timeline.pftrace.gz",
+    ]  # fmt: skip
     beside = {"breakdown.png", "breakdown_hover.json", "report.html", "run.json"}
     assert {entry.name for entry in out.iterdir()} == {*contents, *beside}
     assert load_trace(out / "trace.parquet").total_ps == 15

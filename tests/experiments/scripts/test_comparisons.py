@@ -20,7 +20,6 @@ MIXTURE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok
 
 @pytest.fixture
 def config(tmp_path):
-    """A small model's config.json."""
     return config_file(tmp_path / "config.json", DENSE)
 
 
@@ -107,9 +106,8 @@ def test_schedules_idle_less_with_more_microbatches(config):
 
 def test_experts_on_machines_of_equal_ranks(tmp_path):
     config = config_file(tmp_path / "config.json", {**TOY_CONFIG, **MIXTURE})
-    frame = training.moe_on_torus_and_switch(
-        config, (SERVER, "dgx-h100:2"), tp=2, pp=1, ep=(1, 4), global_batch=16, seq=512
-    )
+    shape = {"tp": 2, "pp": 1, "ep": (1, 4), "global_batch": 16, "seq": 512}
+    frame = training.moe_on_torus_and_switch(config, (SERVER, "dgx-h100:2"), **shape)
     assert frame.ep.tolist() == [1, 4, 1, 4]
     assert (frame[frame.ep == 4].exposed_ep_s > 0).all()
     assert "Exposed exchange" in training.draw_moe_on_torus_and_switch(frame).get_suptitle()
@@ -119,9 +117,8 @@ def test_experts_on_machines_of_equal_ranks(tmp_path):
 
 @pytest.mark.slow
 def test_generations_stand_beside_their_vendors_claims(config):
-    frame = generations.generations(
-        config, ("trn1.32xlarge", SERVER, "p5en.48xlarge:2"), global_batch=32, seq=512, finalists=1
-    )
+    where = ("trn1.32xlarge", SERVER, "p5en.48xlarge:2")
+    frame = generations.generations(config, where, global_batch=32, seq=512, finalists=1)
     assert frame.tokens_per_usd.notna().all()
     beside = generations.claims(frame).set_index("claim")
     per_dollar = beside.loc["trn2 over h200, tokens a dollar"]
@@ -151,9 +148,8 @@ def test_verdicts_leave_a_margin():
 
 
 def test_an_all_to_all_of_64_chips_runs_twice_as_fast_over_switches():
-    frame = collectives.torus_vs_neuronswitch(
-        clusters=("trn2-ultraserver", "trn3-gen1"), ops=("all-to-all",), sizes="4MiB", ideal=True
-    )
+    how = {"ops": ("all-to-all",), "sizes": "4MiB", "ideal": True}
+    frame = collectives.torus_vs_neuronswitch(clusters=("trn2-ultraserver", "trn3-gen1"), **how)
     rate = frame.set_index("cluster").busbw_bytes_per_s
     assert 1.9 < rate["trn3-gen1"] / rate["trn2-ultraserver"] < 2.1
     assert (frame.share <= 1).all()

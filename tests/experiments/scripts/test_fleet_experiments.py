@@ -36,9 +36,8 @@ def test_role_change_value_needs_more_than_its_first_day():
 
 @pytest.mark.slow
 def test_policy_frontier_holds_every_policy():
-    frame = fleet.policy_frontier(
-        cluster=SMALL, model="llama-3.1-70b", days=0.5, headrooms=(0.1, 0.5)
-    )
+    where = {"cluster": SMALL, "model": "llama-3.1-70b"}
+    frame = fleet.policy_frontier(**where, days=0.5, headrooms=(0.1, 0.5))
     assert set(frame["policy"]) == {"static", "threshold", "forecast", "mpc", "oracle", "clock"}
     threshold = frame[frame["policy"] == "threshold"]
     assert threshold["training_share"].is_monotonic_decreasing

@@ -17,7 +17,6 @@ from workloads.training.program.breakdown import PARTS
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    """A small model's config.json."""
     return config_file(tmp_path / "small.json", TOY_CONFIG)
 
 
@@ -28,7 +27,6 @@ def check_parts(frame: pd.DataFrame) -> None:
 
 
 def drawn(axes: Axes) -> tuple[float, float]:
-    """Widths and heights of all bars, summed."""
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     return sum(bar.get_width() for bar in bars), sum(bar.get_height() for bar in bars)
 

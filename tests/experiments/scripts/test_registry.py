@@ -47,7 +47,6 @@ def _plot(frame: pd.DataFrame) -> Figure:
 
 @pytest.fixture
 def hop(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """One experiment named ``hop_time``."""
     script = types.SimpleNamespace(run=_run, plot=_plot, claims=None)
     only = (Experiment("hop_time", "hops", "How long does a hop take?"),)
     monkeypatch.setattr(module, "EXPERIMENTS", only)

@@ -43,9 +43,8 @@ def test_names_that_no_file_can_have_are_printed_harmlessly(tmp_path, name):
 
 def test_a_file_that_is_not_there_is_told_with_what_is(tmp_path, monkeypatch):
     (tmp_path / "study.yaml").touch()
-    assert no_such_file(tmp_path / "sudy.yaml") == (
-        f"there is no such file in {tmp_path}. Did you mean study.yaml? Correct the path."
-    )
+    message = f"there is no such file in {tmp_path}. Did you mean study.yaml? Correct the path."
+    assert no_such_file(tmp_path / "sudy.yaml") == message
     folder = no_such_file(tmp_path / "a" / "b" / "c.csv")
     assert folder == f"there is no folder {tmp_path / 'a'}. Correct the path."
     for name in ("a.csv", "b.csv", "c.csv", "d.csv", "e.csv", "f.txt"):
@@ -71,12 +70,9 @@ def test_no_cell_of_text_is_a_formula(texts):
     assert [as_named(as_text(name)) for name in names] == names
 
 
-BOMB = "a0: &a0 {tp: 1}\n" + "\n".join(
-    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 9)
-)
-MERGES = "a0: &a0 {tp: 1}\n" + "\n".join(
-    f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}" for level in range(1, 9)
-)
+TENFOLD = [(f"a{level}: &a{level}", ", ".join([f"*a{level - 1}"] * 10)) for level in range(1, 9)]
+BOMB = "\n".join(["a0: &a0 {tp: 1}", *(f"{key} [{ten}]" for key, ten in TENFOLD)])
+MERGES = "\n".join(["a0: &a0 {tp: 1}", *(f"{key} {{<<: [{ten}]}}" for key, ten in TENFOLD)])
 
 
 def read(folder: Path, text: str, *, all_text: bool = False) -> dict[str, object]:

@@ -13,7 +13,6 @@ from topologies.files.writing import OLD, PART, remove_orphans, unfinished, whol
 
 
 def killed_while(code: str, folder: Path) -> None:
-    """Run code that kills its own process."""
     code = f"import os, signal\n{code}\n    os.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", code], cwd=folder, check=False).returncode == -9
 
@@ -66,7 +65,6 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
 
 
 def fill(folder: Path) -> None:
-    """Write until the disk is full."""
     with whole_files(folder) as part:
         (part / "a").write_text("half")
         raise OSError(28, "full", str(part / "b"))

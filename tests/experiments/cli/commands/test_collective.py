@@ -43,10 +43,9 @@ def test_a_run_directory_has_metrics_figure_and_trace(tmp_path):
     assert "1 MiB" in printed
     assert "busbw" in printed
     names = {path.name for path in out.iterdir()}
-    pictures = {
-        f"{name}.{end}" for name in ("busbw", "links", "timeline") for end in ("png", "svg")
-    }
-    assert names >= {"run.json", "metrics.csv", "trace.parquet", *pictures}
+    assert names >= {"run.json", "metrics.csv", "trace.parquet"}
+    for picture in ("busbw", "links", "timeline"):
+        assert names >= {f"{picture}.png", f"{picture}.svg"}
 
 
 def test_groups_at_once_share_nothing_and_take_the_time_of_one():
@@ -109,9 +108,8 @@ def test_measured_times_stand_beside_the_simulated_ones(tmp_path):
 def test_measured_times_that_are_not_normal_are_said(tmp_path, factors, normal, says):
     plain = rows_of("all-reduce dgx-h100 --size 4KiB,1GiB")
     times_us = [f * row["time_s"] * 1e6 for f, row in zip(factors, plain, strict=True)]
-    lines = (
-        (row["size_bytes"], f"{us:.2f} 1 1.75") for row, us in zip(plain, times_us, strict=True)
-    )
+    sizes = (row["size_bytes"] for row in plain)
+    lines = zip(sizes, (f"{us:.2f} 1 1.75" for us in times_us), strict=True)
     document = document_of(f"{REDUCE} dgx-h100 --compare {measured(tmp_path / 'log', *lines)}")
     assert [row["normal"] for row in document["rows"]] == normal
     assert re.match(says, document["summary"]["verdict"])
@@ -209,10 +207,8 @@ def test_a_slow_adapter_or_link_is_as_slow_on_both_engines(line, fault):
 
 def test_messages_go_around_a_cable_that_is_down_from_the_start():
     """A step over the missing hop takes the three others, which also carry their own messages."""
-    down, slow, later = (
-        document_of(RING, f"--fault=cable:0-1@{what}")["rows"][0]["time_s"]
-        for what in ("0s:dead", "0s:slow=1/2", "1s:dead")
-    )
+    faults = (f"--fault=cable:0-1@{what}" for what in ("0s:dead", "0s:slow=1/2", "1s:dead"))
+    down, slow, later = (document_of(RING, each)["rows"][0]["time_s"] for each in faults)
     assert down > slow > later == document_of(RING)["rows"][0]["time_s"]
     assert "ops never ran" in refusal_of(RING, "--fault=cable:0-1@2us:dead")
 

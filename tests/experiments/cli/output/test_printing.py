@@ -54,9 +54,8 @@ def test_words_of_a_table_stand_in_their_places(width, heads, row, lines, monkey
 def test_a_paragraph_stands_indented_below_its_heading(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
     print_paragraphs("Numbers", [("trn2.peak 667 TFLOP/s", "[ND] dense, and sparse no more")])
-    assert capsys.readouterr().out == (
-        "Numbers\ntrn2.peak 667\nTFLOP/s\n    [ND] dense, and\n    sparse no more\n"
-    )
+    text = "Numbers\ntrn2.peak 667\nTFLOP/s\n    [ND] dense, and\n    sparse no more\n"
+    assert capsys.readouterr().out == text
 
 
 @pytest.mark.parametrize(("document", "message"), [

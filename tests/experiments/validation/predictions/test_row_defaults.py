@@ -10,7 +10,6 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 def plan_of(**cells) -> ParallelPlan:
-    """The plan that a row with the cells asks about."""
     return question(filled(training_row(**cells)).values)[2]
 
 

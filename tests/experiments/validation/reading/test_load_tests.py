@@ -111,10 +111,9 @@ def test_what_a_file_does_not_say_is_stated(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(BENCH))
     (row,) = read_file(path).rows
-    assert row.mistakes == (
-        "cluster is not in the file. State it, as --column cluster=….",
-        "tp is not in the file. State it, as --column tp=….",
-    )
+    left_out = ("cluster", "tp")
+    remedy = "is not in the file. State it, as --column"
+    assert row.mistakes == tuple(f"{name} {remedy} {name}=…." for name in left_out)
     (row,) = read_file(path, {"cluster": "dgx-h100", "tp": "2", "scheduler": "sglang"}).rows
     assert (row.mistakes, row.values["tp"], row.values["scheduler"]) == ((), 2, "sglang")
     for change, message in (

@@ -24,9 +24,8 @@ def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():
         "size_bytes '1.5' is not a whole number. Write it as digits.",
         "time_s '-1' is not above 0 and finite. State it in SI units.",
     )
-    assert [row.mistakes[0] for row in read.rows[2:]] == [
-        f"it has {cells} cells, the header names 6. Align it." for cells in (3, 7)
-    ]
+    for row, cells in zip(read.rows[2:], (3, 7), strict=True):
+        assert row.mistakes[0] == f"it has {cells} cells, the header names 6. Align it."
 
 
 @pytest.mark.parametrize(("cell", "why"), [
@@ -89,11 +88,8 @@ def test_files_of_rows_are_beside_the_table(tmp_path, monkeypatch):
     path.write_text(head + "".join(f"{line},8,8,1,1,1,0.1\n" for line in lines))
     monkeypatch.chdir("/")
     read = [(row.values["model"], row.values["cluster"]) for row in read_file(path).rows]
-    assert read == [
-        (f"{tmp_path}/c.json", f"{tmp_path}/my.yaml"),
-        (f"{tmp_path}/models/mine", "dgx-h100"),
-        ("Qwen/Qwen-72B", "trn2.48xlarge"),
-    ]
+    mine = [(f"{tmp_path}/c.json", f"{tmp_path}/my.yaml"), (f"{tmp_path}/models/mine", "dgx-h100")]
+    assert read == [*mine, ("Qwen/Qwen-72B", "trn2.48xlarge")]
 
 
 def test_a_users_model_is_read_at_each_call(tmp_path):
