@@ -59,13 +59,10 @@ def kernel() -> Iterator[AsyncKernelManager]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem[:2] > "03" else [])
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem[:2] > "03" else [])
+    for path in NOTEBOOKS
+])  # fmt: skip
 def test_notebook_runs(path, kernel, tmp_path):
     notebook = toy(nbformat.read(path, as_version=4), path.stem, tmp_path)
     nbformat.validate(notebook)

@@ -116,13 +116,10 @@ def test_every_function_of_the_front_door_is_tried(tmp_path):
     assert set(_arguments(tmp_path)) == set(FUNCTIONS) - OF_ARRAYS
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
-        for name in sorted(FUNCTIONS.keys() - OF_ARRAYS)
-    ],
-)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in sorted(FUNCTIONS.keys() - OF_ARRAYS)
+])  # fmt: skip
 def test_a_wrong_value_is_taken_or_refused_in_one_line(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where a text is taken for a path, it is written here
     function, right = FUNCTIONS[name], _arguments(tmp_path)[name]

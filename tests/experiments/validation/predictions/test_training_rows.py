@@ -134,13 +134,10 @@ def test_no_question_of_a_training_row_depends_on_its_source_or_its_name():
     assert questions > 50
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if number % 15 else [])
-        for number, name in enumerate(tables())
-    ],
-)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] if number % 15 else [])
+    for number, name in enumerate(tables())
+])  # fmt: skip
 def test_no_prediction_depends_on_a_source_or_a_name(name):
     """The quickest row of every table is predicted as its unnamed copy is."""
     read = table(name).rows()
