@@ -1,5 +1,7 @@
 """Types of arguments: unions, numbers of numpy, sequences, keywords, and the words of messages."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

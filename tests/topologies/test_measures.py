@@ -112,7 +112,10 @@ def test_uniform_all_to_all_against_the_load_of_all_routes(shape):
         assert ceiling == pytest.approx((shape.chips - 1) / busiest_load(shape))
 
 
-@pytest.mark.parametrize("shape", [Clos(16, 4, GB, 0), Clos(18, 4, GB, 0, Fraction(3))])
+FULL = [Clos(6, 8, GB, 0), Clos(16, 4, GB, 0), Clos(18, 4, GB, 0, Fraction(3))]
+
+
+@pytest.mark.parametrize("shape", FULL)
 def test_uniform_all_to_all_of_full_closes(shape):
     assert all_to_all_bytes_per_s(shape) == pytest.approx((shape.chips - 1) / busiest_load(shape))
 

@@ -1,5 +1,7 @@
 """Kept machine code: compiled once, named by a digest of its inputs, and checked when loaded."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """Experiments by name, and the command that runs them with the parameters of ``run`` as options."""
 
+from __future__ import annotations
+
 import inspect
 import json
 import types

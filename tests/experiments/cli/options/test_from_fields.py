@@ -1,5 +1,7 @@
 """Options that are generated from dataclasses, and the how-to page that adds a command."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping
