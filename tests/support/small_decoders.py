@@ -1,7 +1,5 @@
 """Decoders of a few layers with chosen fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from workloads.models.huggingface import from_fields

@@ -1,7 +1,5 @@
 """A service, prices and laws of conservation for the tests of fleets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
