@@ -122,6 +122,16 @@ def test_measurements_stand_beside_rows_of_which_some_are_near_a_switch(tmp_path
     assert printed.count("the Neuron runtime takes") == 1
 
 
+def test_ranks_of_nccom_test_are_cores(tmp_path):
+    rows = ((size, "40 1 1.96875") for size in (2**20, 2**24))
+    log = measured(tmp_path / "log", *rows)
+    log.write_text("nccom-test -r 64 allr\n" + log.read_text())
+    says = "4 a chip; here each of its 64 ranks has a chip to itself. Add --ranks-per-chip 4"
+    for machine, said_once in (("trn2-ultraserver", 1), ("trn2.48xlarge --ranks-per-chip 4", 0)):
+        words = " ".join(printed_by(f"{REDUCE} {machine} --compare {log}").split())
+        assert words.count(says) == said_once
+
+
 def test_scratchpads_leave_memory_out_of_time_and_bound():
     line = "reduce-scatter trn2.48xlarge --ranks-per-chip 4 --size 32MiB --algorithm multi-ring"
     outside, inside = row_of(line), row_of(line, "--sbuf")
