@@ -51,14 +51,14 @@ def benchmark(
     replica: Profile,
     longest: tuple[int, int],
     shortest: float,
-    rounds: int,
+    rounds: float,
     batching: Batching,
     speculation: Speculation | None = None,
     users: int | None = None,
 ) -> Steady:
-    """Return means of a closed loop of rounds, with its first burst of requests."""
+    """Return means of a closed loop of rounds, with its first burst; the last may have few."""
     users, rng = users or batching.slots, np.random.default_rng(0)
-    count = rounds * users
+    count = max(1, round(rounds * users))
     prompt, output = even_lengths(*longest, shortest, count, rng)
     requests = Requests(np.zeros(count), prompt, output)
     served = closed_loop(replica, requests, users, batching, speculation=speculation)
@@ -178,6 +178,8 @@ def _steady_state(
     program = values.get("slots")
     batching = replace(batching, slots=program or users, runs_empty_slots=bool(program and neuron))
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
+    if values.get("requests"):
+        rounds = values["requests"] / (users * copies)
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation, users)
 
 
