@@ -227,6 +227,7 @@ def _no_draft(name: str) -> Profile:
 AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default
 AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
 """Overheads that are others from then on."""
+HIDDEN_FROM = "2026-07"  # month of SGLang 0.5.15, whose scheduler hides behind the step
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
 EAGER_OVERHEADS = (
     *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
@@ -252,6 +253,8 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
         variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
     if date and date < AHEAD_FROM and row.get("scheduler") == "vllm":
         variants |= dict.fromkeys(AHEAD_OVERHEADS, "vllm-0.13")
+    if date and date < HIDDEN_FROM and row.get("scheduler") == "sglang":
+        variants["serving.gpu.iteration_overhead"] = "sglang-0.5.14"
     if date and date < COMPILED_FROM and row.get("scheduler") == "vllm":
         variants |= dict.fromkeys(EAGER_OVERHEADS, "vllm-0.7")
     if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):

@@ -126,7 +126,7 @@ def test_mixed_chunks_run_prompts_beside_decode() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "iteration_s", "request_s"),
-    [("vllm", 1.1e-3, 10e-6), ("sglang", 2e-3, 10e-6), ("tensorrt-llm", 0.8e-3, 10e-6)],
+    [("vllm", 1.1e-3, 10e-6), ("sglang", 0.2e-3, 10e-6), ("tensorrt-llm", 0.8e-3, 10e-6)],
 )
 def test_an_engine_brings_its_overheads(engine: str, iteration_s: float, request_s: float) -> None:
     model, machine = cs.model("llama-3.1-8b"), cs.cluster("dgx-h100")

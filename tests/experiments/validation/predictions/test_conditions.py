@@ -21,6 +21,7 @@ BEFORE_0_14 = {
     "serving.gpu.iteration_overhead": "vllm-0.13",
     "serving.gpu.request_iteration": "vllm-0.13",
 }
+BEFORE_0_5_15 = {"serving.gpu.iteration_overhead": "sglang-0.5.14"}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,8 @@ BEFORE_0_14 = {
         ({"block_scaled": 1, "scheduler": "vllm"}, "b200", {}),
         ({"date": "2025-12", "scheduler": "vllm"}, "b200", BEFORE_0_14),
         ({"date": "2026-01", "scheduler": "vllm"}, "b200", {}),
-        ({"date": "2025-12", "scheduler": "sglang"}, "b200", {}),
+        ({"date": "2026-06", "scheduler": "sglang"}, "b200", BEFORE_0_5_15),
+        ({"date": "2026-07", "scheduler": "sglang"}, "b200", {}),
     ],
 )
 def test_serving_software_is_told_by_month_and_engine(row, chip, variants):
