@@ -96,6 +96,9 @@ def test_first_tokens_come_as_the_scheduler_lets_prompts_run(
     [
         ("vllm", "dgx-h100", BESIDE, 8192, 1024),
         ("vllm", "dgx-a100", BESIDE, 2048, 256),
+        ("vllm", "tpu-v5p-pod", BESIDE, 257, 256),
+        ("vllm", "tpu-v6e-pod", BESIDE, 1024, 256),
+        ("vllm", "tpu7x-pod", BESIDE, 2048, 256),
         ("sglang", "dgx-h200", FIRST, 8192, 2048),
         ("sglang", "dgx-b200", FIRST, 16_384, 2048),
         ("tensorrt-llm", "dgx-b200", WHOLE, 8192, 2048),
