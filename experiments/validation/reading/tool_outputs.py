@@ -289,7 +289,7 @@ def _documents(text: str) -> list[Document] | None:
 def _whole(cells: Cells) -> Cells:
     """Cells without empty ones, whole numbers as such."""
     kept = {name: value for name, value in cells.items() if value not in (None, "")}
-    counts = ("prompt_tokens", "output_tokens", "concurrency", "rounds", "tp", "chips", "ep")
+    counts = ("prompt_tokens", "output_tokens", "concurrency", "requests", "tp", "chips", "ep")
     return {
         name: max(1, round(float(value))) if name in counts else value
         for name, value in kept.items()
@@ -323,7 +323,7 @@ def _bench(run: Document) -> Iterator[Cells]:
         "prompt_tokens": prompt,
         "output_tokens": output,
         "concurrency": users,
-        "rounds": requests / users if closed else None,
+        "requests": requests if closed else None,
         "shortest_lengths": min(lengths) / max(lengths) if closed and all(lengths) else None,
         "ttft_s": times["ttft"],
         "tpot_s": times["tpot"],

@@ -25,8 +25,9 @@ from workloads.models.model import (
 )
 
 PUBLISHED = {
-    "deepseek-v2": 235_741_434_880, "deepseek-v3": 671_026_419_200, "gemma-2-27b": 27_227_128_320,
-    "gemma-3-27b": 27_009_346_304, "glm-4.5": 352_797_829_120, "glm-4.5-air": 106_852_251_264,
+    "deepseek-v2": 235_741_434_880, "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v3": 671_026_419_200, "gemma-2-27b": 27_227_128_320, "gemma-3-27b": 27_009_346_304,
+    "glm-4.5": 352_797_829_120, "glm-4.5-air": 106_852_251_264,
     "gpt-neox-20b": 20_554_567_680, "gpt-oss-120b": 116_829_156_672, "gpt-oss-20b": 20_914_757_184,
     "gpt2": 124_439_808, "gpt3-175b": 174_604_259_328, "kimi-k2": 1_026_408_232_448,
     "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192, "llama-2-7b": 6_738_415_616,
@@ -45,10 +46,11 @@ PUBLISHED = {
 """As the model hub counts them; GPT-3 by its paper's sizes. Counts that include scales of weights
 agree within a ten-millionth."""
 ROUNDED = {
-    "deepseek-v3.2": 671e9, "falcon-h1-7b": 7.586e9, "gemma-4-26b-a4b": 25.2e9,
-    "gemma-4-31b": 30.7e9, "glm-5": 744e9, "glm-5.2": 744e9, "granite-4.0-h-small": 32.2e9,
-    "kimi-k3": 2.78e12, "kimi-linear-48b-a3b": 49.12e9, "llama-4-maverick": 400e9,
-    "minimax-m3": 427e9, "nemotron-3-super-120b-a12b": 120.6e9, "nemotron-3-ultra-550b-a55b": 550e9,
+    "deepseek-v3.2": 671e9, "falcon-h1-7b": 7.586e9, "gemma-3-12b": 11.77e9,
+    "gemma-4-26b-a4b": 25.2e9, "gemma-4-31b": 30.7e9, "glm-5": 744e9, "glm-5.2": 744e9,
+    "granite-4.0-h-small": 32.2e9, "kimi-k3": 2.78e12, "kimi-linear-48b-a3b": 49.12e9,
+    "llama-4-maverick": 400e9, "minimax-m3": 427e9, "ministral-3-14b": 13.5e9,
+    "nemotron-3-super-120b-a12b": 120.6e9, "nemotron-3-ultra-550b-a55b": 550e9,
     "nemotron-h-56b": 56e9, "qwen3.5-122b-a10b": 122e9, "qwen3.5-27b": 27e9,
     "qwen3.5-35b-a3b": 35e9, "qwen3.5-397b-a17b": 397e9, "qwen3.5-4b": 4.2e9, "qwen3.5-9b": 9e9,
     "trinity-large": 400e9, "trinity-mini": 26e9, "trinity-nano": 6e9,

@@ -78,6 +78,9 @@ def test_first_tokens_come_as_the_scheduler_lets_prompts_run(rows, how, guess, f
 @pytest.mark.parametrize(("engine", "machine", "prompts", "chunk", "slots"), [
     ("vllm", "dgx-h100", BESIDE, 8192, 1024),
     ("vllm", "dgx-a100", BESIDE, 2048, 256),
+    ("vllm", "tpu-v5p-pod", BESIDE, 257, 256),
+    ("vllm", "tpu-v6e-pod", BESIDE, 1024, 256),
+    ("vllm", "tpu7x-pod", BESIDE, 2048, 256),
     ("sglang", "dgx-h200", FIRST, 8192, 2048),
     ("sglang", "dgx-b200", FIRST, 16_384, 2048),
     ("tensorrt-llm", "dgx-b200", WHOLE, 8192, 2048),
@@ -105,7 +108,7 @@ def test_mixed_chunks_run_prompts_beside_decode():
 
 @pytest.mark.parametrize(
     ("engine", "iteration_s", "request_s"),
-    [("vllm", 1.1e-3, 10e-6), ("sglang", 2e-3, 10e-6), ("tensorrt-llm", 0.8e-3, 10e-6)],
+    [("vllm", 1.1e-3, 10e-6), ("sglang", 0.2e-3, 10e-6), ("tensorrt-llm", 0.8e-3, 10e-6)],
 )
 def test_an_engine_brings_its_overheads(engine, iteration_s, request_s):
     model, machine = cs.model("llama-3.1-8b"), cs.cluster("dgx-h100")

@@ -17,6 +17,7 @@ from workloads.training.plan.plan import ParallelPlan
 
 OF_GPUS = ("iteration_overhead", "request_iteration")
 BEFORE_0_14 = {f"serving.gpu.{name}": "vllm-0.13" for name in OF_GPUS}
+BEFORE_0_5_15 = {"serving.gpu.iteration_overhead": "sglang-0.5.14"}
 
 
 @pytest.mark.parametrize(("row", "chip", "variants"), [
@@ -37,7 +38,8 @@ BEFORE_0_14 = {f"serving.gpu.{name}": "vllm-0.13" for name in OF_GPUS}
     ({"block_scaled": 1, "scheduler": "vllm"}, "b200", {}),
     ({"date": "2025-12", "scheduler": "vllm"}, "b200", BEFORE_0_14),
     ({"date": "2026-01", "scheduler": "vllm"}, "b200", {}),
-    ({"date": "2025-12", "scheduler": "sglang"}, "b200", {}),
+    ({"date": "2026-06", "scheduler": "sglang"}, "b200", BEFORE_0_5_15),
+    ({"date": "2026-07", "scheduler": "sglang"}, "b200", {}),
 ])  # fmt: skip
 def test_serving_software_is_told_by_month_and_engine(row, chip, variants):
     assert engine(row, chip, shipped_catalogue()) == variants

@@ -25,6 +25,13 @@ def test_a_row_that_states_its_rounds_is_run_so():
     assert drawn["tpot_s"] == pytest.approx(equal["tpot_s"], rel=0.2)
 
 
+def test_a_last_round_of_few_requests_lowers_the_rate():
+    whole = predict({**ROW, "requests": 48}).predicted
+    assert whole == predict({**ROW, "rounds": 3}).predicted
+    few = predict({**ROW, "requests": 49}).predicted
+    assert 0.7 < few["tokens_per_s"] / whole["tokens_per_s"] < 0.9
+
+
 def test_rows_that_differ_in_requests_share_a_replica(monkeypatch):
     profiled: list[str] = []
 

@@ -18,7 +18,7 @@ BENCH = {
 }  # fmt: skip
 CLOSED = {
     "model": "meta-llama/Llama-3.1-8B-Instruct", "scheduler": "vllm", "prompt_tokens": 1024,
-    "output_tokens": 128, "concurrency": 16, "rounds": 10, "ttft_s": 0.3, "tpot_s": 0.01,
+    "output_tokens": 128, "concurrency": 16, "requests": 160, "ttft_s": 0.3, "tpot_s": 0.01,
     "tokens_per_s": 512.0, "users_by": "stated",
 }  # fmt: skip
 SGLANG = {
@@ -62,7 +62,7 @@ GUIDELLM = {
     (BENCH, CLOSED),
     # Without a limit, 4 requests a second of 0.3 + 127 × 0.01 s are 6.28 in flight.
     (SGLANG, {
-        **{key: CLOSED[key] for key in CLOSED if key not in ("rounds", "tokens_per_s")},
+        **{key: CLOSED[key] for key in CLOSED if key not in ("requests", "tokens_per_s")},
         "model": "org/m", "tp": 4, "scheduler": "sglang", "concurrency": 6,
         "ttft_s": 0.29, "tpot_s": 0.0095, "users_by": "Little's law",
     }),
