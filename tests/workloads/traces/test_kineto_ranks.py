@@ -216,6 +216,19 @@ def test_kernels_scale_by_what_limits_them(tmp_path):
     assert played.low_s <= played.iteration_s <= played.high_s
 
 
+def test_without_launches_streams_keep_the_order_of_their_times(tmp_path):
+    """Two products, each before an all-reduce on a stream of its own that waits for it."""
+    events = []
+    for place in range(4):
+        what = ("sm90_xmma_gemm", 7) if place % 2 == 0 else ("ncclDevKernel_AllReduce", 20)
+        event = {"ph": "X", "cat": "kernel", "name": what[0], "ts": 400 * place, "dur": 400}
+        events.append({**event, "args": {"stream": what[1]}})
+    path = kineto(tmp_path / "rank0.json.gz", {"traceEvents": events})
+    words = {"compute": "scaled", "communication": "recorded", "recorded_on": "a100-80gb"}
+    products_s = 2 * 400e-6 * 312 / 989.4
+    assert replay([path], DGX, **words).iteration_s == pytest.approx(products_s + 800e-6)
+
+
 def test_a_profile_of_an_h100_tells_the_step_of_an_h200():
     """The same script's profile on an H200 took 150.8 ms; cuBLAS calls its products nvjet."""
     played = replay([PROFILES / "h100_compiled.json.gz"], cluster("dgx-h200"))
