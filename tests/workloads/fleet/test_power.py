@@ -16,7 +16,7 @@ from tests.support.examples import examples
 from tests.support.toy_fleet import FLAT_DAY, SERVICE, view_of
 from tests.support.toy_fleet import simulate as simulate_one
 from topologies.clusters.names import cluster
-from workloads.demand import Demand
+from workloads.demand import Demand, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
@@ -126,6 +126,29 @@ def test_nothing_trains_in_a_minute_above_the_cap(capped: tuple[FleetRun, float]
 @examples(100)
 def test_nothing_trains_above_the_cap_of_any_fleet(capped: tuple[FleetRun, float]) -> None:
     _check_cap(*capped)
+
+
+def test_urgent_batch_work_takes_spare_units_and_no_replica_of_a_gang() -> None:
+    """Eight of ten units are free, the power is for four, and a gang of four has it all."""
+    demand = constant(60.0, minutes=240)
+    power = Economics(BUSY_W, IDLE_W, PUE)
+    rise_w = (BUSY_W - IDLE_W) * 64 * PUE
+    cap_w = 10 * IDLE_W * 64 * PUE + 5.5 * rise_w  # up to one unit is for serving
+    gang = TrainingJob("job", 4, 1, tokens_per_s=((1, 1.0),), reclaim="shrink")
+    batch = BatchWork(demand.times(0.5), np.full(240, 1.0), 60)
+    costs = ChangeCosts.from_catalogue(4)
+    kind = Kind("unit", (Service("chat", fixed_rate(1.0)),), Fleet(10, 64, costs), (gang,), power)
+
+    def policy(view: View) -> Decision:
+        """Give batch work two units in every other quarter of an hour."""
+        return Decision([2], batch=2 * (view.minute // 15 % 2), power_w=cap_w)
+
+    run = simulate(demand, [kind], policy, batch=batch)
+    tally = run.jobs[0][1]
+    assert (tally.reclaims, tally.resizes, tally.starts) == (0, 0, 0)
+    assert run.batch is not None
+    assert run.batch.served.sum() > 0
+    assert (power_w(run) <= cap_w * (1 + 1e-9)).all()
 
 
 @given(
