@@ -55,6 +55,7 @@ class Measured:
     # empty if it is not printed
     bandwidth_unit: str
     failed: int
+    by_core: bool = False  # whether ranks are logical cores of a chip, as those of nccom-test are
 
     def __len__(self) -> int:
         return len(self.size_bytes)
@@ -122,6 +123,7 @@ def _table(lines: Sequence[str], header: int, name: str) -> Measured:
         time_s=time_s,
         bandwidth_unit=_unit(size / time_s, algbw),
         failed=failed,
+        by_core=any("nccom-test" in line for line in lines[:header]),
     )
 
 
