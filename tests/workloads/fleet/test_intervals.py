@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import cluster_sim as cs
+from tests.support.commands import document_of
 from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import Horizon, azure_code
@@ -96,6 +97,28 @@ def test_the_step_time_scales_tokens_and_nothing_else(fleet):
     assert ends["usd_per_training_step"]["high"] == pytest.approx(
         fleet.summary["usd_per_training_step"] / 0.8, rel=0.005
     )
+
+
+def test_the_price_scales_money_and_nothing_else(fleet: FleetResult) -> None:
+    ends, results = _ends(fleet, replace(KNOWN, price=SPREAD)), fleet.summary
+    for name in STATED:
+        low, high = (0.8, 1.25) if name.startswith(("cost", "usd")) else (1.0, 1.0)
+        if results[name] is not None:
+            assert ends[name]["low"] == pytest.approx(results[name] * low, rel=0.005), name
+            assert ends[name]["high"] == pytest.approx(results[name] * high, rel=0.005), name
+
+
+@pytest.mark.parametrize("words", ["fleet --days 0.1", "lend --until 06:00 --confidence 70%"])
+def test_answers_carry_the_range_of_a_price_and_name_its_row(words: str) -> None:
+    """The price of a Trn3 of 144 chips is assumed: 504 USD/h, 432 to 648."""
+    shared = ["--cluster=trn3-gen2:20", "--demand=azure-code", "--unit-rate=5", "--failures=off"]
+    document = document_of([*words.split(), *shared, "--json"])
+    price = document["interval"]["inputs"]["price"]
+    assert (price["low"], price["high"]) == pytest.approx((432 / 504, 648 / 504))
+    assert price["basis"].startswith("trn3-gen2 price 504 USD/h (assumed")
+    name = "usd" if "usd" in document else "cost_usd"
+    ends = document["interval"][name]
+    assert ends["high"] / document[name] == pytest.approx(648 / 504, rel=0.01)
 
 
 def _by_brute_force(fleet: FleetResult, causes: Causes, draws: int) -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from experiments.cli.main import run
 from tests.support.examples import examples
 from tests.support.toy_fleet import FLAT_DAY, SERVICE, view_of
 from tests.support.toy_fleet import simulate as simulate_one
+from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
-from workloads.demand import Demand
+from workloads.demand import Demand, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
@@ -123,6 +124,75 @@ def test_nothing_trains_in_a_minute_above_the_cap(capped):
 @examples(100)
 def test_nothing_trains_above_the_cap_of_any_fleet(capped):
     _check_cap(*capped)
+
+
+def _of_regions(
+    loads: FloatArray, cap_w: float, policy: str, chips: tuple[int, int] = CHIPS
+) -> FleetRun:
+    """Run two regions under a cap, each of ten units and a gang."""
+    names, lengths = ("us", "eu"), np.full(loads.shape, 100.0)
+    demand = Demand(("chat@us", "chat@eu"), "2024-01-04T00:00", loads, lengths, lengths)
+    kinds = [
+        Kind(
+            f"kind@{region}",
+            tuple(
+                Service(f"chat@{name}", fixed_rate(1.0), weights="chat", region=name)
+                for name in names
+            ),
+            Fleet(10, count, ChangeCosts.from_catalogue(4)),
+            (TrainingJob(f"job {region}", 10, 1, tokens_per_s=((1, 1.0),), reclaim="shrink"),),
+            Economics(BUSY_W, IDLE_W, PUE),
+            region=region,
+            round_trip_s={name: 0.0 if name == region else 0.1 for name in names},
+        )
+        for region, count in zip(names, chips, strict=True)
+    ]
+    situation = Situation(units_needed(demand, kinds[0].services), 600.0, 600.0)
+    return simulate(
+        demand, kinds, policy_named(policy, PolicyInputs(power_cap=cap_w / 1e6), situation)
+    )
+
+
+@given(st.integers(0, 999), st.floats(0.1, 1.5), st.floats(0.4, 1.0))
+@examples(6)
+def test_nothing_trains_above_the_cap_of_regions(seed: int, load: float, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    wave = 1 + 0.9 * np.sin(np.arange(240) / rng.integers(20, 90) + np.array([[0.0], [2.0]]))
+    cap_w = share * 10 * sum(CHIPS) * PUE * BUSY_W
+    loads = rng.poisson(load * 600.0 * wave).astype(float)
+    _check_cap(_of_regions(loads, cap_w, str(rng.choice(["mpc", "power-cap"]))), cap_w)
+
+
+def test_serving_of_regions_leaves_the_power_that_it_does_not_draw() -> None:
+    """Three units serve a need of one and a half, and the power for 4.5 trains four units."""
+    cap_w = (20 * IDLE_W + 6.0 * (BUSY_W - IDLE_W)) * 64 * PUE
+    run = _of_regions(np.repeat([[60.0], [30.0]], 240, axis=1), cap_w, "power-cap", (64, 64))
+    draws_w = power_w(run)
+    assert (draws_w <= cap_w).all()
+    assert draws_w[60:].mean() > cap_w - 1.0 * (BUSY_W - IDLE_W) * 64 * PUE
+
+
+def test_urgent_batch_work_takes_spare_units_and_no_replica_of_a_gang() -> None:
+    """Eight of ten units are free, the power is for four, and a gang of four has it all."""
+    demand = constant(60.0, minutes=240)
+    power = Economics(BUSY_W, IDLE_W, PUE)
+    rise_w = (BUSY_W - IDLE_W) * 64 * PUE
+    cap_w = 10 * IDLE_W * 64 * PUE + 5.5 * rise_w  # up to one unit is for serving
+    gang = TrainingJob("job", 4, 1, tokens_per_s=((1, 1.0),), reclaim="shrink")
+    batch = BatchWork(demand.times(0.5), np.full(240, 1.0), 60)
+    costs = ChangeCosts.from_catalogue(4)
+    kind = Kind("unit", (Service("chat", fixed_rate(1.0)),), Fleet(10, 64, costs), (gang,), power)
+
+    def policy(view: View) -> Decision:
+        """Give batch work two units in every other quarter of an hour."""
+        return Decision([2], batch=2 * (view.minute // 15 % 2), power_w=cap_w)
+
+    run = simulate(demand, [kind], policy, batch=batch)
+    tally = run.jobs[0][1]
+    assert (tally.reclaims, tally.resizes, tally.starts) == (0, 0, 0)
+    assert run.batch is not None
+    assert run.batch.served.sum() > 0
+    assert (power_w(run) <= cap_w * (1 + 1e-9)).all()
 
 
 @given(

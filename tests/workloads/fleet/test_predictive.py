@@ -1,5 +1,6 @@
 """Policy ``mpc`` against other policies: valleys, prices, deadlines, power, and foresight."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,12 +26,13 @@ from workloads.fleet.policies.predictive import (
     Outlook,
     _batch_needs,
     _relative_prices,
+    _whole,
     expected_by_forecast,
     first_step,
     predictive,
 )
 from workloads.fleet.policies.rules import forecast
-from workloads.fleet.policies.view import Decision, KindView, Policy, Situation, View
+from workloads.fleet.policies.view import Decision, JobView, KindView, Policy, Situation, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import regret, summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
@@ -41,6 +43,7 @@ from workloads.serving import fixed_rate
 
 DAY = 1440
 LEAD_S, BACK_S = 900.0, 900.0
+STEADY = Situation(np.ones((1, 1)), lead_s=LEAD_S, back_s=BACK_S)
 
 
 def _run(valley: int, policy: Policy) -> FleetRun:
@@ -61,8 +64,7 @@ def _run(valley: int, policy: Policy) -> FleetRun:
 
 def _planning() -> Policy:
     """Plan by the forecast, without headroom."""
-    situation = Situation(np.ones((1, 1)), lead_s=LEAD_S, back_s=BACK_S)
-    return predictive(expected_by_forecast(headroom=0.0), PolicyInputs(), situation)
+    return predictive(expected_by_forecast(headroom=0.0), PolicyInputs(), STEADY)
 
 
 def _tokens(run: FleetRun) -> float:
@@ -138,6 +140,39 @@ def test_the_programme_weighs_prices_deadlines_and_power():
     assert tight.training == pytest.approx(5)
 
 
+def test_a_plan_charges_a_job_for_the_units_that_begin() -> None:
+    """A start takes 10 of 15 minutes: 200 unit-minutes in two steps then take all ten units."""
+    late = {"share": 0.0, "back": 10.0, "jobs": (JobNeed(10.0, 200.0, 2, now=0.0),)}
+    assert _ahead([0, 0], [1.0, 0.0], **late).jobs.tolist() == [pytest.approx(10)]
+    # Of ten that work, x go on in the dear step: 15 x + 150 - 10 (10 - x) = 200.
+    late |= {"jobs": (JobNeed(10.0, 200.0, 2, now=10.0),), "training": np.full(1, 10.0)}
+    assert _ahead([0, 0], [1.0, 0.0], **late).jobs.tolist() == [pytest.approx(6)]
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.floats(0, 50))
+def test_a_job_gets_a_size_at_which_it_does_what_the_plan_wants(
+    least: int, more: int, step: int, units: float
+) -> None:
+    job = TrainingJob("run", least + more, least, step)
+    size = _whole(units, JobView("run", job.units, least, 0, step_units=step))
+    most = job.fits(job.units)
+    assert job.fits(size) in {0, *range(least, most + 1, step)}
+    assert job.fits(size) >= min(units, most) - 1e-6 or (size == 0 and units < least / 2)
+
+
+def test_a_plan_serves_and_trains_on_whole_units() -> None:
+    """Of ten units 7.3 have to serve: eight do, and two are left to train."""
+    none, one = np.zeros(1, np.int64), np.ones(1)
+    kind = KindView("unit", 10, 0, none, none, 0, one, 900.0, 300.0, "", one, np.ones(1440))
+    view = view_of(prices_usd_per_mwh=np.ones(1440), kinds=(kind,))
+    expected = np.full((1, 24 + 18 * 4), 7.3)
+    plan = predictive(lambda *_: (expected, expected), PolicyInputs(price_share=1.0), STEADY)
+    decision = plan(view)
+    assert isinstance(decision, Decision)
+    assert math.ceil(float(np.sum(decision.serving))) == 8  # type: ignore[arg-type]
+    assert decision.training == [2]
+
+
 JOBS = """name,units,min_units,step_units,reclaim,priority,tokens_per_s,work_tokens,deadline_h
 endless,80,5,5,shrink,0,80,,
 first,30,5,5,shrink,1,30,9e5,20
@@ -186,8 +221,9 @@ def test_prices_are_weighed_with_deadlines_and_changes(tmp_path):
     assert planned["training_usd_per_mwh"] < 0.95 * always["training_usd_per_mwh"]
     assert planned["electricity_usd"] < always["electricity_usd"]
     assert planned["training_goodput"] > cheap["training_goodput"]
-    with_deadlines = 9e5 + 4e5
-    assert 0.9 * with_deadlines < due["training_tokens"] <= with_deadlines * (1 + 1e-9)
+    with_deadlines = 9e5 + 4e5  # all of it in time, and hardly more
+    assert due["jobs_in_time"] == 2
+    assert with_deadlines * (1 - 1e-9) <= due["training_tokens"] < 1.01 * with_deadlines
     assert planned["training_tokens"] > 1.2 * with_deadlines
 
 
