@@ -140,6 +140,7 @@ def test_the_plan_stays_while_numbers_move():
     ("tps: 8", "a plan has no 'tps'. Did you mean tp?"),
     ("!!python/object/apply:os.system ['true']", "is not YAML"),
     ("", "holds no fields"),
+    ("{}", "holds no fields"),
 ])  # fmt: skip
 def test_a_mistaken_file_of_a_plan_is_refused_in_one_line(text, why, tmp_path):
     file = tmp_path / "plan.yaml"
