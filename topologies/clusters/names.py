@@ -170,7 +170,7 @@ def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
     if text.endswith(GRAPHS):
         raise InputError(
             f"{shown(text, 80)} is read as a graph, which states no chips, so nothing can be "
-            f"computed on it; name a machine such as {RAINIER_MACHINE}, or describe it in a YAML file."
+            f"computed on it; name a machine such as {RAINIER_MACHINE}, or describe it in YAML."
         )
     named = cluster(text, catalogue=catalogue)
     if not named.chip:

@@ -383,6 +383,14 @@ def test_a_file_of_nxd_has_the_plan_it_means(read):
         read("nxd.yaml", text.replace("layers.39", "layers.90"))
 
 
+def test_what_is_switched_off_cannot_change_the_time(read):
+    key = "zero_optimization.offload_optimizer.device"
+    for device, may in (("none", ()), ("cpu", (key,))):
+        zero = {"stage": 3, "offload_optimizer": {"device": device}}
+        plan = read("ds.json", json.dumps({"zero_optimization": zero, "fp16": {"enabled": False}}))
+        assert plan.may_change_time == may
+
+
 def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(read):
     plan = read(
         "train.toml",
