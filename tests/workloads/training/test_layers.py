@@ -155,6 +155,28 @@ def test_policies_of_jax_keep_attentions_projections_alone(attention: str, zero:
 
 
 @pytest.mark.parametrize(
+    ("changes", "chip", "kernels"),
+    [
+        ({"tp": 8}, "h100", 3),
+        ({"tp": 8, "microbatch": 2}, "h100", 0),
+        ({"tp": 4}, "h100", 0),
+        ({"tp": 8, "attention": "fused"}, "h100", 0),
+        ({"tp": 8}, "mi300x", 0),
+    ],
+)
+def test_scores_of_two_heads_are_normalised_by_kernels_of_pytorch(
+    changes: dict[str, Any], chip: str, kernels: int
+) -> None:
+    """The fused kernel of masked softmax takes multiples of four heads of a microbatch."""
+    shapes = replace(counted(TOY, **{"attention": "unfused", **changes}), chip=chip)
+    for steps, name in (
+        (forward(shapes), "attention.core.softmax"),
+        (backward(shapes), "attention.core.data.softmax"),
+    ):
+        assert sum(step.issued for step in steps if step.name == name) == kernels
+
+
+@pytest.mark.parametrize(
     ("changes", "early"),
     [
         ({}, True),
