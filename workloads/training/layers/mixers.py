@@ -148,12 +148,14 @@ def _core_backward(shapes: RankShapes) -> list[LayerOp]:
 def _softmax(shapes: RankShapes, name: str, direction: Direction) -> list[LayerOp]:
     """Kernels of a softmax of PyTorch's operations, beyond the one for which the core counts it."""
     # Megatron's kernel of masked softmax takes multiples of some heads. Scores of other numbers
-    # are cast to fp32, masked, normalised and cast back, each by a kernel of its own.
+    # are cast to fp32, masked, normalised and cast back, each by a kernel of its own. Stacks that
+    # have no such kernel, of which the number is zero, always do so.
     plan, numbers = shapes.plan, shapes.catalogue
-    if plan.attention != "unfused" or chip_family(shapes.chip, numbers).runtime != NCCL:
+    if plan.attention != "unfused":
         return []
-    heads = plan.microbatch * shapes.heads
-    if heads % numbers.integer("training", "softmax_heads") == 0:
+    heads, multiple = plan.microbatch * shapes.heads, numbers.integer("training", "softmax_heads")
+    elsewhere = chip_family(shapes.chip, numbers).runtime != NCCL
+    if multiple and (elsewhere or heads % multiple == 0):
         return []
     moved = numbers.integer("training", f"softmax_{direction}_bytes")
     apart = kernel(f"{name}.softmax", shapes.passes(moved * heads * plan.seq**2))
