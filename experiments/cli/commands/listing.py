@@ -118,7 +118,9 @@ def frameworks(catalogue: Catalogue) -> Rows:
             ),
             "plan": ", ".join(f"{key} {value}" for key, value in stack.plan.items()),
             "settings": ", ".join(stack.settings),
-            "releases": ", ".join(f"before {end}" for end, _, _ in stack.releases),
+            "releases": ", ".join(
+                "later" if end == "9999" else f"before {end}" for end, _, _ in stack.releases
+            ),
             "assumes": stack.assumes,
             "source": stack.source,
             "measured_rows": len(errors.get(name, ())),

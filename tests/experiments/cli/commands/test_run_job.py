@@ -1,7 +1,5 @@
 """The command ``run-job``: its keys, pictures, sweeps and refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
