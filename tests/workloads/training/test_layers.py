@@ -141,6 +141,32 @@ def test_policies_of_jax_keep_attentions_projections_alone(attention, zero):
 
 
 @pytest.mark.parametrize(
+    ("changes", "chip", "heads", "kernels"),
+    [
+        ({"tp": 8}, "h100", "", 3),
+        ({"tp": 8, "microbatch": 2}, "h100", "", 0),
+        ({"tp": 4}, "h100", "", 0),
+        ({"tp": 8, "attention": "fused"}, "h100", "", 0),
+        ({"tp": 8}, "mi300x", "", 0),
+        ({"tp": 4}, "mi300x", "eager", 3),
+        ({"tp": 4, "attention": "fused"}, "h100", "eager", 0),
+    ],
+)
+def test_scores_of_two_heads_are_normalised_by_kernels_of_pytorch(
+    changes: dict[str, Any], chip: str, heads: str, kernels: int
+) -> None:
+    """The fused kernel of masked softmax takes multiples of four heads; some stacks have none."""
+    catalogue = shipped_catalogue().with_variants({"training.softmax_heads": heads})
+    whole = counted(TOY, **{"attention": "unfused", **changes})
+    shapes = replace(whole, chip=chip, catalogue=catalogue)
+    for steps, name in (
+        (forward(shapes), "attention.core.softmax"),
+        (backward(shapes), "attention.core.data.softmax"),
+    ):
+        assert sum(step.issued for step in steps if step.name == name) == kernels
+
+
+@pytest.mark.parametrize(
     ("changes", "early"),
     [
         ({}, True),
