@@ -15,6 +15,7 @@ from workloads.models.model import layer_flops, output_flops
 from workloads.search.candidates import candidates, divisors, light_end
 from workloads.search.fit import NEEDLESS, fit, least_bytes
 from workloads.search.search import search
+from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import likely, worst
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.stages import check_model, check_ranks
@@ -47,6 +48,9 @@ def test_every_candidate_is_a_plan_of_the_trainer_and_stands_once():
     unfused = candidates(TOY, sixteen(), 32, stated={**SHORT, "attention": "unfused"})
     assert {one.recompute for one in unfused.plans} == {"none", "selective", "full"}
     spared = candidates(TOY, sixteen(), 32, stated=SHORT, spared=("zero",))
+    assert {one.zero for one in spared.plans} == {0, 1}  # no more by NxD
+    wide = {**SHORT, "framework": "axlearn"}
+    spared = candidates(TOY, sixteen(), 32, stated=wide, spared=("zero",))
     assert {one.zero for one in spared.plans} == {0, 1, 2, 3}
 
 
@@ -178,7 +182,8 @@ def test_memory_is_that_of_the_trainer():
 
 
 def test_nothing_is_saved_that_need_not_be():
-    possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288}, spared=("zero",))
+    long = {"seq": 524288, "framework": "axlearn"}
+    possible = candidates(TOY, sixteen(), 32, stated=long, spared=("zero",))
     memory_fit = fit(possible)
     fitting = {one for one, fits in zip(possible.plans, memory_fit.fits, strict=True) if fits}
     assert len(possible) == len(fitting) + memory_fit.oversized + sum(memory_fit.pruned.values())
@@ -235,3 +240,19 @@ def test_where_no_plan_is_likely_to_fit_tight_ones_are_taken():
     assert taken.fits.tolist() == [need.fits for need in needs]
     assert taken.total_bytes.tolist() == [need.least for need in needs]
     assert taken.fits.any()
+
+
+def test_plans_are_of_a_framework_that_runs_them() -> None:
+    """72 chips and 64 sequences need a stage count of nine, which Transformers has not."""
+    model, rack = named("llama-3.1-70b"), cluster("gb200-nvl72")
+    stated = {"lora_rank": 16, "seq": 4096}
+    possible = candidates(model, rack, 64, stated=stated)
+    assert {plan.framework for plan in possible.plans} == {"megatron-core"}
+    assert not possible.plans[0].names_framework
+    assert not any([*framework_of(plan, rack).lacks(plan)] for plan in possible.plans)
+    with pytest.raises(InputError, match=r"transformers cannot run pp 9, only 1\. .* can\."):
+        candidates(model, rack, 64, stated={**stated, "framework": "transformers"})
+    # A stage count that is compared is no reason to draw what cannot run.
+    servers = cluster("dgx-h100")
+    compared = candidates(model, servers, 64, stated=stated, spared=("pp",))
+    assert {(plan.framework, plan.pp) for plan in compared.plans} == {("transformers", 1)}

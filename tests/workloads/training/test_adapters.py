@@ -77,6 +77,25 @@ def test_fine_tuning_on_one_chip_takes_what_was_measured(seq, measured_s):
     assert step.iteration_s == pytest.approx(measured_s, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("framework", "runs"), [("neuronx", True), ("axlearn", True), ("torch-neuronx", False)]
+)
+def test_recomputation_takes_time_where_it_saves_memory(framework: str, runs: bool) -> None:
+    """Time, memory and HFU tell one story, merged with the first run or not."""
+    how = replace(LORA, framework=framework, runtime="compiled", seq=4096)
+    kept, again = (
+        iteration(EIGHT, cluster("trn2.3xlarge"), replace(how, recompute=kind))
+        for kind in ("none", "full")
+    )
+    assert (again.iteration_s > 1.2 * kept.iteration_s) == runs
+    assert (again.memory.activations < kept.memory.activations / 4) == runs
+    assert (again.hfu > 1.2 * again.mfu) == runs
+    if not runs:
+        assert (again.iteration_s, again.hfu) == (kept.iteration_s, again.mfu)
+        assert again.memory.total == kept.memory.total
+        assert again.memory.least < kept.memory.least
+
+
 @pytest.mark.parametrize(("chip", "per_chip"), [("trn1", 2), ("h100", 1)])
 def test_adapter_in_a_compiled_graph_is_a_wider_product(chip, per_chip):
     """On Trainium it costs as many more columns and rows, elsewhere two products of its own."""
