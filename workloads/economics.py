@@ -37,6 +37,7 @@ class Economics:
     # Price at which served tokens are sold, of prompts and outputs alike; 0 if not stated
     usd_per_million_tokens: float = 0.0
     batch_discount: float = 0.0  # share of the price that requests of a batch tier do not pay
+    machine_chips: int = 1  # chips of the machine that is rented as a whole
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
@@ -59,6 +60,7 @@ class Economics:
             price_basis=_basis(catalogue, machine, "price"),
             power_basis=_basis(catalogue, *drawn),
             batch_discount=catalogue.value("fleet.batch", "discount"),
+            machine_chips=chips,
         )
 
 

@@ -320,6 +320,22 @@ class Deployment:
         decode, prompt = prompts.money
         return [(decode_chips, decode), (prompt_chips, prompt)]
 
+    def machines(self, each: Economics, count: int) -> list[tuple[int, int, float]]:
+        """Return numbers of machines of ``count`` such, with chips and price [USD/h] of each."""
+        # A machine is rented whole, and a replica that fits in one lies in one. Replicas of one
+        # kind of machine share them.
+        prompts, largest = self.prompt_profile.chips, self.profile.chips
+        kinds = self.by_price(each)
+        if len(kinds) == 2 and kinds[0][1] == kinds[1][1]:
+            kinds, largest = [(self.chips, kinds[0][1])], max(prompts, largest)
+        needed = []
+        for (chips, kind), replica in zip(kinds, (largest, prompts), strict=False):
+            size = kind.machine_chips
+            used = size - size % replica if replica < size else size
+            usd_per_h = size * kind.usd_per_chip_s * 3600.0
+            needed.append((math.ceil(count * chips / used), size, usd_per_h))
+        return needed
+
     def usd(self, each: Economics, span_s: float) -> float | None:
         """Price of all chips for a time [USD]; None if that of some is unknown."""
         kinds = self.by_price(each)
@@ -412,11 +428,15 @@ class Deployed:
         }
         if self.demand_per_s is not None:
             count = math.ceil(self.demand_per_s / self.rate_per_s)
+            machines = self.deployment.machines(each, count)
+            usd_per_h = sum(number * usd for number, _, usd in machines)
             numbers["demand"] = {
                 "requests_per_s": self.demand_per_s,
                 "deployments": count,
                 "chips": count * chips,
-                "usd_per_h": count * usd_per_s * 3600.0 if usd_per_s else None,
+                "machines": sum(number for number, _, _ in machines),
+                "machine_chips": sum(number * size for number, size, _ in machines),
+                "usd_per_h": usd_per_h if usd_per_s else None,
             }
         return numbers | (self.search.summary() if self.search else {})
 

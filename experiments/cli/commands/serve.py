@@ -201,7 +201,8 @@ def _demand(document: Mapping[str, Any]) -> dict[str, str]:
     return {
         "needed": f"{demand['deployments']:,} for {demand['requests_per_s']:g} requests/s "
         f"(80 %: {ends['low']:,} – {ends['high']:,})",
-        "together": f"{demand['chips']:,} chips{usd}",
+        "together": f"{demand['machines']:,} whole machine{'s' * (demand['machines'] != 1)}{usd}; "
+        f"{demand['chips']:,} of {demand['machine_chips']:,} chips in use",
     }
 
 

@@ -131,7 +131,10 @@ def test_a_stated_rate_is_divided_among_as_many_replicas_as_it_needs():
     demand, rate = document["demand"], document["max_rate_per_s"]
     assert (demand["deployments"] - 1) * rate < 50 <= demand["deployments"] * rate
     assert demand["chips"] == 4 * demand["deployments"]
-    assert demand["usd_per_h"] == pytest.approx(demand["chips"] * 35.76 / 16)
+    assert demand["machines"] == math.ceil(demand["chips"] / 16)
+    assert demand["machine_chips"] == 16 * demand["machines"]
+    assert demand["usd_per_h"] == pytest.approx(demand["machines"] * 35.76)
+    assert "whole machine" in shown_by(line)
     low, high = document["max_rate_per_s_interval"].values()
     ends = {"low": math.ceil(50 / high), "high": math.ceil(50 / low)}
     assert demand["deployments_interval"] == ends
