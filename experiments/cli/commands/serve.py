@@ -294,8 +294,15 @@ def serve(
 
 
 def _remarks(deployed: Deployed) -> Iterator[str]:
-    """Name requests in step, and a rate of arrivals that the replica does not keep up with."""
+    """Name free proposals, requests in step, and arrivals that the replica is too slow for."""
     requests, served = deployed.served.requests, deployed.served
+    if (proposed := deployed.deployment.speculation) and proposed.draft == 0:
+        stated = f"--speculate {proposed.tokens}:{proposed.acceptance:g}"
+        yield (
+            f"The {proposed.tokens} proposals of a pass take no time and no memory here, as those "
+            f"looked up in the prompt (n-grams). A draft model is named, as in {stated}:MODEL, and "
+            f"prediction heads take a share of a pass for each proposal, as in {stated}:0.03."
+        )
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
     # Of a replica that keeps up, the last requests wait no longer than others.
     alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1

@@ -73,6 +73,9 @@ def test_each_way_is_faster_and_tells_of_itself(tmp_path):
         assert word in shown
     document = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {"prefix_hit_share", "speculation", "prefill_replicas"} <= set(document)
+    assert "remarks" not in guessed
+    assert "as in --speculate 3:0.7:MODEL" in document["remarks"][0]
+    assert "The 3 proposals of a pass take no time" in shown
     assert (tmp_path / "run" / "latency.png").stat().st_size > 1000
 
 
