@@ -63,11 +63,11 @@ class EngineInputs:
         recorded=False,
     )
 
-    def read(self, stated: Mapping[str, Any]) -> EngineFile | None:
-        """Read the file of an engine, if there is one."""
+    def read(self, stated: Mapping[str, Any], model: Model) -> EngineFile | None:
+        """Read the file of an engine, if there is one, for a model that is simulated."""
         from workloads.serving.engine_files import read_engine_file
 
-        return read_engine_file(self.deployment, stated) if self.deployment else None
+        return read_engine_file(self.deployment, stated).beside(model) if self.deployment else None
 
     def options(
         self, stated: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster
@@ -254,7 +254,7 @@ def serve(
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
     _check_search(replica, sure)
     stated = _stated(load, replica, faster, call.seed)
-    filed = engines.read(stated)
+    filed = engines.read(stated, inputs.read_model())
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []
 
     def simulate(name: str, catalogue: Catalogue) -> Deployed:
