@@ -39,6 +39,7 @@ class Economics:
     batch_discount: float = 0.0  # share of the price that requests of a batch tier do not pay
     # Ends of the range of the price in its row, over the price
     price_ends: tuple[float, float] = (1.0, 1.0)
+    machine_chips: int = 1  # chips of the machine that is rented as a whole
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
@@ -62,6 +63,7 @@ class Economics:
             power_basis=_basis(catalogue, *drawn),
             batch_discount=catalogue.value("fleet.batch", "discount"),
             price_ends=_price_ends(catalogue, machine),
+            machine_chips=chips,
         )
 
 

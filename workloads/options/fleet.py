@@ -16,7 +16,8 @@ MOST_SLOTS = 100_000
 """Most requests that decode at once: hundreds of times those of a measured replica."""
 SPECULATION = (
     "Tokens that a draft proposes for one pass to verify, the probability that each is accepted, "
-    "and the draft: a model, or its time as a share of the model's (0: a look-up)"
+    "and the draft: a model, or its time as a share of the model's (0, the default: "
+    "a look-up)"
 )
 """Help text of speculative decoding, which ``serve`` and ``fleet`` share."""
 NEVER = ("inf", "never")

@@ -320,6 +320,22 @@ class Deployment:
         decode, prompt = prompts.money
         return [(decode_chips, decode), (prompt_chips, prompt)]
 
+    def machines(self, each: Economics, count: int) -> list[tuple[int, int, float]]:
+        """Return numbers of machines of ``count`` such, with chips and price [USD/h] of each."""
+        # A machine is rented whole, and a replica that fits in one lies in one. Replicas of one
+        # kind of machine share them.
+        prompts, largest = self.prompt_profile.chips, self.profile.chips
+        kinds = self.by_price(each)
+        if len(kinds) == 2 and kinds[0][1] == kinds[1][1]:
+            kinds, largest = [(self.chips, kinds[0][1])], max(prompts, largest)
+        needed = []
+        for (chips, kind), replica in zip(kinds, (largest, prompts), strict=False):
+            size = kind.machine_chips
+            used = size - size % replica if replica < size else size
+            usd_per_h = size * kind.usd_per_chip_s * 3600.0
+            needed.append((math.ceil(count * chips / used), size, usd_per_h))
+        return needed
+
     def usd(self, each: Economics, span_s: float) -> float | None:
         """Price of all chips for a time [USD]; None if that of some is unknown."""
         kinds = self.by_price(each)
@@ -332,7 +348,7 @@ class Deployment:
         how: dict[str, Any] = {"batching": self.batching, "speculation": self.speculation}
         if self.pools is None:
             if users is None:
-                return Deployed(self, serve(self.profile, requests, seed=seed, **how))
+                return Deployed(self, serve(self.profile, requests, seed=seed, **how), seed=seed)
             served = closed_loop(self.profile, requests, users, seed=seed, **how)
             return Deployed(self, served, concurrency=users)
         if users is not None:
@@ -341,7 +357,7 @@ class Deployment:
                 "--disaggregate out."
             )
         apart = serve_apart(self.profile, requests, self.pools, seed=seed, **how)
-        return Deployed(self, apart.served, apart)
+        return Deployed(self, apart.served, apart, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,6 +368,7 @@ class Deployed:
     served: Served
     # Use of both pools and the transfers between them, if prefill and decode were apart
     apart: Apart | None = None
+    seed: int = 0  # seed of accepted proposals
     concurrency: int | None = None  # users of a closed loop
     rate_per_s: float | None = None  # the highest rate within an SLO, where it was sought [1/s]
     binds: str = ""  # cause that keeps the replicas from a higher rate, see ``what_binds``
@@ -411,11 +428,15 @@ class Deployed:
         }
         if self.demand_per_s is not None:
             count = math.ceil(self.demand_per_s / self.rate_per_s)
+            machines = self.deployment.machines(each, count)
+            usd_per_h = sum(number * usd for number, _, usd in machines)
             numbers["demand"] = {
                 "requests_per_s": self.demand_per_s,
                 "deployments": count,
                 "chips": count * chips,
-                "usd_per_h": count * usd_per_s * 3600.0 if usd_per_s else None,
+                "machines": sum(number for number, _, _ in machines),
+                "machine_chips": sum(number * size for number, size, _ in machines),
+                "usd_per_h": usd_per_h if usd_per_s else None,
             }
         return numbers | (self.search.summary() if self.search else {})
 
@@ -425,7 +446,7 @@ class Deployed:
         """Price and energy of the run and of its output tokens, by their JSON keys."""
         # A chip draws full power while its replica works, else idle power; with factors, in a run
         # that takes ``longer`` on replicas that are ``slower``.
-        span = longer * self._span_s(float(self.served.requests.arrival_s[0]))
+        span = longer * self.span_s
         kinds = self.deployment.by_price(each)
         joules = 0.0
         for (chips, kind), working in zip(kinds, self._busy_chip_s(), strict=True):
@@ -452,12 +473,14 @@ class Deployed:
         prompts = apart.prefill_busy_s * deployment.prompt_profile.chips
         return apart.decode_busy_s * each, prompts
 
-    def _span_s(self, start: float) -> float:
+    @property
+    def span_s(self) -> float:
+        """Time from the first arrival to the end of the last answer or transfer [s]."""
         last = float(self.apart.arrived_s.max()) if self.apart else 0.0
-        return max(self.served.end_of_run_s, last) - start
+        return max(self.served.end_of_run_s, last) - float(self.served.requests.arrival_s[0])
 
     def _pools(self, apart: Apart, pools: Pools) -> dict[str, Any]:
-        span = self._span_s(float(self.served.requests.arrival_s[0]))
+        span = self.span_s
         prefill = apart.prefill_busy_s / span / pools.prefill
         decode = apart.decode_busy_s / span / pools.decode
         both = pools.prefill + pools.decode
@@ -536,19 +559,13 @@ def with_intervals(
 ) -> dict[str, Any]:
     """Return the headline numbers of a run, with 80 % intervals of the predicted ones."""
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
-    complete, requests = {**document}, deployed.served.requests
+    complete = {**document}
     first_token, later, per_token = intervals_of(model, cluster, deployed, first_s, later_s or 1.0)
     complete["interval"] = first_token.document()
     if later_s is not None:
         complete["tpot_interval"] = later.document()
-    # Share of time in which the replica works, or the busier pool of two
-    names = ("prefill_utilisation", "decode_utilisation")
-    busy = max(document.get(name, document["utilisation"]) for name in names)
-    offered = offered_per_s(requests)
-    if {"max_rate_per_s", "concurrency"} & document.keys():  # a faster replica is offered more
-        busy, offered = 1.0, math.inf
     if "max_rate_per_s" in document:
-        highest = rate_ends(document["max_rate_per_s"], busy, offered, per_token)
+        highest = per_token.scaled(document["max_rate_per_s"], rate=True)
         complete["max_rate_per_s_interval"] = highest
     if demand := document.get("demand"):
         least, most = (
@@ -556,7 +573,7 @@ def with_intervals(
         )
         ends = {"low": least, "high": most}
         complete["demand"] = {**demand, "deployments_interval": ends}
-    rate = rate_ends(document["tokens_per_s"], busy, offered, per_token)
+    rate = rate_ends(document["tokens_per_s"], deployed, per_token)
     complete["tokens_per_s_interval"] = rate
     usd = document.get("usd_per_million_tokens")
     each = Economics.of(cluster)
@@ -589,21 +606,19 @@ def with_intervals(
     return complete
 
 
-def rate_ends(
-    tokens_per_s: float, busy: float, offered_per_s: float, ends: Interval
-) -> dict[str, float]:
-    """Return the ends of the interval of a replica's rate [1/s]."""
-    # The replica may be slower or faster than predicted by the factor of an interval of time. If it
-    # idles between requests, its rate is that of the requests: a slower replica first has less idle
-    # time. The rate of a replica that is always busy changes by the factor.
-    most = max(tokens_per_s, offered_per_s)
-    return {
-        "low": tokens_per_s / max(1.0, busy * ends.factor),
-        "high": min(tokens_per_s * ends.factor, most),
-    }
-
-
-def offered_per_s(requests: Requests) -> float:
-    """Return the rate of output tokens of requests over the time in which they arrive [1/s]."""
-    span = float(requests.arrival_s[-1] - requests.arrival_s[0])
-    return float(requests.output.sum()) / span if span > 0 else float("inf")
+def rate_ends(tokens_per_s: float, deployed: Deployed, ends: Interval) -> dict[str, float]:
+    """Return the ends of the interval of a deployment's rate of output tokens [1/s]."""
+    # A rate that was sought, or that users of a closed loop wait for, changes by the factor. Of
+    # requests as they arrive, a slower replica may still serve all, with more of them in a pass.
+    # One on which all takes longer by a factor does what this one does of requests that come
+    # faster by it, later by it. A faster replica serves no more than what comes.
+    factor = ends.factor
+    if deployed.rate_per_s is not None or deployed.concurrency is not None:
+        return {"low": tokens_per_s / factor, "high": tokens_per_s * factor}
+    requests, output = deployed.served.requests, float(deployed.served.requests.output.sum())
+    first, last = float(requests.arrival_s[0]), float(requests.arrival_s[-1])
+    sooner = replace(requests, arrival_s=first + (requests.arrival_s - first) / factor)
+    slower_s = factor * deployed.deployment.run(sooner, deployed.seed).span_s
+    most = max(tokens_per_s, output / (last - first)) if last > first else math.inf
+    low = min(tokens_per_s, output / slower_s)
+    return {"low": low, "high": min(tokens_per_s * factor, most)}

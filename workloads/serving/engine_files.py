@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,20 @@ class EngineFile(ToolFile):
     @staticmethod
     def cannot_change_time(key: str) -> bool:
         """Return whether a key cannot change the time of requests, by its words."""
-        words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
+        name = key.partition(" =")[0].lower()
+        if name in MODEL or name.startswith("$"):  # a model or options that nobody can see
+            return False
+        words = re.sub(r"[._-]", " ", name)
         return bool(WITHOUT_TIME.search(words)) and not WITH_TIME.search(words)
+
+    def beside(self, model: Model) -> EngineFile:
+        """Return the file with its model among what differs, if its name is not this one's."""
+        # A checkpoint's name holds that of its model, beside an owner, a precision or a date; a
+        # folder's may be any.
+        filed = str(self.values.get("model", ""))
+        parts, has = (set(NAME_PARTS.findall(name.lower())) for name in (model.name, filed))
+        unlike = re.fullmatch(r"[\w-]+/[\w.-]+", filed) and parts - has
+        return replace(self, differs=(f"model is {filed}",)) if unlike else self
 
     def options(self, stated: Keys, cluster: Cluster) -> dict[str, Any]:
         """Return stated options, then the file's; :data:`GPU_ALONE` only on GPUs."""
@@ -69,6 +82,14 @@ def is_neuron(cluster: Cluster) -> bool:
     return chip_family(cluster.chip, cluster.catalogue).is_neuron
 
 
+MODEL = ("checkpoint", "model", "model-path")
+"""Options that name the checkpoint, and the name under which a command's first word is read."""
+POSITIONAL = re.compile(
+    r"\b(vllm serve|trtllm-serve(?: serve)?)((?:\s|\\\n)+)(?=[\"']?(?:[\w./]|\$\{?\w*MODEL))"
+)
+"""Commands whose first word is the checkpoint; a variable of another name may hold options."""
+NAME_PARTS = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
+"""Words and numbers in the name of a model."""
 WITHOUT_TIME = re.compile(
     r"\b(host|port|model|name|tokenizer|template|key|log|logs|logging|requests|trust|download|dir|"
     r"seed|parser|choice|revision|ssl|origins|cors|metrics?|path|watchdog|timeout|format|"
@@ -266,6 +287,8 @@ def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
             "with the command that starts the server."
         )
     whole_table = TABLES[engine]
+    named = [keys.pop(name) for name in MODEL if isinstance(keys.get(name), str)]
+    values = {"model": named[0]} if named else {}
     keys = {_unabbreviated(key, whole_table): value for key, value in keys.items()}
     table = {key: rule for key, rule in whole_table.items() if rule.field not in stated}
     left = {key: keys[key] for key in keys if key in table or key not in whole_table}
@@ -273,7 +296,7 @@ def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
     # An engine takes the precision of a checkpoint from its own files; here its name tells it.
     if engines and not {"precision", "quantization"} & {*fields, *stated, *keys}:
         fields |= _of_checkpoint(_code(command))
-    return EngineFile(engine, {"scheduler": engine, **fields}, tuple(sorted(ignored)))
+    return EngineFile(engine, {"scheduler": engine, **fields}, tuple(sorted(ignored)), values)
 
 
 def _of_checkpoint(command: str) -> dict[str, str]:
@@ -302,6 +325,7 @@ def _options(path: Path, text: str, environment: Mapping[str, str]) -> dict[str,
             inner = flattened(path.with_suffix(".yaml"), body)
             keys |= {key.replace("_", "-"): _literal(value) for key, value in inner.items()}
     plain = re.sub(r"(?<=\s)-(tp|pp|dp)(?=[ =])", lambda each: f"--{SHORT[each[1]]}", text)
+    plain = POSITIONAL.sub(r"\1 --checkpoint ", plain)
     try:
         options = script_options(HEREDOC.sub("\n", plain), FLAGS, environment)
     except InputError as mistake:

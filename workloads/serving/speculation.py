@@ -118,4 +118,7 @@ def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation
             proposer = float(parts[2])
         except ValueError:
             proposer = draft(parts[2])
-    return Speculation(int(parts[0]), acceptance, proposer)
+    try:
+        return Speculation(int(parts[0]), acceptance, proposer)
+    except InputError as mistake:
+        raise InputError(f"--speculate {text[:80]}: {mistake}") from None

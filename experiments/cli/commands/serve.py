@@ -63,11 +63,11 @@ class EngineInputs:
         recorded=False,
     )
 
-    def read(self, stated: Mapping[str, Any]) -> EngineFile | None:
-        """Read the file of an engine, if there is one."""
+    def read(self, stated: Mapping[str, Any], model: Model) -> EngineFile | None:
+        """Read the file of an engine, if there is one, for a model that is simulated."""
         from workloads.serving.engine_files import read_engine_file
 
-        return read_engine_file(self.deployment, stated) if self.deployment else None
+        return read_engine_file(self.deployment, stated).beside(model) if self.deployment else None
 
     def options(
         self, stated: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster
@@ -201,7 +201,8 @@ def _demand(document: Mapping[str, Any]) -> dict[str, str]:
     return {
         "needed": f"{demand['deployments']:,} for {demand['requests_per_s']:g} requests/s "
         f"(80 %: {ends['low']:,} – {ends['high']:,})",
-        "together": f"{demand['chips']:,} chips{usd}",
+        "together": f"{demand['machines']:,} whole machine{'s' * (demand['machines'] != 1)}{usd}; "
+        f"{demand['chips']:,} of {demand['machine_chips']:,} chips in use",
     }
 
 
@@ -253,7 +254,7 @@ def serve(
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
     _check_search(replica, sure)
     stated = _stated(load, replica, faster, call.seed)
-    filed = engines.read(stated)
+    filed = engines.read(stated, inputs.read_model())
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []
 
     def simulate(name: str, catalogue: Catalogue) -> Deployed:
@@ -293,8 +294,15 @@ def serve(
 
 
 def _remarks(deployed: Deployed) -> Iterator[str]:
-    """Name requests in step, and a rate of arrivals that the replica does not keep up with."""
+    """Name free proposals, requests in step, and arrivals that the replica is too slow for."""
     requests, served = deployed.served.requests, deployed.served
+    if (proposed := deployed.deployment.speculation) and proposed.draft == 0:
+        stated = f"--speculate {proposed.tokens}:{proposed.acceptance:g}"
+        yield (
+            f"The {proposed.tokens} proposals of a pass take no time and no memory here, as those "
+            f"looked up in the prompt (n-grams). A draft model is named, as in {stated}:MODEL, and "
+            f"prediction heads take a share of a pass for each proposal, as in {stated}:0.03."
+        )
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
     # Of a replica that keeps up, the last requests wait no longer than others.
     alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1

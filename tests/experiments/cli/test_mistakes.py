@@ -200,6 +200,7 @@ MISTAKES = {
         ("--prefix-cache=all", "--prefix-cache 'all'"),
         ("--prefix-cache=trace", "needs --requests FILE"),
         ("--speculate=4", "two numbers"),
+        ("--speculate=4:1.5", "--speculate 4:1.5: an acceptance of 1.5"),
         ("--speculate=4:0.5:no-such-model", "unknown model"),
         ("--speculate=4:0.5:llama-3.1-405b", "GB"),
         ("--disaggregate=1", "write 1:3"),

@@ -104,6 +104,20 @@ def test_caches_go_over_what_joins_the_replicas():
         assert deployment.most_at_once(fixed_lengths(100, 10)) == 3 * 8  # slots, not caches, bind
 
 
+@pytest.mark.parametrize(
+    ("tp", "prefill", "decode", "count", "machines"),
+    [(1, 1, 1, 1, 1), (8, 1, 2, 3, 5), (16, 1, 2, 3, 9), (3, 1, 4, 1, 1), (3, 1, 5, 1, 2)],
+)
+def test_machines_are_rented_whole_and_hold_whole_replicas(
+    tp: int, prefill: int, decode: int, count: int, machines: int
+) -> None:
+    """Of three chips each, a machine of 16 holds five replicas."""
+    held, split = replace(replica(), chips=tp), Pools(prefill, decode, 1.0)
+    each = Economics(1, 1, usd_per_chip_s=2.0 / 3600, machine_chips=16)
+    rented = Deployment(held, Batching(8), pools=split).machines(each, count)
+    assert rented == [(machines, 16, pytest.approx(32.0))]
+
+
 def unlike(faster: float, rate: float = 1e12) -> Pools:
     """Pools whose prompts run on replicas that are faster by a factor."""
     faster_one = replace(replica(), linear_s=replica().linear_s / faster)

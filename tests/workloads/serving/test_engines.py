@@ -186,20 +186,20 @@ SGLANG = (
         "scheduler": "vllm", "tp": 4, "slots": 128, "chunk": 4096, "ep": 4,
         "precision": "fp8", "cache_precision": "fp8",
     }, ("gpu-memory-utilization",), ("port",)),
-    ("pod.yaml", MANIFEST, {"scheduler": "vllm", "tp": 4, "slots": 32}, (), ("model",)),
+    ("pod.yaml", MANIFEST, {"scheduler": "vllm", "tp": 4, "slots": 32}, (), ()),
     ("serve.sh", TENSORRT, {
         "scheduler": "tensorrt-llm", "tp": 8, "ep": 4, "slots": 512, "chunk": 8192,
         "cache_precision": "fp8", "gather": "20:0.9", "attention_dp": 8,
     }, ("extra-llm-api-options",), ()),
     ("serve.sh", SGLANG, {
         "scheduler": "sglang", "tp": 8, "slots": 256, "chunk": 16384, "poll": 10,
-    }, ("disable-radix-cache",), ("log-level", "model-path")),
+    }, ("disable-radix-cache",), ("log-level",)),
     ("serve.sh", f"{SGLANG} --enable-dp-attention --dp 4", {
         "scheduler": "sglang", "tp": 8, "slots": 64, "chunk": 16384, "poll": 10,
         "attention_dp": 4,
-    }, ("disable-radix-cache",), ("log-level", "model-path")),
+    }, ("disable-radix-cache",), ("log-level",)),
     ("vllm.yaml", "model: m\ntensor-parallel-size: 2\nmax_num_seqs: 64\nport: 8000\n",
-     {"scheduler": "vllm", "tp": 2, "slots": 64}, (), ("model", "port")),
+     {"scheduler": "vllm", "tp": 2, "slots": 64}, (), ("port",)),
     ("extra.yaml", "tensor_parallel_size: 8\nkv_cache_config: {dtype: auto}\n"
      "batch_wait_timeout_iters: 0\nbatch_wait_max_tokens_ratio: 0.9\n",
      {"scheduler": "tensorrt-llm", "tp": 8}, ("kv-cache-config.dtype = auto",),
@@ -216,6 +216,33 @@ def test_a_replica_is_read_and_other_keys_are_named(tmp_path, name, text, fields
     assert dict(read.fields) == fields
     assert read.may_change_time == may
     assert tuple(key for key in read.ignored if key not in may) == cannot
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "may"),
+    [
+        (SCRIPT, "meta-llama/Llama-3.1-70B-Instruct", ("gpu-memory-utilization",)),
+        ("vllm serve RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "", ()),
+        ("M=llama-3.1-8b\nvllm serve $M", "", ()),
+        (
+            'MODEL=${MODEL:-openai/gpt-oss-120b}\nvllm serve \\\n "$MODEL"',
+            "openai/gpt-oss-120b",
+            (),
+        ),
+        ("vllm serve $MODEL", "", ("checkpoint",)),
+        ("vllm serve $ARGS", "", ("$ARGS",)),
+        ("trtllm-serve serve /models/current", "", ()),
+        ("sglang.launch_server --model-path Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ()),
+    ],
+)
+def test_a_launch_of_another_model_is_named(
+    tmp_path: Path, text: str, named: str, may: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.sh").write_text(text)
+    read = read_engine_file(tmp_path / "a.sh").beside(cs.model("llama-3.1-8b"))
+    assert read.differs == ((f"model is {named}",) if named else ())
+    assert named in read.sentence
+    assert read.may_change_time == may
 
 
 @pytest.mark.parametrize(

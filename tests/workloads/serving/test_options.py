@@ -12,7 +12,7 @@ import cluster_sim as cs
 from experiments.cli.main import run
 from experiments.sweeps.runner import run_row
 from experiments.validation.predictions.serving import benchmark, static_batch
-from tests.support.toy_serving import toy_replica
+from tests.support.toy_serving import requests_of, toy_replica
 from tools.fit_serving import Point, fit
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -22,7 +22,7 @@ from workloads.demand.bundled import data_file
 from workloads.models.huggingface import named
 from workloads.serving import Requests, Speculation, fixed_lengths, poisson, profile, serve
 from workloads.serving.batching import Batching, batching_from
-from workloads.serving.deployment import pools, rate_ends, serve_apart
+from workloads.serving.deployment import Deployment, pools, rate_ends, serve_apart
 from workloads.serving.requests import azure_lengths, read_requests, with_prefix_cache
 
 CLUSTER = cs.cluster("trn2.48xlarge:2")
@@ -188,13 +188,19 @@ def test_a_benchmark_counts_its_first_burst():
     assert first_burst.ttft_s == pytest.approx(alone * (1 + 2 + 3 + 4) / 4)
 
 
-@given(st.floats(1, 1e4), st.floats(0, 1), st.floats(1, 10), st.floats(1.01, 4))
-def test_a_rate_lies_between_its_ends_and_never_exceeds_what_is_asked(rate, busy, more, factor):
-    ends = rate_ends(rate, busy, rate * more, Interval(1 / factor, factor))
-    assert ends["low"] <= rate <= ends["high"]
-    assert ends["high"] <= rate * more * (1 + 1e-12)
-    if busy * factor <= 1:
-        assert ends["low"] == rate
+@given(st.floats(0.5, 40), st.floats(1.01, 4))
+def test_the_low_end_of_a_rate_is_that_of_a_slower_replica(gap_s, factor):
+    """Twelve requests, one each ``gap_s``: with room for more at once, a slower one keeps up."""
+    requests = requests_of(*((gap_s * each, 3, 5) for each in range(12)))
+    replica = toy_replica()
+    slower = toy_replica(linear_s=factor * replica.linear_s, decode_kv_s=factor * 0.01)
+    rate, slow = (
+        12 * 5 / Deployment(each, Batching(4)).run(requests).span_s for each in (replica, slower)
+    )
+    ran = Deployment(replica, Batching(4)).run(requests)
+    ends = rate_ends(rate, ran, Interval(1 / factor, factor))
+    assert ends["low"] == pytest.approx(min(rate, slow), rel=1e-9)
+    assert ends["high"] == pytest.approx(min(rate * factor, max(rate, 12 * 5 / (11 * gap_s))))
 
 
 def test_first_tokens_have_residuals_of_their_own():

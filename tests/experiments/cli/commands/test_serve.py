@@ -86,6 +86,9 @@ def test_each_way_is_faster_and_tells_of_itself(tmp_path):
         assert word in shown
     document = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {"prefix_hit_share", "speculation", "prefill_replicas"} <= set(document)
+    assert "remarks" not in guessed
+    assert "as in --speculate 3:0.7:MODEL" in document["remarks"][0]
+    assert "The 3 proposals of a pass take no time" in shown
     assert (tmp_path / "run" / "latency.png").stat().st_size > 1000
 
 
@@ -144,7 +147,10 @@ def test_a_stated_rate_is_divided_among_as_many_replicas_as_it_needs():
     demand, rate = document["demand"], document["max_rate_per_s"]
     assert (demand["deployments"] - 1) * rate < 50 <= demand["deployments"] * rate
     assert demand["chips"] == 4 * demand["deployments"]
-    assert demand["usd_per_h"] == pytest.approx(demand["chips"] * 35.76 / 16)
+    assert demand["machines"] == math.ceil(demand["chips"] / 16)
+    assert demand["machine_chips"] == 16 * demand["machines"]
+    assert demand["usd_per_h"] == pytest.approx(demand["machines"] * 35.76)
+    assert "whole machine" in shown_by(line)
     low, high = document["max_rate_per_s_interval"].values()
     ends = {"low": math.ceil(50 / high), "high": math.ceil(50 / low)}
     assert demand["deployments_interval"] == ends
