@@ -39,7 +39,7 @@ class Economics:
     batch_discount: float = 0.0  # share of the price that requests of a batch tier do not pay
     # Ends of the range of the price in its row, over the price
     price_ends: tuple[float, float] = (1.0, 1.0)
-    machine_chips: int = 1  # chips of the machine that is rented as a whole
+    machine_chips: int = 1  # chips of what is rented as a whole: a machine, of a TPU pod a host
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
@@ -63,7 +63,7 @@ class Economics:
             power_basis=_basis(catalogue, *drawn),
             batch_discount=catalogue.value("fleet.batch", "discount"),
             price_ends=_price_ends(catalogue, machine),
-            machine_chips=chips,
+            machine_chips=catalogue.integer(machine, "rented_chips", chips),
         )
 
 

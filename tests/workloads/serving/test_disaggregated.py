@@ -108,14 +108,14 @@ def test_caches_go_over_what_joins_the_replicas():
     ("tp", "prefill", "decode", "count", "machines"),
     [(1, 1, 1, 1, 1), (8, 1, 2, 3, 5), (16, 1, 2, 3, 9), (3, 1, 4, 1, 1), (3, 1, 5, 1, 2)],
 )
-def test_machines_are_rented_whole_and_hold_whole_replicas(
-    tp: int, prefill: int, decode: int, count: int, machines: int
-) -> None:
+def test_machines_are_rented_whole_and_hold_whole_replicas(tp, prefill, decode, count, machines):
     """Of three chips each, a machine of 16 holds five replicas."""
     held, split = replace(replica(), chips=tp), Pools(prefill, decode, 1.0)
     each = Economics(1, 1, usd_per_chip_s=2.0 / 3600, machine_chips=16)
     rented = Deployment(held, Batching(8), pools=split).machines(each, count)
     assert rented == [(machines, 16, pytest.approx(32.0))]
+    whole = [Economics.of(cluster(name)).machine_chips for name in ("gb200-nvl72", "tpu-v6e-pod")]
+    assert whole == [72, 4]  # of a TPU pod, hosts are rented
 
 
 def unlike(faster: float, rate: float = 1e12) -> Pools:
