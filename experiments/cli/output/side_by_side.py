@@ -208,6 +208,9 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     lines += [(f"job_{name}", words) for name, words in JOB if f"job_{name}" in flat[0]]
     lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
     _show_columns(title, answer, flat, lines)
+    for row in answered(answer):
+        if "train" in row:
+            click.echo(f"Run that of {row['cluster']}: {row['train']}")
 
 
 def show_serving(title: str, answer: Mapping[str, Any]) -> None:
