@@ -203,7 +203,10 @@ def parse_count(text: str, what: str) -> int:
     matched = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
     if not matched or matched[2] not in _COUNTS:
         raise InputError(f"{what} {text[:_LONGEST]!r} is not a number; write it as 15T or 300B.")
-    value = _exact(matched[1]) * _COUNTS[matched[2]]
+    try:
+        value = _exact(matched[1]) * _COUNTS[matched[2]]
+    except InputError as mistake:
+        raise InputError(f"{what} {text!r}: {mistake}") from None
     if not 1 <= value <= LIMIT:
         raise InputError(f"{what} {text!r} must be from 1 to {LIMIT:.3g}, such as 15T.")
     return round(value)

@@ -103,6 +103,15 @@ def kind_of_price(catalogue: Catalogue, machine: str) -> str:
     return variant or catalogue.name(machine, "price_basis", "")
 
 
+def kind_in_words(kind: str) -> str:
+    """Return a way to pay in words.
+
+    >>> kind_in_words("capacity-block"), kind_in_words("")
+    ('by Capacity Block', 'of no stated kind')
+    """
+    return PRICES.get(kind, kind or "of no stated kind")
+
+
 def _variant(catalogue: Catalogue, machine: str, kind: str) -> str | None:
     """Return the alternative of a machine's price that is of one kind; None without one."""
     if not catalogue.has(machine, "price"):
@@ -216,8 +225,7 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
             )
             listed = "; ".join(_basis(changed, name, "price") for name in priced)
             return changed, f"All prices are {PRICES[kind]}: {listed}."
-    words = {name: PRICES.get(kind, kind or "of no stated kind") for name, kind in kinds.items()}
-    listed = ", ".join(f"{name} {each}" for name, each in words.items())
+    listed = ", ".join(f"{name} {kind_in_words(kind)}" for name, kind in kinds.items())
     return catalogue, f"Ratios of prices are in part those of different kinds of price: {listed}."
 
 

@@ -52,8 +52,8 @@ def train(
     model, cluster : Model, Cluster or str
         Objects, or their names as :func:`cluster_sim.model` and ``cluster`` take them.
     plan : Plan, optional
-        By default ``stated``, completed as the framework usually has it. Without a degree it is
-        data parallel over all chips if that fits, else the best of a search (``choice``).
+        By default ``stated``, completed as usual, with the ``dp`` that fills the cluster. Without a
+        degree it is data parallel if that fits, else the best of a search (``choice``).
     detail : Detail, optional
         Level of detail, engine, and what disturbs the step.
     later_stages : Cluster or str, or a sequence of them, optional

@@ -150,8 +150,13 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 """Numbers of a command's answers that are compared, by their place in them, in words."""
 
 
-def ratios(command: str, rows: Rows) -> list[dict[str, Any]]:
+def ratios(
+    command: str, rows: Rows, kinds: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
+    # ``kinds``: kind of price of each cluster, in words. A ratio of prices of two kinds is no
+    # difference of the clusters.
+    kinds = kinds or {}
     from workloads.confidence.split_conformal import ratio_ends  # costly, for the help of train
 
     entries = []
@@ -163,8 +168,12 @@ def ratios(command: str, rows: Rows) -> list[dict[str, Any]]:
                 continue
             low, ratio, high = ratio_ends(mine, base)
             named = {"cluster": row["cluster"], "of": first["cluster"], "number": words}
-            differs = not low <= 1 <= high
-            entries.append({**named, "ratio": ratio, "low": low, "high": high, "differs": differs})
+            entry = {**named, "ratio": ratio, "low": low, "high": high}
+            paid = [kinds.get(one["cluster"], "of no stated kind") for one in (row, first)]
+            if place in PRICE and kinds:
+                entry["price_kinds"] = paid
+            unlike = place in PRICE and paid[0] != paid[1]
+            entries.append({**entry, "differs": not (low <= 1 <= high or unlike)})
     return entries
 
 
@@ -181,14 +190,21 @@ def ratio_sentences(entries: Rows) -> list[str]:
     sentences = []
     for cluster in dict.fromkeys(entry["cluster"] for entry in entries):
         mine = [entry for entry in entries if entry["cluster"] == cluster]
+        kinds = dict.fromkeys(kind for entry in mine for kind in entry.get("price_kinds", ()))
+        paid = f", {next(iter(kinds))}" if len(kinds) == 1 else ""
         numbers = ", ".join(
-            f"{entry['ratio']:.3g} times {entry['number']} (80 %: {entry['low']:.3g} – "
-            f"{entry['high']:.3g})"
+            f"{entry['ratio']:.3g} times {entry['number']}"
+            f"{paid * ('price_kinds' in entry)} (80 %: {entry['low']:.3g} – {entry['high']:.3g})"
             for entry in mine
         )
         sure = " and ".join(entry["number"] for entry in mine if entry["differs"])
         beyond = f"Beyond the error of two predictions: {sure}." if sure else NONE
         sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
+        if len(kinds) > 1:
+            sentences.append(
+                f"Their prices are of two kinds, {' and '.join(kinds)}, so that their ratio says "
+                "little of the machines: --price-basis chooses one kind for both."
+            )
     return sentences
 
 

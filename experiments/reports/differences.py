@@ -15,12 +15,14 @@ from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
 from topologies.arguments import checked
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import machine_of
 from topologies.clusters.names import cluster as cluster_of
 from topologies.errors import InputError
 from topologies.units import format_seconds
 from workloads.confidence.split_conformal import margin
+from workloads.economics import kind_in_words, kind_of_price
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
@@ -148,7 +150,9 @@ def _ratios(
     command: str, results: Sequence[Document], inputs: Sequence[Document]
 ) -> list[dict[str, Any]]:
     """Return the ratios of the second run's numbers to the first's, with their intervals."""
-    entries = ratios(command, results)
+    paid = [kind_in_words(_kind_of_price(each)) for each in inputs]
+    kinds = {str(run["cluster"]): kind for run, kind in zip(results, paid, strict=True)}
+    entries = ratios(command, results, kinds)
     alike = all(inputs[0].get(name) == inputs[1].get(name) for name in ("model", "cluster"))
     changed = any(run.get(name) for run in inputs for name in UNLIKE_MACHINES)
     if command != "train" or not alike or changed or not all("plan" in each for each in results):
@@ -162,6 +166,18 @@ def _ratios(
         low, high = (entry["ratio"] * math.exp(sign * half) for sign in (-1, 1))
         entry.update(low=low, high=high, differs=not low <= 1 <= high)
     return entries
+
+
+def _kind_of_price(inputs: Document) -> str:
+    """Return the way to pay that the price of a recorded run is about; empty if not known."""
+    try:
+        machine = machine_of(cluster_of(input_text(inputs.get("cluster"))))
+    except InputError:
+        return ""  # a file that is gone, or several clusters
+    catalogue = shipped_catalogue()
+    usual = kind_of_price(catalogue, machine) if catalogue.has(machine, "price") else ""
+    chosen = dict(text.partition("=")[::2] for text in inputs.get("variant") or ())
+    return inputs.get("price_basis") or chosen.get(f"{machine}.price") or usual
 
 
 def input_text(value: Any) -> str:

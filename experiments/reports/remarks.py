@@ -76,7 +76,7 @@ def _searched(step: Iteration) -> Iterator[str]:
         more = f"{first.ratio - 1:.1%} longer" if first.ratio > 1.0005 else "as long"
         after, many = f"The next best ({change}) takes {more}", len(choice.others)
         share = {0: "None", many: "All"}.get(ties, str(ties))
-        verb = "is" if ties == 1 else "are"
+        verb = "is" if ties <= 1 else "are"
         yield f"{after}. {share} of the next {many} {verb} too close for two predictions to tell."
     if "global_batch" in step.plan.assumed:
         yield (

@@ -212,15 +212,23 @@ def stated(plan: ParallelPlan) -> dict[str, Any]:
 def headline(run: Iteration) -> str:
     """Model, cluster and plan in one line."""
     plan = run.plan
-    more = [f"{name} {size}" for name in ("cp", "ep", "vpp") if (size := getattr(plan, name)) > 1]
-    degrees = ", ".join([f"tp {plan.tp}, pp {plan.pp}, dp {plan.dp}", *more])
     unit = "chip" if run.chips == 1 else "chips"
     batches = "microbatch" if plan.microbatches == 1 else "microbatches"
     return (
         f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.joined.name}, "
-        f"{run.chips:,} {unit}: {degrees}, {plan.microbatches} {batches} of "
+        f"{run.chips:,} {unit}: {degrees(plan)}, {plan.microbatches} {batches} of "
         f"{plan.microbatch} × {plan.seq:,} tokens{packed(plan)}"
     )
+
+
+def degrees(plan: ParallelPlan) -> str:
+    """Return the degrees of a plan, those of some kinds where they are no 1.
+
+    >>> degrees(ParallelPlan(dp=256, cp=2, global_batch=256))
+    'tp 1, pp 1, dp 256, cp 2'
+    """
+    more = [f"{name} {size}" for name in ("cp", "ep", "vpp") if (size := getattr(plan, name)) > 1]
+    return ", ".join([f"tp {plan.tp}, pp {plan.pp}, dp {plan.dp}", *more])
 
 
 def packed(plan: ParallelPlan) -> str:

@@ -13,7 +13,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import TRAINING, check_precision
 from workloads.models.model import Model
-from workloads.search.candidates import ORDERS, Candidates, candidates
+from workloads.search.candidates import LEAST_TOKENS, ORDERS, Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
 from workloads.training.frameworks.framework import framework, framework_of, framework_text
@@ -33,8 +33,7 @@ from workloads.training.usual_plan import (
 When = Literal["needed", "compared", "always"]
 """Conditions under which a plan without stated degrees is searched."""
 LONG_SEQ = 32_768
-"""Longest sequence that is searched without context parallelism at first; longer ones are searched
-with it, and one at once."""
+"""Longest sequence of which several at once are searched at first."""
 QUICK: Mapping[str, Any] = {"order": ("tp", "cp", "dp", "pp")}
 """Fields that are fixed at first, so that a search takes seconds."""
 QUICK_EXPERTS: Mapping[str, Any] = {**QUICK, "etp": 1, "microbatch": 1}
@@ -121,7 +120,9 @@ def searched_plan(
     wide = recomputation({**usual, **fields, "framework": text}, stack)
     try:
         quick = QUICK_EXPERTS if model.experts else QUICK
-        quick = {**quick, **({"microbatch": 1} if seq > LONG_SEQ else {"cp": 1})}
+        quick = {**quick, **({"microbatch": 1} if seq > LONG_SEQ else {})}
+        # Shorter sequences leave too little to each of two ranks, and no plan cuts them.
+        quick |= {"cp": 1} if seq < 2 * LEAST_TOKENS else {}
         choice = _best(model, cluster, batch, {**quick, **wide}, size, watch)
     except InputError:
         choice = _best(model, cluster, batch, wide, size, watch)

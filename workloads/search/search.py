@@ -204,6 +204,7 @@ def search(
     """Find the best plans that fit in memory."""
     # ``changes`` are fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
     aim = replace(aim or Aim(), **changes)
+    check_names("a plan", aim.each, PLAN_FIELDS)
     start = time.perf_counter()
     settled = _settled(stated or {}, aim.each)
     listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=aim.lnc)
@@ -248,7 +249,6 @@ def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:
 
 def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:
     """Rows in order, and of plans that agree in all of the fields in ``each`` only the first."""
-    check_names("a plan", each, PLAN_FIELDS)
     if not each:
         return order
     seen: dict[tuple[Any, ...], int] = {}

@@ -24,6 +24,7 @@ from experiments.reports.formatting import option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.files.writing import check_target
 from topologies.options import setting
 from topologies.units import format_seconds
 from workloads.options.job import TokensInputs
@@ -93,6 +94,17 @@ class SearchInputs(Conditions):
         if self.rank is not None and self.best is None and self.write is None:
             raise InputError(
                 f"--rank {self.rank} is the plan that --best or --write writes. State one of them."
+            )
+        self.check_rank(self.finalists or 2 * self.top)
+        if self.best is not None:
+            check_target(self.best)
+
+    def check_rank(self, simulated: int) -> None:
+        """Refuse the rank of a plan that is not among those that are simulated."""
+        if self.rank is not None and self.rank > simulated:
+            raise InputError(
+                f"--rank {self.rank}: {simulated} plans are simulated. State a lower rank, or more "
+                "--finalists."
             )
 
 
@@ -175,11 +187,7 @@ def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[st
     from workloads.training.plan.other_tools import plan_yaml
     from workloads.training.write_other_tools import tool_named
 
-    if how.rank is not None and how.rank > len(search.finalists):
-        raise InputError(
-            f"--rank {how.rank}: {len(search.finalists)} plans were simulated. State a lower rank, "
-            "or more --finalists."
-        )
+    how.check_rank(len(search.finalists))
     if how.best is not None:
         with whole_file(how.best) as part:
             part.write_text(plan_yaml(search.finalists[(how.rank or 1) - 1].plan))

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     """Print a job's goodput, where its time goes, and its failures by cause."""
+    from experiments.reports.training import degrees
+
     plan, ends = result.step.plan, result.interval
     title = (
         f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
-        f"(tp {plan.tp}, pp {plan.pp}, dp {plan.dp}), {document['days']:,.4g} days"
+        f"({degrees(plan)}), {document['days']:,.4g} days"
     )
     for line in idle_sentences(document.get("without_effect", {})):
         click.echo(line)

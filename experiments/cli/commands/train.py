@@ -194,9 +194,10 @@ def train(
 
     if len(names := cluster_names(inputs.cluster)) > 1:
 
-        def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
-            """Document of the step on one of the clusters."""
-            step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
+        def answer(name: str, catalogue: Catalogue, **batch: int) -> dict[str, Any]:
+            """Document of the step on one of the clusters, perhaps of another batch."""
+            there = replace(inputs, cluster=name)
+            step = run_step(there, {**stated, **batch}, plan, how, catalogue, call)
             return {**document(step, call.engine), **_whole_job(step, beside, call)}
 
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
@@ -209,8 +210,7 @@ def train(
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *how.later)
-    measured = beside.measured()
-    step = run_step(inputs, stated, plan, how, catalogue, call)
+    measured, step = beside.measured(), run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
     same = {name: getattr(step.plan, name) for name in PLAN_FIELDS}
@@ -225,8 +225,8 @@ def train(
 
         write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = plan.file_beside(step)
-    job = {**_whole_job(step, beside, call), **_compared(step, measured)}
-    answered = {**document(step, call.engine), **job}
+    answered = {**document(step, call.engine), **_whole_job(step, beside, call)}
+    answered |= _compared(step, measured)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**answered, **more},

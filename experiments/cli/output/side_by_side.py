@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def answer_beside(
     command: str,
     title: str,
     names: Sequence[str],
-    answer: Callable[[str, Catalogue], dict[str, Any]],
+    answer: Callable[..., dict[str, Any]],
     single: Mapping[str, Any],
     read: Callable[[Sequence[str]], tuple[Catalogue, str]],
     put_out: Callable[..., None],
@@ -115,7 +116,13 @@ def answer_beside(
     check_single(single)
     catalogue, prices = read(names)
     rows = each(names, lambda name: [{**answer(name, catalogue), "cluster": name}])
-    both = document(rows, command, prices)
+    batches = ""
+    if command == "train":
+        rows, batches = _of_one_batch(
+            rows, lambda name, size: answer(name, catalogue, global_batch=size)
+        )
+    both = document(rows, command, prices, _kinds_of_prices(names, catalogue))
+    both |= {"batches": batches} if batches else {}
     put_out(both, lambda _: show(title, both), lambda run, _: write(run, command, title, both))
 
 
@@ -126,12 +133,52 @@ def check_single(options: Mapping[str, Any]) -> None:
             raise InputError(f"{name} is for one cluster, not several. Name one.")
 
 
-def document(rows: Rows, command: str = "", prices: str = "") -> dict[str, Any]:
+def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> tuple[Rows, str]:
+    """Return steps of the largest batch of any where none is stated, and a sentence on it."""
+    good = [row for row in rows if row["status"] != REFUSED]
+    usual = {row["cluster"]: row["plan"]["global_batch"] for row in good}
+    if len(set(usual.values())) <= 1:
+        return rows, ""
+    most, alike = max(usual.values()), []
+    for row in rows:
+        name = row["cluster"]
+        if usual.get(name, most) != most:
+            with suppress(InputError):
+                row = {**row, **answer(name, most), "cluster": name}
+        alike.append(row)
+    left = [
+        row["cluster"] for row in alike if row.get("plan", {}).get("global_batch", most) != most
+    ]
+    sizes = ", ".join(f"{name} {size:,}" for name, size in usual.items())
+    unlike = f" {', '.join(left)} cannot divide it and keeps its own: unlike steps." if left else ""
+    return alike, (
+        f"Global batch not stated: {most:,} sequences everywhere, the largest of the usual ones "
+        f"({sizes}).{unlike}"
+    )
+
+
+def _kinds_of_prices(names: Sequence[str], catalogue: Catalogue) -> dict[str, str]:
+    """Return the kind of price of each cluster that has one, in words, by the cluster's name."""
+    from topologies.clusters.machines import machine_of
+    from topologies.clusters.names import machine
+    from workloads.economics import kind_in_words, kind_of_price
+
+    machines = {name: machine_of(machine(name, catalogue=catalogue)) for name in names}
+    return {
+        name: kind_in_words(kind_of_price(catalogue, each))
+        for name, each in machines.items()
+        if catalogue.has(each, "price")
+    }
+
+
+def document(
+    rows: Rows, command: str = "", prices: str = "", kinds: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
-    more = {"ratios": ratios(command, good)} if command else {}
+    more = {"ratios": ratios(command, good, kinds)} if command else {}
     return {"rows": rows, "interval": ends, **more, **({"prices": prices} if prices else {})}
 
 
@@ -141,7 +188,7 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     cells = {name: row[name] for name, _ in STEP if name in row}
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
-    fields = {name: row["plan"][name] for name in PLAN}
+    fields = {name: row["plan"][name] for name in PLAN} | {"framework": row["framework"]}
     job = {f"job_{name}": value_at(row["job"], name) for name, _ in JOB} if "job" in row else {}
     return {"cluster": row["cluster"], **cells, **parts, **fields, **job}
 
@@ -162,6 +209,9 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     lines += [(f"job_{name}", words) for name, words in JOB if f"job_{name}" in flat[0]]
     lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
     _show_columns(title, answer, flat, lines)
+    for row in answered(answer):
+        if "train" in row:
+            click.echo(f"Run that of {row['cluster']}: {row['train']}")
 
 
 def show_serving(title: str, answer: Mapping[str, Any]) -> None:
@@ -184,10 +234,16 @@ def _show_columns(
         for name, heading in lines
     ]
     print_table(title, ["", *(row["cluster"] for row in flat)], cells)
-    for sentence in (*ratio_sentences(answer["ratios"]), answer.get("prices", "")):
+    for sentence in _sentences(answer):
         print_text(sentence)
     tell_idle(answer["rows"])
     tell_refused(answer["rows"])
+
+
+def _sentences(answer: Mapping[str, Any]) -> list[str]:
+    """Return what is said of all rows together."""
+    shared = (answer.get("batches", ""), answer.get("prices", ""))
+    return [*ratio_sentences(answer["ratios"]), *filter(None, shared)]
 
 
 def tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -209,7 +265,7 @@ def write(run: Run, command: str, title: str, answer: Mapping[str, Any]) -> None
     good = answered(answer)
     is_step = command == "train"
     rows = [(flat_step if is_step else flat_serving)(row) for row in good]
-    sentences = " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
+    sentences = " ".join(_sentences(answer))
     run.table("metrics", rows, title="Results" if is_step else title, note=sentences)
     if is_step:
         from experiments.figures.training import stacked

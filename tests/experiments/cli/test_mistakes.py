@@ -57,6 +57,7 @@ MISTAKES = {
         ("train --model=config.json --cluster=trn2.48xlarge --stage-layers=1-2",
          "--stage-layers names 2 chunks"),
         (f"train {ON} --tp=8 --tokens=15x", "is not a number"),
+        (f"train {ON} --tp=8 --tokens=1e99", "--tokens '1e99': 1e99 is beyond 1e±40"),
         (f"train {ON} --tp=8 --tokens=1k", "are less than a step of"),
         ("train --model=llama-3.1-70b --cluster=p5.48xlarge:8 --level=chunk",
          r"Use --level collective\.$"),

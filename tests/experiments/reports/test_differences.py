@@ -117,3 +117,22 @@ def test_a_difference_within_the_error_is_not_called_one():
     assert one.startswith("near has 1.2 times the tokens a second (80 %: ")
     assert one.endswith(f"of first. {NONE}")
     assert other.endswith("of first. Beyond the error of two predictions: the tokens a second.")
+
+
+@pytest.mark.parametrize(("kind", "differs"), [("spot", True), ("on demand", False)])
+def test_prices_of_two_kinds_are_no_difference(kind: str, differs: bool) -> None:
+    """A price three times as high is certain, unless the two are paid in unlike ways."""
+    priced = [
+        {
+            "cluster": name,
+            "usd_per_million_tokens": usd,
+            "interval": {"usd_per_million_tokens": {"low": usd / 1.5, "high": usd * 1.5}},
+        }
+        for name, usd in (("first", 1.0), ("second", 3.0))
+    ]
+    (entry,) = ratios("train", priced, {"first": "spot", "second": kind})
+    assert (entry["differs"], entry["price_kinds"]) == (differs, [kind, "spot"])
+    assert entry["ratio"] == 3.0
+    words = " ".join(ratio_sentences([entry]))
+    assert ("the price of a million tokens, spot (80 %" in words) == differs
+    assert ("two kinds, on demand and spot" in words) != differs

@@ -34,7 +34,7 @@ SMALL, WHERE = named("llama-3.1-8b"), cluster("trn2.48xlarge:4")
 def test_the_chosen_plan_has_the_least_estimate():
     """The same as the search's first finalists, whose simulation is spared."""
     choice = searched_plan({"seq": 8192}, SMALL, WHERE)
-    stated = {**QUICK, "cp": 1, "seq": 8192, "overlap": "dp", "attention": "fused"}
+    stated = {**QUICK, "seq": 8192, "overlap": "dp", "attention": "fused"}
     free = {"finalists": 2, "memory_margin": FREE}
     finalists = search(SMALL, WHERE, WHERE.chips, stated=stated, **free).finalists
     best, second = sorted(finalists, key=lambda each: each.estimate_s)
@@ -131,7 +131,10 @@ def test_a_neighbour_is_faster_when_it_is_simulated():
     assert f"a step takes {1 - ratio:.0%} less with " in sentence
 
 
-@pytest.mark.parametrize(("seq", "quick"), [(32_768, (None, 1)), (65_536, (1, None))])
+@pytest.mark.parametrize(
+    ("seq", "quick"),
+    [(4096, (None, 1)), (8192, (None, None)), (32_768, (None, None)), (65_536, (1, None))],
+)
 def test_long_sequences_are_divided_and_short_ones_put_together(seq, quick, monkeypatch):
     tried = []
 

@@ -152,7 +152,9 @@ class ParallelPlan:
         1, "Sequences that a rank processes at once", default="1; with tp alone up to 4 that fit"
     )
     global_batch: int = setting(
-        1, "Sequences of one optimizer step, tokens over seq", default="16 microbatches a rank"
+        1,
+        "Sequences of one optimizer step, tokens over seq",
+        default="16 microbatches a rank; a sequence a chip where the plan is searched",
     )
     seq: int = setting(4096, "Tokens of a sequence", default="4096, or all of the model's")
     sample_tokens: int = setting(

@@ -436,7 +436,7 @@ def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> in
         near = nearest(replica, room)
         raise InputError(
             f"tp {tp} × pp {pp} × cp {cp} = {replica:,} ranks of one replica do not divide the "
-            f"{room:,} ranks of the cluster. Use a product of {near:,}, or state dp."
+            f"{room:,} ranks of the cluster. Use degrees whose product is {near:,}, or state dp."
         )
     return room // replica
 

@@ -81,6 +81,29 @@ def test_the_train_command_that_it_tells_gives_the_same_time(stated, few, tmp_pa
     assert all(again[name] == first[name] for name in ("iteration_s", "breakdown_s"))
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--best=FOLDER", "cannot write FOLDER: it is no file"),
+        ("--best=FOLDER/plan.yaml --rank=9", "--rank 9: 4 plans are simulated"),
+        ("--each=banana", "a plan has no 'banana'"),
+    ],
+)
+def test_what_follows_the_search_is_refused_before_it(
+    words: str, message: str, few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workloads.search.search.candidates", None)  # no search is begun
+    refusal = refusal_of(few, *words.replace("FOLDER", str(tmp_path)).split())
+    assert message.replace("FOLDER", str(tmp_path)) in refusal
+
+
+def test_the_plan_of_each_cluster_has_its_command(few: str) -> None:
+    beside = printed_by(few.replace("trn2.48xlarge", "trn2.48xlarge,dgx-h100"))
+    for name in ("trn2.48xlarge", "dgx-h100"):
+        (shown,) = (text for text in beside.splitlines() if text.startswith(f"Run that of {name}"))
+        assert f"--cluster {name} --tp " in shown
+
+
 def test_the_table_shows_estimates_beside_simulations(few):
     lines = printed_by(few, "--top=4", "--quiet").splitlines()
     start = next(place for place, line in enumerate(lines) if line.split()[:1] == ["tp"])
@@ -144,7 +167,7 @@ def test_the_best_plan_is_written_for_another_tool(few, question, tmp_path):
     if document["written"]["rank"] == 1:
         assert again["iteration_s"] == document["rows"][0]["iteration_s"]
     for words, message in (
-        (("--write=nxd:.", "--rank=9"), "--rank 9: 4 plans were simulated"),
+        (("--write=nxd:.", "--rank=9"), "--rank 9: 4 plans are simulated"),
         (("--rank=2",), "State one of them"),
         (("--write=megatron",), "framework megatron-core does not train on trn2"),
     ):

@@ -27,6 +27,17 @@ def line(question: str) -> str:
     return f"{question} --tp 4 --pp 2 --seq 1024"
 
 
+def test_clusters_side_by_side_have_one_batch(question: str) -> None:
+    """The largest default of any where none is stated: 16 microbatches of 16 ranks, of 8 before."""
+    beside = document_of(f"{question},dgx-h100 --tp 1 --seq 1024 --microbatch 1")
+    assert {row["plan"]["global_batch"] for row in beside["rows"]} == {256}
+    assert "256 sequences everywhere" in beside["batches"]
+    assert "(trn2.48xlarge 256, dgx-h100 128)" in beside["batches"]
+    stated = document_of(f"{question},dgx-h100 --tp 1 --seq 1024 --global-batch 64")
+    assert "batches" not in stated
+    assert {row["plan"]["global_batch"] for row in stated["rows"]} == {64}
+
+
 def test_json_has_every_key_and_unfolded_ranks_the_same_times(line):
     document = document_of(line)
     assert set(document) >= KEYS
