@@ -559,6 +559,18 @@ def models_of(text: str) -> list[Share]:
     return shares
 
 
+def smaller_replicas(built: Scenario, options: FleetOptions) -> list[str]:
+    """Return remarks on kinds of which a unit serves far more with replicas of fewer chips."""
+    return _by_kind(
+        built,
+        lambda kind: [
+            smaller_replica_note(
+                built.demand, kind.cluster, built.models, options.fleet, kind.services
+            )
+        ],
+    )
+
+
 def notes(built: Scenario, options: FleetOptions) -> list[str]:
     """Remarks on the inputs that a reader of the results should see."""
     policy = options.policy.policy
@@ -570,14 +582,6 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
             lambda kind: serving_notes(
                 kind.cluster, kind.services, is_usual=options.fleet.is_usual
             ),
-        ),
-        *_by_kind(
-            built,
-            lambda kind: [
-                smaller_replica_note(
-                    built.demand, kind.cluster, built.models, options.fleet, kind.services
-                )
-            ],
         ),
         *unread_options(options.policy, priced=built.prices is not None),
         *unread_carbon_price(options.policy.policy, options.money.carbon_price),
