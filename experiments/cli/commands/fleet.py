@@ -69,6 +69,7 @@ NEED = (
 SERVICE = (
     Column("slo_attainment", "requests within the SLO", write="{:.3%}".format),
     Column("slo_attainment_worst_15min", "  in the worst 15 minutes", write="{:.3%}".format),
+    Column("slo_attainment_worst_15min_from", "    which began at, UTC"),
     Column("served_tokens", "tokens served, in and out"),
     Column("shed_tokens", "tokens shed"),
     Column("queued_tokens", "tokens waiting at the end"),
