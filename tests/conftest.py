@@ -1,7 +1,5 @@
 """Fixtures and settings that all tests share."""
 
-from __future__ import annotations
-
 import gc
 import os
 
@@ -20,12 +18,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # others, and more of them. Without slow tests there is a third of the examples too.
     few = USUAL // 3 if config.option.markexpr == "not slow" else USUAL
     settings.register_profile(
-        "house",
-        deadline=None,
-        max_examples=2 * USUAL if EXPLORE else few,
-        derandomize=not EXPLORE,
+        "house", deadline=None, max_examples=2 * USUAL if EXPLORE else few, derandomize=not EXPLORE,
         suppress_health_check=[HealthCheck.too_slow],
-    )
+    )  # fmt: skip
     settings.load_profile("house")
 
 

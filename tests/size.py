@@ -4,8 +4,6 @@ A room that must grow raises its number in ``tests/size.csv`` in a commit that s
 that leaves a room smaller lowers it.
 """
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections import Counter
@@ -22,9 +20,8 @@ def lines_by_room() -> Counter[str]:
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             parts = path.relative_to(ROOT).parts
-            lines["/".join(parts[:2]) if len(parts) > 2 else package] += len(
-                path.read_bytes().splitlines()
-            )
+            room = "/".join(parts[:2]) if len(parts) > 2 else package
+            lines[room] += len(path.read_bytes().splitlines())
     return lines
 
 

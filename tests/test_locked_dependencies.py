@@ -1,7 +1,5 @@
 """Every dependency is pinned by the digests of its files, and set-up installs nothing else."""
 
-from __future__ import annotations
-
 import configparser
 import csv
 import re

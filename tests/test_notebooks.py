@@ -1,7 +1,5 @@
 """Every notebook runs, with toy parameters where it has a cell for them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +43,6 @@ table = "megatron_sc21"
 
 
 def toy(notebook: Any, name: str, folder: Path) -> Any:
-    """The notebook with toy parameters."""
     config = config_file(folder / "config.json", TOY_CONFIG)
     for cell in notebook.cells:
         if name in TOY and "parameters" in cell.metadata.get("tags", []):
@@ -62,21 +59,17 @@ def kernel() -> Iterator[AsyncKernelManager]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem[:2] > "03" else [])
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem[:2] > "03" else [])
+    for path in NOTEBOOKS
+])  # fmt: skip
 def test_notebook_runs(path, kernel, tmp_path):
     notebook = toy(nbformat.read(path, as_version=4), path.stem, tmp_path)
     nbformat.validate(notebook)
     # No notebook sees the names of an earlier one.
     notebook.cells.insert(0, new_code_cell("%reset -f"))
-    client = NotebookClient(
-        notebook, kernel, timeout=120, resources={"metadata": {"path": str(ROOT)}}
-    )
+    place = {"metadata": {"path": str(ROOT)}}
+    client = NotebookClient(notebook, kernel, timeout=120, resources=place)
     try:
         done = client.execute()
     finally:

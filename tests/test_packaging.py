@@ -1,7 +1,5 @@
 """Source distribution and wheel, and a wheel in a fresh environment with a user's own folders."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import re
@@ -25,22 +23,17 @@ from cluster_sim import __version__
 
 ROOT = Path(__file__).parents[1]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
-RELEASES = re.findall(
-    r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d|unreleased)\)$", CHANGELOG, re.MULTILINE
-)
+HEADING = re.compile(r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d|unreleased)\)$", re.MULTILINE)
+RELEASES = HEADING.findall(CHANGELOG)
 """Version and date of each section of the changelog, the newest first."""
 
 
 def _run(*words: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [str(word) for word in words], cwd=cwd, env={**inherited, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +112,8 @@ def test_the_wheel_says_what_it_is(wheel):
     assert "Typing :: Typed" in facts.get_all("Classifier", [])
     links = re.findall(r"\]\(([^)]+)\)", str(facts.get_payload()))
     assert [link for link in links if "://" not in link] == []
-    tracked = _run(
-        "git", "ls-files", "topologies", "cluster_sim", "workloads", "experiments", cwd=ROOT
-    )
+    packages = ("topologies", "cluster_sim", "workloads", "experiments")
+    tracked = _run("git", "ls-files", *packages, cwd=ROOT)
     assert set(tracked.stdout.split()) - carried == set()
 
 

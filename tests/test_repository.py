@@ -1,7 +1,5 @@
 """House rules of the repository that a program can check."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import functools
@@ -27,7 +25,6 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 @functools.cache
 def _tree(path: Path) -> ast.Module:
-    """Syntax tree of a module, which several rules read."""
     return ast.parse(path.read_text())
 
 
@@ -87,9 +84,8 @@ def _wide_functions(path: Path, tree: ast.Module) -> int:
     wide = 0
     for one in _functions(tree):
         arguments = one.args
-        names = [
-            item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        ]
+        listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        names = [item.arg for item in listed]
         count = len(names) + bool(arguments.vararg) + bool(arguments.kwarg)
         wide += count - (names[:1] in (["self"], ["cls"])) > 8
     return wide
@@ -109,13 +105,9 @@ FRAGMENT = re.compile("(Of|What|How|Whose|Those) ")
 def _fragments(path: Path, tree: ast.Module) -> int:
     """Descriptions of parameters and constants that leave out what they describe."""
     lines = path.read_text().splitlines()
-    texts = [
-        node.value.value
-        for node in tree.body
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    ]
+    plain = (node.value for node in tree.body if isinstance(node, ast.Expr))
+    values = (getattr(node, "value", None) for node in plain)
+    texts = [value for value in values if isinstance(value, str)]
     pairs = itertools.pairwise(lines)
     described = [line.strip() for head, line in pairs if re.match(r" +[\w*, ]+ : \S", head)]
     return sum(FRAGMENT.match(text) is not None for text in (*texts, *described))
@@ -126,11 +118,8 @@ VAGUE = {"asked", "found", "given", "known", "made", "own", "said", "told"}
 
 
 def _vague_locals(path: Path, tree: ast.Module) -> int:
-    stored = (
-        node.id
-        for node in _nodes(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+    names = (node for node in _nodes(tree) if isinstance(node, ast.Name))
+    stored = (node.id for node in names if isinstance(node.ctx, ast.Store))
     parameters = (node.arg for node in _nodes(tree) if isinstance(node, ast.arg))
     return sum(name in VAGUE for name in (*stored, *parameters))
 
@@ -250,7 +239,6 @@ bring one with them. Figures may import matplotlib."""
 
 
 def _imported_late(tree: ast.Module) -> Iterator[str]:
-    """Modules that functions import when they are called."""
     for function in _functions(tree):
         for node in ast.walk(function):
             if isinstance(node, ast.ImportFrom):
@@ -272,15 +260,16 @@ def test_functions_import_only_what_start_up_needs():
 
 
 def _may_import(path: Path) -> set[str]:
-    """Modules that functions of a file may import."""
     figures = _room(path) == "experiments/figures"
     return LATE.get(str(path.relative_to(ROOT)), set()) | ({"matplotlib"} if figures else set())
 
 
+def _run(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
+
+
 def test_top_level_is_the_documented_one():
-    tracked = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.split()
+    tracked = _run("git", "ls-files").stdout.split()
     folders = {name.split("/")[0] for name in tracked if "/" in name}
     assert folders <= {*PACKAGES, "tests", "notebooks", "benchmarks", "docs", "tools", ".ci"}
     assert {name for name in tracked if "/" not in name} <= TOP_FILES
@@ -288,25 +277,13 @@ def test_top_level_is_the_documented_one():
 
 def test_importing_the_packages_writes_and_prints_nothing(tmp_path):
     code = "import topologies, cluster_sim, workloads, experiments"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run(sys.executable, "-W", "error", "-c", code, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_layers_hold():
-    done = subprocess.run(
-        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run(Path(sys.executable).with_name("lint-imports"), "--no-cache")
     assert done.returncode == 0, done.stdout
 
 
@@ -314,15 +291,8 @@ def test_an_installed_package_carries_all_its_data():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     patterns = [one.strip() for one in settings["options.package_data"]["*"].split(",")]
-    carried = {
-        path
-        for source in SOURCES
-        if source.name == "__init__.py"
-        for pattern in patterns
-        for path in source.parent.glob(pattern)
-    }
-    listed = subprocess.run(
-        ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.split()
+    packages = [source.parent for source in SOURCES if source.name == "__init__.py"]
+    carried = {path for place in packages for pattern in patterns for path in place.glob(pattern)}
+    listed = _run("git", "ls-files", *PACKAGES).stdout.split()
     data = {ROOT / name for name in listed if not name.endswith(".py")}
     assert sorted(data - carried) == []

@@ -37,7 +37,9 @@ class Economics:
     # Price at which served tokens are sold, of prompts and outputs alike; 0 if not stated
     usd_per_million_tokens: float = 0.0
     batch_discount: float = 0.0  # share of the price that requests of a batch tier do not pay
-    machine_chips: int = 1  # chips of the machine that is rented as a whole
+    # Ends of the range of the price in its row, over the price
+    price_ends: tuple[float, float] = (1.0, 1.0)
+    machine_chips: int = 1  # chips of what is rented as a whole: a machine, of a TPU pod a host
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
@@ -60,8 +62,18 @@ class Economics:
             price_basis=_basis(catalogue, machine, "price"),
             power_basis=_basis(catalogue, *drawn),
             batch_discount=catalogue.value("fleet.batch", "discount"),
-            machine_chips=chips,
+            price_ends=_price_ends(catalogue, machine),
+            machine_chips=catalogue.integer(machine, "rented_chips", chips),
         )
+
+
+def _price_ends(catalogue: Catalogue, machine: str) -> tuple[float, float]:
+    """Ends of the range of a machine's price over the price; 1 where its row has none."""
+    if not catalogue.value(machine, "price", 0.0):
+        return 1.0, 1.0
+    row = catalogue.entry(machine, "price")
+    low, high = (row.value if end is None else end for end in (row.low, row.high))
+    return low / row.value, high / row.value
 
 
 def _basis(catalogue: Catalogue, part: str, quantity: str) -> str:

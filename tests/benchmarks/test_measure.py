@@ -1,9 +1,6 @@
 """Measurement of commands in processes of their own."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ from benchmarks._measure import measured
 MB = 10**6
 
 
-def test_memory_of_a_command_is_not_that_of_this_process(tmp_path: Path) -> None:
+def test_memory_of_a_command_is_not_that_of_this_process(tmp_path):
     held = np.ones(200 * MB, np.uint8)
     used = measured(sys.executable, "-c", "print('done')", output=tmp_path / "output")
     assert (tmp_path / "output").read_text() == "done\n"
@@ -22,7 +19,7 @@ def test_memory_of_a_command_is_not_that_of_this_process(tmp_path: Path) -> None
     assert larger.peak_bytes > used.peak_bytes + 50 * MB
 
 
-def test_failed_command_shows_its_last_words(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_command_shows_its_last_words(capfd):
     code = "import sys; print('why it failed', file=sys.stderr); sys.exit(int(sys.argv[1]))"
     with pytest.raises(RuntimeError, match=r"ended with status 3: why it failed$"):
         measured(sys.executable, "-c", code, "3")
@@ -30,7 +27,7 @@ def test_failed_command_shows_its_last_words(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().err == ""
 
 
-def test_command_that_is_not_there_is_named() -> None:
+def test_command_that_is_not_there_is_named():
     with pytest.raises(
         RuntimeError, match=r"no-such-program ended with status 1: FileNotFoundError.*"
     ):

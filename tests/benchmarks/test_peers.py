@@ -1,7 +1,5 @@
 """Input that is written for other simulators, and their output; none of them need be installed."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -65,9 +63,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("work", TOYS)
-def test_goal_schedule_sends_and_receives_our_messages(
-    work: Work, tmp_path: Path, programs: list[list[str]]
-) -> None:
+def test_goal_schedule_sends_and_receives_our_messages(work, tmp_path, programs):
     sizes: Counter[int] = Counter()
     for stage in work.stages():
         sizes[stage.message_bytes] += stage.steps * work.ranks
@@ -98,7 +94,7 @@ def goal_messages(text: str, verb: str) -> Counter[Message]:
 
 
 @pytest.mark.parametrize("work", [Work((4, 2)), Work((4, 4), "all-to-all")])
-def test_astra_sim_is_given_our_collective_and_links(work: Work, tmp_path: Path) -> None:
+def test_astra_sim_is_given_our_collective_and_links(work, tmp_path):
     command = astra_sim.prepare(astra_sim.AWARE, work, tmp_path)
     traces = sorted(tmp_path.glob("ranks.*.et"))
     assert len(traces) == work.ranks
@@ -120,7 +116,7 @@ STEP = Step(dp=4, tp=4)
 """A step on a torus of 16 chips."""
 
 
-def test_step_has_our_messages(tmp_path: Path) -> None:
+def test_step_has_our_messages(tmp_path):
     step = STEP.iteration(tmp_path, level="chunk", folded=False)
     expanded = expand(step.program, lower(step.program, memory=False), step.cluster, whole=True)
     schedule = calls_written_out(expanded.schedule, expanded.routines)
@@ -137,7 +133,7 @@ def test_step_has_our_messages(tmp_path: Path) -> None:
     assert sent == schedule.size_bytes[on_links].sum()
 
 
-def test_astra_sim_is_given_our_step(tmp_path: Path) -> None:
+def test_astra_sim_is_given_our_step(tmp_path):
     command = astra_sim.prepare_step(astra_sim.AWARE, STEP, tmp_path)
     assert len(list(tmp_path.glob("ranks.*.et"))) == STEP.ranks
     assert "--num-queues-per-dim=2" in command
@@ -161,7 +157,7 @@ def trace_nodes(path: Path) -> list[Any]:
     return [messages()["Node"].FromString(node) for node in nodes[1:]]
 
 
-def test_simgrid_is_given_our_ring(tmp_path: Path, programs: list[list[str]]) -> None:
+def test_simgrid_is_given_our_ring(tmp_path, programs):
     work = Work((8,))
     command = simgrid.prepare_smpi(work, tmp_path)
     zone = ElementTree.parse(tmp_path / "ring.xml").getroot()[0]
@@ -198,16 +194,14 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_output_is_read_as_the_time_that_we_simulate(name: str) -> None:
+def test_output_is_read_as_the_time_that_we_simulate(name):
     work = Work((4,))
     (peer,) = (one for one in PEERS if one.name == name)
     ours_s = run(compose(call(work), "ring").schedule).total_s
     assert peer.simulated_s(PRINTED[name]) == pytest.approx(ours_s, rel=peer.tolerance(work))
 
 
-def test_missing_peers_are_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_peers_are_named(monkeypatch, capsys):
     here = PEERS[0]._replace(name="shell", needs=("sh",))
     gone = PEERS[0]._replace(name="gone", needs=("sh", "no-such-program", "nor-this-one"))
     words = "gone is left out: no no-such-program and no nor-this-one on the path\n"
@@ -218,7 +212,7 @@ def test_missing_peers_are_named(
     assert capsys.readouterr().out == words
 
 
-def test_comparison_stops_where_simulated_times_differ(tmp_path: Path) -> None:
+def test_comparison_stops_where_simulated_times_differ(tmp_path):
     work, echo = Work((4,)), ("echo", "ring took 2.0 s")
     ours = benchmark.Runner("cluster-sim", ("echo", "ring took 1.0 s"), simgrid.simulated_s, 0.0)
     other = benchmark.Runner("other", echo, simgrid.simulated_s, 0.5)

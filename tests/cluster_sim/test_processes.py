@@ -1,7 +1,5 @@
 """Pools of processes: results as of calls here, and workers that die, are stopped or left alone."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -27,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 __all__ = ["forks"]
 
 
-def test_results_are_those_of_calls_here_in_order() -> None:
+def test_results_are_those_of_calls_here_in_order():
     items = [lambda number=number: number for number in range(7)]  # nothing that could be sent
 
     def work(item: object) -> tuple[int, bool]:
@@ -44,12 +42,12 @@ def test_results_are_those_of_calls_here_in_order() -> None:
 
 
 @pytest.mark.usefixtures("forks")
-def test_a_worker_forks_no_workers() -> None:
+def test_a_worker_forks_no_workers():
     with forked(lambda _: can_fork(), range(2), 2) as results:
         assert list(results) == [False, False]
 
 
-def test_no_fork_beside_another_thread() -> None:
+def test_no_fork_beside_another_thread():
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
@@ -63,17 +61,16 @@ def test_no_fork_beside_another_thread() -> None:
 
 
 @pytest.mark.usefixtures("forks")
-def test_threads_that_were_told_to_end_forbid_no_fork() -> None:
+def test_threads_that_were_told_to_end_forbid_no_fork():
     """Those of a progress bar may outlive it by a moment, and what follows would run alone."""
     timers = [threading.Timer(3600.0, lambda: None) for _ in range(20)]
-    for timer in timers:
-        timer.start()
-    for timer in timers:
-        timer.cancel()
+    for step in ("start", "cancel"):
+        for timer in timers:
+            getattr(timer, step)()
     assert can_fork()
 
 
-def test_an_error_of_a_worker_is_raised_here() -> None:
+def test_an_error_of_a_worker_is_raised_here():
     def refuse(item: int) -> int:
         if item == 2:
             raise InputError("2 is too many; give 1.")
@@ -84,7 +81,7 @@ def test_an_error_of_a_worker_is_raised_here() -> None:
 
 
 @pytest.mark.usefixtures("forks")
-def test_a_forked_worker_that_dies_is_an_error_of_one_line() -> None:
+def test_a_forked_worker_that_dies_is_an_error_of_one_line():
     def kill(_: int) -> None:
         assert multiprocessing.parent_process() is not None  # else this would end the tests
         os.kill(os.getpid(), signal.SIGKILL)
@@ -94,14 +91,14 @@ def test_a_forked_worker_that_dies_is_an_error_of_one_line() -> None:
         list(results)
 
 
-def test_a_pool_gives_what_its_processes_return() -> None:
+def test_a_pool_gives_what_its_processes_return():
     with process_pool(1) as pool:
         assert pool.submit(abs, -3).result() == 3
     with pytest.raises(WorkerEndedError, match="ended from outside"), process_pool(1) as pool:
         pool.submit(os._exit, 1).result()
 
 
-def test_one_processor_is_one_worker_and_calls_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_processor_is_one_worker_and_calls_run_here(monkeypatch):
     with monkeypatch.context() as patched:  # a system that does not say which there are
         patched.delattr(os, "sched_getaffinity", raising=False)
         patched.setattr(os, "cpu_count", lambda: None)
@@ -158,12 +155,9 @@ def begun(folder: Path, code: str) -> tuple[subprocess.Popen[str], list[int]]:
     script = folder / "script.py"
     script.write_text(HEEDS_CTRL_C + code)
     parent = subprocess.Popen(
-        [sys.executable, str(script), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, str(script), str(folder)], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     files = [folder / "0", folder / "1"]
     while not all(path.exists() and path.read_text() for path in files):
         assert parent.poll() is None
@@ -172,7 +166,6 @@ def begun(folder: Path, code: str) -> tuple[subprocess.Popen[str], list[int]]:
 
 
 def check_gone(workers: list[int]) -> None:
-    """Wait until the workers have ended."""
     end = time.monotonic() + 20
     while any(map(alive, workers)):
         assert time.monotonic() < end, "a worker outlives its parent"
@@ -181,7 +174,7 @@ def check_gone(workers: list[int]) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("code", [SPAWNED, FORKED], ids=["spawned", "forked"])
-def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path, code: str) -> None:
+def test_workers_end_with_a_parent_that_is_killed(tmp_path, code):
     parent, workers = begun(tmp_path, code)
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
@@ -190,7 +183,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path, code: str) -> 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("code", [SPAWNED, FORKED], ids=["spawned", "forked"])
-def test_ctrl_c_ends_the_workers_and_only_the_parent_reports_it(tmp_path: Path, code: str) -> None:
+def test_ctrl_c_ends_the_workers_and_only_the_parent_reports_it(tmp_path, code):
     parent, workers = begun(tmp_path, code)
     os.killpg(parent.pid, signal.SIGINT)  # a terminal sends it to the whole group
     _, errors = parent.communicate(timeout=60)

@@ -1,7 +1,5 @@
 """Progress bars appear at a terminal only."""
 
-from __future__ import annotations
-
 import io
 import time
 from contextlib import redirect_stderr
@@ -30,7 +28,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return Terminal()
 
 
-def test_a_bar_tells_what_is_done_and_of_how_much(terminal: Terminal) -> None:
+def test_a_bar_tells_what_is_done_and_of_how_much(terminal):
     with redirect_stderr(terminal):
         assert list(progress(["a", "b", "c"], "letters", quiet=False)) == ["a", "b", "c"]
         with progress_bars(quiet=False) as report:
@@ -40,18 +38,14 @@ def test_a_bar_tells_what_is_done_and_of_how_much(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(("patience_s", "quiet"), [(-1.0, True), (1000.0, False)])
-def test_quiet_and_short_work_draw_nothing(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, patience_s: float, quiet: bool
-) -> None:
+def test_quiet_and_short_work_draw_nothing(terminal, monkeypatch, patience_s, quiet):
     monkeypatch.setattr(shown, "PATIENCE_S", patience_s)
     with redirect_stderr(terminal):
         assert list(progress([1, 2], "numbers", quiet=quiet)) == [1, 2]
     assert terminal.getvalue() == ""
 
 
-def test_a_bar_appears_while_the_first_piece_of_work_lasts(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_appears_while_the_first_piece_of_work_lasts(terminal, monkeypatch):
     monkeypatch.setattr(shown, "PATIENCE_S", 0.01)
     with redirect_stderr(terminal):
         for _ in progress(["long"], "runs", quiet=False):
@@ -61,16 +55,14 @@ def test_a_bar_appears_while_the_first_piece_of_work_lasts(
                 time.sleep(0.01)
 
 
-def test_no_terminal_gets_no_bar(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_terminal_gets_no_bar(capsys, monkeypatch):
     monkeypatch.setattr(shown, "PATIENCE_S", -1.0)
     with progress_bars(quiet=False) as report:
         report("numbers", 1, 2)
     assert capsys.readouterr().err == ""
 
 
-def test_a_fault_takes_the_bars_away(terminal: Terminal) -> None:
+def test_a_fault_takes_the_bars_away(terminal):
     def fail(items: int) -> None:
         with redirect_stderr(terminal), progress_bars(quiet=False) as report:
             report("numbers", 1, items)
@@ -82,9 +74,7 @@ def test_a_fault_takes_the_bars_away(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("is_faulty", [False, True])
-def test_a_single_piece_of_work_has_a_bar_that_goes_with_it(
-    terminal: Terminal, is_faulty: bool
-) -> None:
+def test_a_single_piece_of_work_has_a_bar_that_goes_with_it(terminal, is_faulty):
     done = []
     try:
         with redirect_stderr(terminal), one_piece("search", partial(progress, quiet=False)):

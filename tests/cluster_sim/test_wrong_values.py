@@ -1,7 +1,5 @@
 """Wrong values and types of every argument of the front door are refused in one line."""
 
-from __future__ import annotations
-
 import inspect
 import tempfile
 from collections.abc import Callable
@@ -114,20 +112,15 @@ OF_ARRAYS = {"InputError", "Schedule", "Trace", "plot.Legend"}
 """Types that users receive and seldom build; builders check what goes into a schedule."""
 
 
-def test_every_function_of_the_front_door_is_tried(tmp_path: Path) -> None:
+def test_every_function_of_the_front_door_is_tried(tmp_path):
     assert set(_arguments(tmp_path)) == set(FUNCTIONS) - OF_ARRAYS
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
-        for name in sorted(FUNCTIONS.keys() - OF_ARRAYS)
-    ],
-)
-def test_a_wrong_value_is_taken_or_refused_in_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in sorted(FUNCTIONS.keys() - OF_ARRAYS)
+])  # fmt: skip
+def test_a_wrong_value_is_taken_or_refused_in_one_line(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where a text is taken for a path, it is written here
     function, right = FUNCTIONS[name], _arguments(tmp_path)[name]
     listed = inspect.signature(function).parameters.values()
@@ -147,7 +140,7 @@ def test_a_wrong_value_is_taken_or_refused_in_one_line(
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() - OF_ARRAYS))
-def test_every_misspelt_argument_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_every_misspelt_argument_is_refused_by_name(name, tmp_path):
     function, right = FUNCTIONS[name], _arguments(tmp_path)[name]
     listed = inspect.signature(function).parameters.values()
     names = [each.name for each in listed if each.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -164,49 +157,40 @@ ANY: Any = cs  # callers without types, as in a notebook
 MODEL = "llama-3.2-1b"
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: cs.metrics.resource_use(5), r"^trace is 5 \(int\)\. Pass a Trace\.$"),
-        (lambda: cs.Group(MACHINE, [0]), r"^cluster is 'trn2\.48xlarge' \(str\)\. Pass a Cluster"),
-        (lambda: cs.Group(cs.cluster(MACHINE), "0-3"), r"^chips .* are '0-3'\. Pass"),
-        (lambda: cs.Group(cs.cluster(MACHINE), [0.5]), r"^chips .* are \[0\.5\]\. Pass"),
-        (lambda: cs.serve("gpt2", MACHINE, slots="9"), r"^slots is '9' \(str\)\. Pass a whole num"),
-        (lambda: cs.serve(MODEL, ["a"]), r"^cluster is \['a'\] \(list\)"),
-        (lambda: cs.serve(MODEL, MACHINE, 5), r"^requests is 5 \(int\)\. Pass poisson:RATE"),
-        (lambda: cs.run_fleet(FLEET, policy=5), r"^policy is 5 \(int\)\. Pass a"),
-        (lambda: cs.replay([], MACHINE), r"^no trace is given\. Pass a file"),
-        (lambda: cs.Plan(stage_layers=5), r"^stage_layers is 5; it must be a tuple, such as"),
-        (lambda: cs.train("gpt2", MACHINE, engine="SimPy"), r"^engine 'SimPy' is none of fast"),
-        (lambda: cs.train("gpt2", MACHINE, chips="x"), r"^chips is 'x'; it must be a list"),
-        (lambda: cs.train("gpt2", MACHINE, seed=2), r"^seed changes nothing without jitter\."),
-        (lambda: cs.train(None, MACHINE), r"^model is None \(NoneType\)\. Pass"),
-        (lambda: ANY.train(MODEL, MACHINE, {"tp": 4}), r"^plan is \{'tp': 4\} \(dict\)\. Pass"),
-        (lambda: cs.search_plans(MODEL, 16, 64), r"^cluster is 16"),
-        (lambda: cs.run_job(MODEL, days=1), r"^step is 'llama-3.2-1b' \(str\)\. Pass"),
-        (lambda: cs.simulate(None), r"^schedule is None \(NoneType\)\. Pass a Schedule"),
-        (lambda: cs.collective("all-reduce", 16, size_bytes=1), r"^group is 16 \(int\)"),
-        (
-            lambda: cs.collective("all-reduce", MACHINE, size_bytes=1.5),
-            r"^a size of 1\.5 B is not a whole number of bytes$",
-        ),
-        (
-            lambda: cs.collective("all-reduce", MACHINE, size_bytes=float("nan")),
-            r"^a size of nan B is not between 0 and",
-        ),
-        (lambda: cs.cluster(Path("pod.yaml")), r"^cluster is .*Pass a name"),
-        (lambda: cs.model(["gpt2"]), r"^model is .*Pass a name"),
-    ],
-)  # fmt: skip
-def test_the_message_names_argument_value_and_remedy(
-    call: Callable[[], object], message: str
-) -> None:
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: cs.metrics.resource_use(5), r"^trace is 5 \(int\)\. Pass a Trace\.$"),
+    (lambda: cs.Group(MACHINE, [0]), r"^cluster is 'trn2\.48xlarge' \(str\)\. Pass a Cluster"),
+    (lambda: cs.Group(cs.cluster(MACHINE), "0-3"), r"^chips .* are '0-3'\. Pass"),
+    (lambda: cs.Group(cs.cluster(MACHINE), [0.5]), r"^chips .* are \[0\.5\]\. Pass"),
+    (lambda: cs.serve("gpt2", MACHINE, slots="9"), r"^slots is '9' \(str\)\. Pass a whole num"),
+    (lambda: cs.serve(MODEL, ["a"]), r"^cluster is \['a'\] \(list\)"),
+    (lambda: cs.serve(MODEL, MACHINE, 5), r"^requests is 5 \(int\)\. Pass poisson:RATE"),
+    (lambda: cs.run_fleet(FLEET, policy=5), r"^policy is 5 \(int\)\. Pass a"),
+    (lambda: cs.replay([], MACHINE), r"^no trace is given\. Pass a file"),
+    (lambda: cs.Plan(stage_layers=5), r"^stage_layers is 5; it must be a tuple, such as"),
+    (lambda: cs.train("gpt2", MACHINE, engine="SimPy"), r"^engine 'SimPy' is none of fast"),
+    (lambda: cs.train("gpt2", MACHINE, chips="x"), r"^chips is 'x'; it must be a list"),
+    (lambda: cs.train("gpt2", MACHINE, seed=2), r"^seed changes nothing without jitter\."),
+    (lambda: cs.train(None, MACHINE), r"^model is None \(NoneType\)\. Pass"),
+    (lambda: ANY.train(MODEL, MACHINE, {"tp": 4}), r"^plan is \{'tp': 4\} \(dict\)\. Pass"),
+    (lambda: cs.search_plans(MODEL, 16, 64), r"^cluster is 16"),
+    (lambda: cs.run_job(MODEL, days=1), r"^step is 'llama-3.2-1b' \(str\)\. Pass"),
+    (lambda: cs.simulate(None), r"^schedule is None \(NoneType\)\. Pass a Schedule"),
+    (lambda: cs.collective("all-reduce", 16, size_bytes=1), r"^group is 16 \(int\)"),
+    (lambda: cs.collective("all-reduce", MACHINE, size_bytes=1.5),
+     r"^a size of 1\.5 B is not a whole number of bytes$"),
+    (lambda: cs.collective("all-reduce", MACHINE, size_bytes=float("nan")),
+     r"^a size of nan B is not between 0 and"),
+    (lambda: cs.cluster(Path("pod.yaml")), r"^cluster is .*Pass a name"),
+    (lambda: cs.model(["gpt2"]), r"^model is .*Pass a name"),
+])  # fmt: skip
+def test_the_message_names_argument_value_and_remedy(call, message):
     with pytest.raises(cs.InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
 
 
-def test_a_negative_seed_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_negative_seed_is_refused_by_name(tmp_path):
     """One that reaches numpy is refused in words that name no seed."""
     tried = set()
     for name, right in _arguments(tmp_path).items():
@@ -218,7 +202,7 @@ def test_a_negative_seed_is_refused_by_name(tmp_path: Path) -> None:
     assert {"serve", "run_fleet", "run_job"} <= tried
 
 
-def test_one_value_may_be_written_in_several_ways(tmp_path: Path) -> None:
+def test_one_value_may_be_written_in_several_ways(tmp_path):
     path = _arguments(tmp_path)["replay"]["paths"]
     times = {cs.replay(paths, MACHINE).iteration_s for paths in (path, str(path), [path])}
     sizes = {len(cs.collective("all-reduce", MACHINE, size_bytes=size)) for size in (1e6, 10**6)}

@@ -5,8 +5,6 @@ its header names, and compared with the one in the repository pixel by pixel; ex
 that one changed visibly. ``make gallery`` writes the new ones down.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ output is the block without a language below it; ``console`` blocks, in which li
 names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import doctest
@@ -18,7 +16,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -65,10 +63,8 @@ def _rerun(text: str, name: str) -> str:
 
 def moved(before: str, after: str) -> Iterator[str]:
     """Lines that differ, without those that differ from run to run."""
-    lines = [
-        [line for line in text.splitlines() if not VOLATILE.search(line)]
-        for text in (before, after)
-    ]
+    texts = (text.splitlines() for text in (before, after))
+    lines = [[line for line in text if not VOLATILE.search(line)] for text in texts]
     for line in difflib.unified_diff(*lines, lineterm="", n=0):
         if line[:1] in "+-" and line[:3] not in ("+++", "---"):
             yield line
@@ -101,8 +97,7 @@ def _console(text: str) -> str:
 def _printed(line: str) -> str:
     command, _, file = line.partition(" > ")
     printed = io.StringIO()
-    environment: Mapping[str, str] = {**os.environ, "COLUMNS": "80"}
-    with contextlib.redirect_stdout(printed), mock.patch.dict(os.environ, environment):
+    with contextlib.redirect_stdout(printed), mock.patch.dict(os.environ, COLUMNS="80"):
         run(shlex.split(command)[1:])
     if file:
         Path(file).write_text(printed.getvalue(), encoding="utf-8")

@@ -1,7 +1,5 @@
 """The documents show the output that their code prints."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path
@@ -60,14 +58,8 @@ SOURCE = re.compile(r"`([\w./-]+?(?:\.py|/))`")
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page):
     packages = (
-        "topologies",
-        "cluster_sim",
-        "workloads",
-        "experiments",
-        "tests",
-        "benchmarks",
-        "tools",
-    )
+        "topologies", "cluster_sim", "workloads", "experiments", "tests", "benchmarks", "tools",
+    )  # fmt: skip
     files = [f"/{path}" for name in packages for path in _below(name)]
     for name in {*SOURCE.findall(page.read_text(encoding="utf-8"))} - EXAMPLES:
         assert any(path.endswith(f"/{name.rstrip('/')}") for path in files), name

@@ -1,7 +1,5 @@
 """Pictures of the gallery are small, carry their finding, and are compared pixel by pixel."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure

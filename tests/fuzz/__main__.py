@@ -1,7 +1,5 @@
 """``python -m tests.fuzz --seconds N`` draws cases, runs them under limits and saves failures."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import re
@@ -27,7 +25,6 @@ class Worker:
         self.process: subprocess.Popen[str] | None = None
 
     def run(self, seed: int) -> str:
-        """Return the faults of a case, empty when there is none."""
         process = self._alive()
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("a worker has no pipes")
@@ -43,19 +40,14 @@ class Worker:
     def _alive(self) -> subprocess.Popen[str]:
         if self.process is None or self.process.poll() is not None:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.worker"],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
+                [sys.executable, "-m", "tests.fuzz.worker"], cwd=ROOT, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
             if self.process.stdout is not None:
                 self.process.stdout.readline()
         return self.process
 
     def close(self) -> None:
-        """End the process."""
         if self.process is not None:
             self.process.kill()
             self.process.communicate()  # which closes the pipes as well

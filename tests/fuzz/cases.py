@@ -1,7 +1,5 @@
 """Cases of the fuzzer: a command line and its files, mutated from valid ones by a seed."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -9,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +46,10 @@ PLACES = ("out", "out", "folder", "loop", "loop/x", "pipe", "a/b", "log.txt", "/
 
 @dataclass(frozen=True)
 class Case:
-    """One command line with the files that stand beside it.
+    """One command line with the files that stand beside it."""
 
-    Attributes
-    ----------
-    seed : int
-        Number from which the case was drawn.
-    arguments : tuple of str
-        Words after ``cluster-sim``.
-    files : mapping of str to bytes
-    """
-
-    seed: int
-    arguments: tuple[str, ...]
+    seed: int  # number from which the case was drawn
+    arguments: tuple[str, ...]  # words after ``cluster-sim``
     files: Mapping[str, bytes]
 
     def write(self, folder: Path) -> None:
@@ -79,21 +69,13 @@ class Case:
 
 
 def from_json(text: str) -> Case:
-    """Return the case that :meth:`Case.as_json` wrote."""
     stored = json.loads(text)
     files = {name: base64.b64decode(content) for name, content in stored["files"].items()}
     return Case(stored["seed"], tuple(stored["arguments"]), files)
 
 
 def draw(seed: int, options: Mapping[str, Mapping[str, Any]]) -> Case:
-    """Draw a case.
-
-    Parameters
-    ----------
-    seed : int
-    options : mapping of str to mapping
-        Parameters of each command by name, as a sweep knows them.
-    """
+    """Draw a case; ``options`` are the parameters of each command, as a sweep knows them."""
     rng = random.Random(seed)
     base = rng.choice(COMMANDS)
     seeds = dict(files())
@@ -101,9 +83,8 @@ def draw(seed: int, options: Mapping[str, Mapping[str, Any]]) -> Case:
     if used and rng.random() < 0.6:
         name = rng.choice(used)
         by_value = rng.random() < 0.4
-        seeds[name] = (
-            structure.mutated(name, seeds[name], rng) if by_value else _mutated(seeds[name], rng)
-        )
+        mutate = partial(structure.mutated, name) if by_value else _mutated
+        seeds[name] = mutate(seeds[name], rng)
     words = list(base)
     for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
         words = _with_option(words, options[base[0]], rng)
@@ -125,11 +106,8 @@ def _is_used(name: str, words: tuple[str, ...]) -> bool:
 
 
 def _with_option(words: list[str], options: Mapping[str, Any], rng: random.Random) -> list[str]:
-    named = [
-        one
-        for name, one in options.items()
-        if one.param_type_name == "option" and name not in ("help", "out")
-    ]
+    stated = (one for name, one in options.items() if name not in ("help", "out"))
+    named = [one for one in stated if one.param_type_name == "option"]
     if not named:  # a group, whose commands have the options
         return words
     one = rng.choice(named)

@@ -1,7 +1,5 @@
 """Small valid files of other tools, of a measurement kit and of a run directory."""
 
-from __future__ import annotations
-
 import io
 import json
 import tempfile
@@ -38,10 +36,7 @@ POD = """containers:
   args: ["--model=m", "--tensor-parallel-size=2", "--max-num-seqs", "32"]
 """
 POLICY = b"def policy(view):\n    return view.serving\n"
-CAUSES = b"""cause,per,mtbf,replaces
-chip,chip,50000h,1
-software,job,400h,0
-"""
+CAUSES = b"cause,per,mtbf,replaces\nchip,chip,50000h,1\nsoftware,job,400h,0\n"
 
 
 @cache
@@ -87,8 +82,5 @@ def _written() -> dict[str, bytes]:
             status = run([*words])
         if status != 0:
             raise RuntimeError("the run directory of the seeds cannot be written")
-        return {
-            str(path.relative_to(folder)): path.read_bytes()
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
+        files = filter(Path.is_file, sorted(folder.rglob("*")))
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}

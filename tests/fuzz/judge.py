@@ -1,7 +1,5 @@
 """Answers that a command may give; every other answer is a defect."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,16 +9,8 @@ from typing import Any
 SHARES = ("mfu", "hfu", "slo_attainment", "coverage")
 NOT_BELOW_ZERO = ("_s", "_bytes", "_per_s", "_usd", "_joules")
 MAY_BE_NEGATIVE = (
-    "error",
-    "change",
-    "bias",
-    "elasticity",
-    "saved",
-    "difference",
-    "net",
-    "delta",
-    "margin",
-)
+    "error", "change", "bias", "elasticity", "saved", "difference", "net", "delta", "margin",
+)  # fmt: skip
 LONGEST_LINE = 1200
 
 
@@ -38,11 +28,8 @@ def faults(answer: Answer, arguments: tuple[str, ...], folder: Path) -> list[str
     """Return what is wrong with an answer, one phrase a fault; an empty list if nothing is."""
     if answer.escaped:
         return [f"traceback: {answer.escaped}"]
-    return [
-        *_status_faults(answer, arguments),
-        *_document_faults(answer, arguments),
-        *_file_faults(answer, arguments, folder),
-    ]
+    spoken = (*_status_faults(answer, arguments), *_document_faults(answer, arguments))
+    return [*spoken, *_file_faults(answer, arguments, folder)]
 
 
 def _status_faults(answer: Answer, arguments: tuple[str, ...]) -> Iterator[str]:

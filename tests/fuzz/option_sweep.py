@@ -1,7 +1,5 @@
 """Every option beside every base command: it changes the answer, is named, or is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,26 +15,16 @@ MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s", "search_s")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Outcome of one option beside a base command.
+    """Outcome of one option beside a base command."""
 
-    Attributes
-    ----------
-    kind : str
-        ``changes``, ``named``, ``refused``; ``nothing`` is a defect, as is ``crashed``.
-    detail : str
-        What changed, the remark or the message.
-    """
-
-    kind: str
-    detail: str
+    kind: str  # ``changes``, ``named``, ``refused``; ``nothing`` is a defect, as is ``crashed``
+    detail: str  # what changed, the remark or the message
 
 
 def options_of(command: str) -> dict[str, DescribedOption]:
     """Return the options of a command by name, without those that can change no number."""
-    described = [
-        item for item in app.get_command(None, command).params if isinstance(item, DescribedOption)
-    ]
-    by_name = {_name(item): item for item in described}
+    params = app.get_command(None, command).params
+    by_name = {_name(item): item for item in params if isinstance(item, DescribedOption)}
     return {name: by_name[name] for name in by_name if name not in CANNOT_CHANGE_THE_ANSWER}
 
 
@@ -45,22 +33,13 @@ def _name(option: DescribedOption) -> str:
 
 
 def answer(words: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return the outcome of a command line in this process."""
     return run_row(run, [*words, "--json", "--quiet"])
 
 
 def verdicts(
     base: tuple[str, ...], names: Container[str] | None = None
 ) -> Iterator[tuple[tuple[str, ...], Verdict]]:
-    """Yield the verdict on every setting of every option that a base command does not state.
-
-    Parameters
-    ----------
-    base : tuple of str
-        Words of a command that succeeds.
-    names : container of str, optional
-        Options to look at; all by default.
-    """
+    """Yield the verdict on every setting of all or some options that a base does not state."""
     usual = answer(base)
     if usual["status"] != "ok":
         raise ValueError(f"{' '.join(base)}: {usual['message']}")
@@ -75,7 +54,6 @@ def verdicts(
 
 
 def judge(name: str, usual: Mapping[str, Any], other: Mapping[str, Any]) -> Verdict:
-    """Compare an answer with that of the base command."""
     if other["status"] == "refused":
         return Verdict("refused", other["message"])
     if other["status"] != "ok":

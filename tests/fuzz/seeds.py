@@ -1,13 +1,16 @@
 """Small valid files of every input format, from which mutated ones are made."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping
 
 from tests.fuzz.foreign_seeds import foreign_files
+from tests.support.small_models import TOY_CONFIG
 
+CONFIG = {
+    **TOY_CONFIG, "num_key_value_heads": 4, "vocab_size": 4096, "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 OWN_FILES: Mapping[str, bytes] = {
     "cluster.yaml": b"""name: pod
 chip: {like: trn2, hbm_bandwidth: 3TB/s}
@@ -19,16 +22,9 @@ scale_up:
 domains: 2
 scale_out: {name: mine, bandwidth_per_chip: 200Gbit/s, latency: 12us, radix: 32, rails: 2}
 """,
-    "clos.yaml": b"""scale_up: {shape: clos, size: 16, radix: 8, bandwidth: 10GB/s, latency: 1us}
-""",
-    "plan.yaml": b"""tp: 4
-pp: 2
-microbatch: 1
-global_batch: 16
-seq: 512
-zero: 1
-order: tp-cp-dp-pp
-""",
+    "clos.yaml": b"scale_up: {shape: clos, size: 16, radix: 8, bandwidth: 10GB/s, latency: 1us}\n",
+    "plan.yaml": b"tp: 4\npp: 2\nmicrobatch: 1\nglobal_batch: 16\nseq: 512\nzero: 1\n"
+    b"order: tp-cp-dp-pp\n",
     "jobs.yaml": b"""jobs:
   - {name: a, model: gpt2, tp: 2, dp: 4, global_batch: 8, seq: 256, placement: server}
   - {name: b, model: gpt2, dp: 4, global_batch: 8, seq: 256, placement: packed}
@@ -112,19 +108,7 @@ b,trn2.48xlarge,16,4,1024,4096,16,32000,1024,4,2,2,16,0.4
 all-reduce,dgx-h100,8,8,,1048576,0.00005,me
 all-gather,trn2.48xlarge,16,16,ring,1048576,0.0001,me
 """,
-    "config.json": json.dumps(
-        {
-            "model_type": "llama",
-            "num_hidden_layers": 4,
-            "hidden_size": 512,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "intermediate_size": 1024,
-            "vocab_size": 4096,
-            "max_position_embeddings": 2048,
-            "tie_word_embeddings": False,
-        }
-    ).encode(),
+    "config.json": json.dumps(CONFIG).encode(),
     "log.txt": b"""# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728
 #       size         count      type   redop    root     time   algbw   busbw #wrong
      1048576        262144     float     sum      -1    45.10   23.25   43.59      0
@@ -144,7 +128,7 @@ all-gather,trn2.48xlarge,16,16,ring,1048576,0.0001,me
     ),
     "order.txt": b"0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15\n",
     "matrix.csv": b"\n".join(b",".join(b"65536" for _ in range(16)) for _ in range(16)) + b"\n",
-}
+}  # fmt: skip
 """Formats of cluster-sim's own by the name under which a case finds them."""
 
 

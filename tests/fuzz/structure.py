@@ -1,7 +1,5 @@
 """Structured documents with one value replaced or left out."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random
@@ -32,7 +30,6 @@ def places(document: Any, before: Place = ()) -> Iterator[Place]:
 
 
 def replaced(document: Any, place: Place, value: Any) -> Any:
-    """Return a copy of a document with another value at a place."""
     if not place:
         return None if value is LEFT_OUT else value
     changed = copy.deepcopy(document)
@@ -61,7 +58,6 @@ def parsed(name: str, content: bytes) -> Any:
 
 
 def written(name: str, document: Any) -> bytes:
-    """Return a document as the text of a file of that name."""
     if name.endswith(".jsonl") and isinstance(document, list):
         return "\n".join(map(json.dumps, document)).encode()
     if name.endswith((".yaml", ".yml")):
@@ -74,6 +70,5 @@ def mutated(name: str, content: bytes, rng: random.Random) -> bytes:
     document = parsed(name, content)
     if document is None:
         return content
-    return written(
-        name, replaced(document, rng.choice(list(places(document))), rng.choice(NASTY_VALUES))
-    )
+    place, value = rng.choice(list(places(document))), rng.choice(NASTY_VALUES)
+    return written(name, replaced(document, place, value))

@@ -1,21 +1,14 @@
 """Base commands of the sweep over all options, and the files beside them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.calibration.fit import COLUMNS
-from tests.fuzz.seeds import files, lines
+from tests.fuzz.seeds import CONFIG, files, lines
 from topologies.catalogue.catalogue import shipped_catalogue
 
-MIXTURE = {
-    "model_type": "mixtral", "num_hidden_layers": 4, "hidden_size": 512,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1024,
-    "vocab_size": 4096, "max_position_embeddings": 2048, "tie_word_embeddings": False,
-    "num_local_experts": 8, "num_experts_per_tok": 2,
-}  # fmt: skip
+MIXTURE = {**CONFIG, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 LINKS = "--bandwidth 100GB/s --latency 1us"
 TRN2 = "--model config.json --cluster trn2.48xlarge"
 H100 = "--model config.json --cluster dgx-h100:2"

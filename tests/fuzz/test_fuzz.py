@@ -1,7 +1,5 @@
 """A short run of the fuzzer, and invariants of random plans and collectives."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -103,9 +101,8 @@ DOORS = re.compile(
 
 
 def test_every_format_is_mutated():
-    doors = {
-        f"topologies/files/{name}.py" for name in ("reading", "yaml_documents", "frame", "table")
-    }
+    names = ("reading", "yaml_documents", "frame", "table")
+    doors = {f"topologies/files/{name}.py" for name in names}
     doors |= {"workloads/traces/recording.py", "experiments/reports/run_record.py"}
     packages = ("topologies", "cluster_sim", "workloads", "experiments")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
@@ -144,11 +141,9 @@ def test_a_sweep_that_is_killed_again_and_again_gives_the_table_of_an_undisturbe
         words = ["sweep", "study.yaml", "--workers=2", f"--out={out}", "--quiet", "--json"]
         code = "import sys; from experiments.cli.main import main; main()"
         return subprocess.Popen(
-            [sys.executable, "-c", code, *words],
-            cwd=tmp_path,
-            env=environment,
+            [sys.executable, "-c", code, *words], cwd=tmp_path, env=environment,
             stdout=subprocess.DEVNULL,
-        )
+        )  # fmt: skip
 
     rng = random.Random(SEED)
     for _ in range(4):

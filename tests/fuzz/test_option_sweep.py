@@ -1,9 +1,6 @@
 """Every option of every command changes the answer, is named as idle, or is refused."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -54,23 +51,16 @@ NOT_BINDING = {
 
 def defects(base: tuple[str, ...]) -> list[str]:
     """Options of a base command that are read by nothing, or that crash it."""
-    by_option = _by_option(verdicts(base))
+    by_option = defaultdict[str, list[tuple[str, Verdict]]](list)
+    for (word, *_), verdict in verdicts(base):
+        name = word.partition("=")[0].removeprefix("--").removeprefix("no-")
+        by_option[name].append((word, verdict))
     return [
         f"{' '.join(base)} {words}: {verdict.kind} {verdict.detail}"
         for name, outcomes in by_option.items()
         for words, verdict in outcomes
         if verdict.kind == "crashed" or (_is_idle(outcomes) and name not in NOT_BINDING)
     ]
-
-
-def _by_option(
-    outcomes: Iterable[tuple[tuple[str, ...], Verdict]],
-) -> dict[str, list[tuple[str, Verdict]]]:
-    by_option = defaultdict[str, list[tuple[str, Verdict]]](list)
-    for words, verdict in outcomes:
-        name = words[0].partition("=")[0].removeprefix("--").removeprefix("no-")
-        by_option[name].append((words[0], verdict))
-    return by_option
 
 
 def _is_idle(outcomes: list[tuple[str, Verdict]]) -> bool:
@@ -126,13 +116,9 @@ def test_every_option_has_values():
 
 
 def test_exceptions_are_options_and_none_is_excused_twice():
-    every = {
-        flag.removeprefix("--")
-        for command in app.list_commands(None)
-        for item in app.get_command(None, command).params
-        for flag in item.opts
-    }
-    assert set(NOT_BINDING) <= every
+    commands = [app.get_command(None, name) for name in app.list_commands(None)]
+    every = {flag for command in commands for item in command.params for flag in item.opts}
+    assert {f"--{name}" for name in NOT_BINDING} <= every
     assert not set(NOT_BINDING) & set(CANNOT_CHANGE_THE_ANSWER)
 
 

@@ -1,7 +1,5 @@
 """A process that runs cases one after another, with limits on memory and time."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -68,7 +66,6 @@ def answer(case: Case, folder: Path) -> Answer:
 
 
 def examine(case: Case) -> list[str]:
-    """Return the faults of one case."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
         return faults(answer(case, folder), case.arguments, folder)

@@ -1,7 +1,5 @@
 """``python -m tests.laws --seconds N`` tries new cases of all laws, and shows each violation."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import sys

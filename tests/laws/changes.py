@@ -1,7 +1,5 @@
 """Changes that make the second line of a law from the first, and draws with options stated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -58,37 +56,20 @@ def rewritten(name: str, rewrite: Callable[[str], str]) -> Change:
 
 def clone(line: Line, rng: Random) -> Line:
     """Name every chip of the machine otherwise: the same hardware under another name."""
-    assert line.machine is not None
-    return Line(line.words, line.options, {"name": "a-clone", **line.machine}, line.model)
+    return replace(line, machine={"name": "a-clone", **line.machine})
 
 
 def wider(line: Line, rng: Random) -> Line:
     """Add a domain of which the line makes no use."""
-    assert line.machine is not None
-    return Line(line.words, line.options, {**line.machine, "domains": 5}, line.model)
-
-
-def layers(factor: int) -> Change:
-    """Change that multiplies the layers of the model."""
-
-    def change(line: Line, rng: Random) -> Line:
-        assert line.model is not None
-        more = {**line.model, "num_hidden_layers": factor * line.model["num_hidden_layers"]}
-        return Line(line.words, line.options, line.machine, more)
-
-    return change
+    return replace(line, machine={**line.machine, "domains": 5})
 
 
 def bigger(key: str, factor: int) -> Change:
     """Change that multiplies a field of the model."""
+    return lambda line, rng: replace(line, model={**line.model, key: factor * line.model[key]})
 
-    def change(line: Line, rng: Random) -> Line:
-        assert line.model is not None
-        return Line(
-            line.words, line.options, line.machine, {**line.model, key: factor * line.model[key]}
-        )
 
-    return change
+layers = partial(bigger, "num_hidden_layers")
 
 
 def framework_named(line: Line, rng: Random) -> Line:
@@ -109,7 +90,6 @@ def with_peak(factor: float) -> Change:
     """Change that states the rate of products of the machine's chips as a multiple of the usual."""
 
     def change(line: Line, rng: Random) -> Line:
-        assert line.machine is not None
         chip = line.machine["chip"]
         peak = f"{factor * PEAK_TFLOPS[chip['like']]:.12g} TFLOP/s"
         return replace(line, machine={**line.machine, "chip": {**chip, "bf16_peak": peak}})
@@ -186,5 +166,4 @@ TRAINIUM = ("trn2.48xlarge",)
 
 def one_gpu(line: Line) -> Line:
     """Line on a chip like an H100."""
-    assert line.machine is not None
     return replace(line, machine={**line.machine, "chip": {**line.machine["chip"], "like": "h100"}})

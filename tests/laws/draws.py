@@ -1,7 +1,5 @@
 """Random machines, models, plans, services, fleets, jobs and collectives of the laws."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -50,9 +48,7 @@ def model(rng: Random, experts: bool = False) -> dict[str, Any]:
     return fields
 
 
-def train(
-    rng: Random, experts: bool = False, from_file: bool | None = None, chips: int = 0, **stated: Any
-) -> Line:
+def train(rng, experts=False, from_file=None, chips=0, **stated):
     """A training step of 16 ranks or more, on a machine of the catalogue or of its own."""
     options = {
         "tp": rng.choice((1, 2, 4)), "pp": rng.choice((1, 2)), "global-batch": 64,
@@ -88,12 +84,7 @@ def collective(rng: Random, op: str = "", from_file: bool = False, **stated: Any
     return Line(("collective", op, rng.choice(PLAIN)), {**links, **options})
 
 
-def exchange(
-    rng: Random,
-    op: str = "all-to-all",
-    machines: tuple[str, ...] = ("p5.48xlarge", "dgx-h100:2", "dgx-a100"),
-    **stated: Any,
-) -> Line:
+def exchange(rng, op="all-to-all", machines=("p5.48xlarge", "dgx-h100:2", "dgx-a100"), **stated):
     """A collective between all ranks of a machine of NVIDIA."""
     size = rng.choice(("64KiB", "1MiB", "64MiB"))
     return Line(("collective", op, rng.choice(machines)), {"size": size, **stated})

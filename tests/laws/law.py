@@ -55,7 +55,6 @@ class Line:
 
     def scaled(self, part: str, key: str, factor: float, unit: str = "") -> Line:
         """Return the line on a machine with one of its quantities scaled, or in another unit."""
-        assert self.machine is not None
         section = self.machine[part]
         number, before = section[key].split(" ")
         changed = {**section, key: f"{float(number) * factor:.12g} {unit or before}"}

@@ -1,7 +1,5 @@
 """All laws, a row each: what is drawn, what is changed, and how the answers stand to each other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from cluster_sim.collectives.algorithms import registry

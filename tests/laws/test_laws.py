@@ -1,7 +1,5 @@
 """Every law in a case or many; a violation shows its commands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

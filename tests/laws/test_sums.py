@@ -1,7 +1,5 @@
 """Numbers of one answer add up: parts are the whole, rates are amounts over time, ends enclose."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -77,11 +75,8 @@ def of_fleet(fleet: Document) -> Sums:
     yield "hours of chips", fleet["chips"] * minutes / 60, hours
     ended = sum(fleet[f"{fate}_tokens"] for fate in ("served", "shed", "queued"))
     yield "fates of tokens", ended, fleet["offered_tokens"]
-    yield (
-        "tokens of steps",
-        fleet["training_steps"] * fleet["training_step_tokens"],
-        (fleet["training_tokens"]),
-    )
+    trained = fleet["training_steps"] * fleet["training_step_tokens"]
+    yield "tokens of steps", trained, fleet["training_tokens"]
     yield "mean power", fleet["power_mean_w"] * minutes * 60, fleet["energy_joules"]
     usd = fleet["usd_per_million_tokens"] * fleet["served_tokens"] / 1e6
     serving = fleet["inference_chip_hours"] / hours
@@ -119,11 +114,8 @@ def of_loans(night: Document) -> Sums:
     test = night["backtest"]
     yield "hours of loans", hours, night["lent_unit_hours"]
     yield "share of nights", test["violated_share"] * test["nights"], test["violated"]
-    yield (
-        "weekdays are all nights",
-        sum(day["nights"] for day in test["by_weekday"]),
-        test["nights"],
-    )
+    nights = sum(day["nights"] for day in test["by_weekday"])
+    yield "weekdays are all nights", nights, test["nights"]
 
 
 def of_replay(replay: Document) -> Sums:
@@ -136,11 +128,8 @@ def of_collective(collective: Document) -> Sums:
         yield "the bound is below", min(row["time_s"], bound_s), bound_s
 
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
-
-
 def any_schedule(rng):
-    schedule = rng.choice(SCHEDULES)
+    schedule = rng.choice(("gpipe", "1f1b", "interleaved", "zero-bubble"))
     vpp = 2 if schedule == "interleaved" else 1
     return draws.train(rng, pp=2, zero=rng.randrange(4), schedule=schedule, vpp=vpp)
 

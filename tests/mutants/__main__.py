@@ -1,8 +1,7 @@
 """``python -m tests.mutants --count N`` mutates places of core rooms and runs their neighbours."""
 
-from __future__ import annotations
-
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -38,12 +37,11 @@ def neighbours(module: Path) -> list[str]:
     named = (".".join(parts), f"from {'.'.join(parts[:-1])} import {parts[-1]}")
     rooms = [ROOT / "tests" / Path(*parts[:depth]) for depth in (2, 1)]
     room = next(folder for folder in rooms if folder.is_dir())
-    chosen = [
-        path
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if room in path.parents or any(name in path.read_text() for name in named)
-    ]
-    return [str(module), *(str(path.relative_to(ROOT)) for path in chosen)]
+    chosen = [str(module)]
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if room in path.parents or any(name in path.read_text() for name in named):
+            chosen.append(str(path.relative_to(ROOT)))
+    return chosen
 
 
 def drawn(count: int, seed: int, rooms: Sequence[str] = ROOMS) -> list[Mutant]:
@@ -59,13 +57,8 @@ def drawn(count: int, seed: int, rooms: Sequence[str] = ROOMS) -> list[Mutant]:
             for number, lot in enumerate(lots((ROOT / module).read_text(), f"{seed} {module}"))
         ]
         by_room.append([(module, number) for _, module, number in sorted(every)[:each]])
-    turns = [
-        mutants[turn]
-        for turn in range(max(map(len, by_room)))
-        for mutants in by_room
-        if turn < len(mutants)
-    ]
-    return turns[:count]
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*by_room))
+    return [mutant for mutant in turns if mutant is not None][:count]
 
 
 @cache
@@ -74,25 +67,20 @@ def _places(module: Path) -> list[str]:
 
 
 def described(mutant: Mutant) -> str:
-    """Return module, line and change of a mutant."""
     module, number = mutant
     return f"{module}, {_places(module)[number]}"
 
 
 def room_of(mutant: Mutant) -> str:
-    """Return the room of a mutant's module."""
     return "/".join(mutant[0].parts[:2])
 
 
 def of_report(report: Path) -> list[Mutant]:
     """Return the mutants that a report of an earlier run calls alive, where they still exist."""
-    words = {
-        line.partition(" | ")[0] for line in report.read_text().splitlines() if "| alive" in line
-    }
-    modules = {Path(word.partition(",")[0]) for word in words}
-    every = [
-        (module, number) for module in sorted(modules) for number in range(len(_places(module)))
-    ]
+    lines = report.read_text().splitlines()
+    words = {line.partition(" | ")[0] for line in lines if "| alive" in line}
+    modules = sorted({Path(word.partition(",")[0]) for word in words})
+    every = ((module, number) for module in modules for number in range(len(_places(module))))
     return [mutant for mutant in every if described(mutant) in words]
 
 

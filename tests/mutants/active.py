@@ -1,7 +1,5 @@
 """The mutant that is active in this process, and the places that the process has reached."""
 
-from __future__ import annotations
-
 import os
 
 ACTIVE = {"key": int(os.environ.get("MUTANT", -1))}

@@ -1,7 +1,5 @@
 """Places of a module that may be mutated, and its source with some of them switched by a key."""
 
-from __future__ import annotations
-
 import ast
 import copy
 from collections import Counter

@@ -6,8 +6,6 @@ that tells which tests pass, which places each reaches, and how long it takes. T
 in a fork against the tests of the files that reach it, the shortest first, until one fails.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -34,8 +32,6 @@ NEVER = "alive: no test beside runs the line"
 
 
 class Test(NamedTuple):
-    """A test as it runs without a mutant."""
-
     item: pytest.Item
     seconds: float
     reached: frozenset[int]
@@ -55,7 +51,6 @@ class Trial:
         self.failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a test that fails."""
         self.failed |= report.failed
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

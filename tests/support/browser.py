@@ -1,7 +1,5 @@
 """A headless browser for tests of pages: Chromium where the system has one."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Closed forms of pipeline bubbles from the papers, against which tests hold the schedules."""
 
-from __future__ import annotations
-
 
 def bubble_fraction(pp: int, microbatches: int, vpp: int = 1) -> float:
     """Return idle time over working time of GPipe and 1F1B with equal stages: (p − 1) / (v m).

@@ -1,7 +1,5 @@
 """Clusters, groups and strategies that the tests of collectives share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +11,11 @@ from topologies.clusters.names import cluster
 
 RATE, LATENCY = "100GB/s", "1us"
 ENGINES = ("reference", "fast")
-PLAIN = ("ring:1", "ring:2", "ring:5", "torus:3x4", "torus:2x2x3", "mesh:5", "switch:4")
-REAL = ("trn2.48xlarge", "trn2-ultraserver", "trn2.48xlarge:3")
+PLAIN = (
+    *("ring:1", "ring:2", "ring:5", "torus:3x4", "torus:2x2x3", "mesh:5", "switch:4"),
+    *("clos:16:8", "clos:24:8:3"),
+)
+REAL = ("trn2.48xlarge", "trn2-ultraserver", "trn2.48xlarge:3", "trn3-gen1")
 
 
 def named(text: str) -> Cluster:
@@ -60,11 +61,9 @@ def collectives(draw: st.DrawFn) -> Case:
     chips = named(name).chips
     some = st.lists(st.integers(0, chips - 1), min_size=1, max_size=9, unique=True)
     return Case(
-        op=draw(st.sampled_from(KINDS)),
-        machine=name,
-        chips=tuple(draw(some | st.just(list(range(min(chips, 16)))))),
+        op=draw(st.sampled_from(KINDS)), machine=name,
+        chips=tuple(draw(some | st.permutations(range(min(chips, 20))))),
         ranks_per_chip=draw(st.sampled_from([1, 1, 2])),
-        size=draw(st.sampled_from([0, 1, 7, 1000]) | st.integers(0, 2**22)),
-        pick=draw(st.integers(0, 15)),
-        ideal=draw(st.booleans()),
-    )
+        size=draw(st.sampled_from([0, 1, 7, 1000]) | st.integers(0, 2**24)),
+        pick=draw(st.integers(0, 15)), ideal=draw(st.booleans()),
+    )  # fmt: skip

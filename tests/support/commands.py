@@ -1,7 +1,5 @@
 """Commands in this process: as functions of their options, or as words with a JSON answer."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Conservation laws that every trace keeps, whatever the engine; tests check them after runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -93,13 +91,12 @@ def _idle_slots(trace: Trace) -> Iterator[str]:
     length = np.diff(instant, append=instant[-1:])
     length[np.flatnonzero(resource[1:] != resource[:-1])] = 0
     free = np.where(holders < schedule.resources.slots[resource], length, 0)
-    free_before = np.concatenate([[0], np.cumsum(free)])
-    free_until = [
-        _free_until(resource, instant, free, free_before, schedule.resource[ops], at[ops])
+    at_ready, at_start = (
+        _free_until((resource, instant), free, schedule.resource[ops], at[ops])
         for at in (times.ready_ps, times.start_ps)
-    ]
+    )
     idle = np.zeros(len(schedule), np.bool_)
-    idle[ops] = free_until[1] > free_until[0]
+    idle[ops] = at_start > at_ready
     yield from _first(idle, "waits although a slot of its resource is free")
 
 
@@ -110,9 +107,8 @@ def _start_order(trace: Trace) -> Iterator[str]:
     order = np.lexsort((ops, times.ready_ps[ops], schedule.priority[ops], schedule.resource[ops]))
     ops = ops[order]
     start = np.where(times.start_ps[ops] >= 0, times.start_ps[ops], HORIZON_PS)
-    alike = (schedule.resource[ops[1:]] == schedule.resource[ops[:-1]]) & (
-        schedule.priority[ops[1:]] == schedule.priority[ops[:-1]]
-    )
+    kinds = np.stack([schedule.resource[ops], schedule.priority[ops]])
+    alike = (kinds[:, 1:] == kinds[:, :-1]).all(axis=0)
     overtaken = np.zeros(len(schedule), np.bool_)
     overtaken[ops[:-1]] = alike & (start[1:] < start[:-1])
     yield from _first(overtaken, "starts after one of its priority that was ready later")
@@ -160,26 +156,23 @@ def _occupancy(trace: Trace, ran: Stretches) -> tuple[IntArray, IntArray, IntArr
 
 
 def _free_until(
-    resource: IntArray,
-    instant: IntArray,
-    free: IntArray,
-    free_before: IntArray,
-    queried: IntArray,
-    until: IntArray,
+    changes: tuple[IntArray, IntArray], free: IntArray, queried: IntArray, until: IntArray
 ) -> IntArray:
     """Sum the time with a free slot on each of some resources up to an instant [ps].
 
-    ``free`` is the time from each change of the occupancy to the next in which a slot is free, and
-    ``free_before`` its sum over the changes before each.
+    ``free`` is the time from each change, of a resource at an instant, to the next in which a slot
+    is free.
     """
+    resource, instant = changes
+    free_before = np.concatenate([[0], np.cumsum(free)])
     first = np.searchsorted(resource, queried)
     # Changes are in order of resource and time, so (resource, rank of the time) finds the last.
     keys = np.concatenate([instant, until])
     _, rank = np.unique(keys, return_inverse=True)
     span = int(rank.max()) + 1
-    changes = resource.astype(np.int64) * span + rank[: len(instant)]
+    places = resource.astype(np.int64) * span + rank[: len(instant)]
     wanted = queried.astype(np.int64) * span + rank[len(instant) :]
-    k = np.searchsorted(changes, wanted, side="right") - 1
+    k = np.searchsorted(places, wanted, side="right") - 1
     before_any = k < first
     k = np.maximum(k, first)
     since_change = np.where(free[k] > 0, until - instant[k], 0)

@@ -1,7 +1,5 @@
 """Layers whose times count FLOPs, for the tests of training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.toy_training import plan
@@ -32,6 +30,4 @@ def counted(model: Model, **changes: Any) -> CountedShapes:
 def product_flops(steps: list[LayerOp]) -> float:
     """FLOPs of all products, without the attention core and the scores of an indexer."""
     scores = ("attention.index", "attention.index.weight")
-    return sum(
-        step.seconds for step in steps if ".core" not in step.name and step.name not in scores
-    )
+    return sum(x.seconds for x in steps if ".core" not in x.name and x.name not in scores)

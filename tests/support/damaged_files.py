@@ -1,7 +1,5 @@
 """Files that are cut or have a wrong byte, which a reader reads or refuses in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

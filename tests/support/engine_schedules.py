@@ -1,7 +1,5 @@
 """Small schedules written op by op, and the decorator that runs a test on both engines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -57,11 +55,9 @@ def flow_schedule(
         edges=columns.pop("edges", no_edges(ops)),
         resources=Resources.table("hbm", np.arange(len(capacity)), slots=1, capacity=capacity),
         flows=Flows(
-            np.arange(ops, dtype=np.int32),
-            np.array(cap, np.int64),
-            np.cumsum([0, *map(len, path)]),
-            np.concatenate(path).astype(np.int32),
+            np.arange(ops, dtype=np.int32), np.array(cap, np.int64),
+            np.cumsum([0, *map(len, path)]), np.concatenate(path).astype(np.int32),
             np.concatenate(weight).astype(np.int32),
         ),
         **columns,
-    )
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """Comparison of two schedules, column by column."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 
@@ -16,9 +14,7 @@ def equal(first: Schedule, second: Schedule) -> bool:
     for part, owner in _parts(first).items():
         for item in fields(owner):
             a, b = getattr(owner, item.name), getattr(second_parts[part], item.name)
-            if isinstance(a, np.ndarray) and not (
-                isinstance(b, np.ndarray) and np.array_equal(a, b)
-            ):
+            if isinstance(a, np.ndarray) and not (type(b) is type(a) and np.array_equal(a, b)):
                 return False
     if first.labels.keys() != second.labels.keys() or first.facts != second.facts:
         return False
@@ -35,9 +31,5 @@ def _equal_labels(a: Label, b: Label) -> bool:
 
 
 def _parts(schedule: Schedule) -> dict[str, Any]:
-    return {
-        "schedule": schedule,
-        "edges": schedule.edges,
-        "flows": schedule.flows,
-        "resources": schedule.resources,
-    }
+    tables = {name: getattr(schedule, name) for name in ("edges", "flows", "resources")}
+    return {"schedule": schedule, **tables}

@@ -1,7 +1,5 @@
 """Numbers of examples that properties are tried on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import settings

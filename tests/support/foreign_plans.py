@@ -1,7 +1,5 @@
 """Plans as other tools write them."""
 
-from __future__ import annotations
-
 MEGATRON = r"""
 # a launch script
 torchrun --nproc_per_node 8 pretrain_gpt.py \

@@ -1,7 +1,5 @@
 """Fixture of tests that fork processes."""
 
-from __future__ import annotations
-
 import pytest
 
 from cluster_sim.processes import can_fork

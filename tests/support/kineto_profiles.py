@@ -1,7 +1,5 @@
 """Profiles of ranks in the format of PyTorch's profiler, written kernel by kernel."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -34,9 +32,8 @@ class Profile:
         """Add a launch and its kernel."""
         self.correlation += 1
         self.add("cuda_runtime", "cudaLaunchKernelExC", launched, 4, correlation=self.correlation)
-        self.add(
-            "kernel", name, ts, dur, stream=stream, device=0, correlation=self.correlation, **args
-        )
+        place = {"stream": stream, "device": 0, "correlation": self.correlation}
+        self.add("kernel", name, ts, dur, **place, **args)
 
     def facts(self, name: str, elements: int, peer: int | None = None) -> dict[str, Any]:
         """Metadata that PyTorch writes into ``record_param_comms`` and into its kernel."""
@@ -58,7 +55,6 @@ class Profile:
         return facts
 
     def document(self) -> dict[str, Any]:
-        """Return the profile as its file holds it."""
         return {
             "schemaVersion": 1,
             "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
@@ -71,7 +67,6 @@ class Profile:
         }  # fmt: skip
 
     def write(self, folder: Path) -> Path:
-        """Write the profile, compressed."""
         path = folder / f"rank{self.rank}.json.gz"
         path.write_bytes(gzip.compress(json.dumps(self.document()).encode()))
         return path

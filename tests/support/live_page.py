@@ -1,7 +1,5 @@
 """A page in a headless Chromium that a test drives, over the browser's own protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -43,10 +41,8 @@ class LivePage:
         parameters = event.get("params", {})
         if event.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(str(parameters["exceptionDetails"]))
-        if event.get("method") == "Runtime.consoleAPICalled" and parameters["type"] in (
-            "error",
-            "warning",
-        ):
+        is_said = event.get("method") == "Runtime.consoleAPICalled"
+        if is_said and parameters["type"] in ("error", "warning"):
             self.complaints.append(str(parameters["args"]))
 
     async def evaluate(self, expression: str) -> Any:

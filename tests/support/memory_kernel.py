@@ -1,7 +1,5 @@
 """Kernels that are bound by memory, as schedules that can be merged with a collective."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

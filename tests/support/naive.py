@@ -3,8 +3,6 @@
 At every instant everything is looked at anew: no queue, no heap, no event, no component.
 """
 
-from __future__ import annotations
-
 from cluster_sim.schedule.table import JOIN, Schedule
 
 MICROBYTES = PER_MICROBYTE = 10**6
@@ -51,7 +49,7 @@ class Naive:
             return None
         return self.since[op] + -(-self.left[op] * PER_MICROBYTE // self.rate[op])
 
-    def run(self) -> Naive:
+    def run(self) -> "Naive":
         """Go from instant to instant until nothing lies ahead."""
         ops = range(len(self.schedule))
         while True:

@@ -1,7 +1,5 @@
 """Pipelines of equal stages for the model of a pipeline."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -29,19 +27,15 @@ def line(
         ends_s=np.zeros((2, 3)),
         hop_s=np.zeros(stages),
         replicas=Replicas(
-            gather_s=np.zeros(chunks),
-            reduce_s=np.zeros(chunks),
-            gather_rest_s=np.zeros(stages),
-            reduce_rest_s=np.zeros(chunks),
-            after_s=np.zeros(stages),
-            tie_s=0.0,
+            gather_s=np.zeros(chunks), reduce_s=np.zeros(chunks), gather_rest_s=np.zeros(stages),
+            reduce_rest_s=np.zeros(chunks), after_s=np.zeros(stages), tie_s=0.0,
         ),
         gathers=NOT,
         reduces=NOT,
         reduced_in=WEIGHT if splits else BACKWARD,
         sends_beside=True,
         dp_beside=True,
-    )
+    )  # fmt: skip
     exchanged = {name: changes.pop(name) for name in Replicas._fields if name in changes}
     replicas = pipeline.replicas._replace(**exchanged)
     return pipeline._replace(replicas=replicas, **changes)

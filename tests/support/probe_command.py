@@ -1,7 +1,5 @@
 """A command and a runner with which sweeps are tested, in this process and in others."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A small server with the two answers of Prometheus' query API that a follower asks for."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -34,12 +32,10 @@ class QueryApi:
         if parts.path == "/api/v1/query":
             return _success("scalar", [self.now * 60 + 7.25, str(self.now * 60 + 7.25)])
         first, last = (int(float(asked_for[name])) // 60 for name in ("start", "end"))
-        values = [
-            [minute * 60, str(rate)]
-            for minute in range(first, min(last, self.now) + 1)
-            if (rate := self.rate(minute - 1)) is not None
-            for _ in range(1 + self.twice)
-        ]
+        minutes = range(first, min(last, self.now) + 1)
+        rates = ((60 * minute, self.rate(minute - 1)) for minute in minutes)
+        once = [[at, str(rate)] for at, rate in rates if rate is not None]
+        values = [value for value in once for _ in range(1 + self.twice)]
         one = [{"metric": {}, "values": values}] if values else []
         return _success("matrix", one * self.series)
 

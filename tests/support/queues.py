@@ -1,7 +1,5 @@
 """Jobs that queue for two domains of four servers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st
@@ -10,7 +8,6 @@ CLUSTER = "trn2-ultraserver:2"  # two domains of four servers of 16 chips
 
 
 def job(submit_min: float, servers: int, run_min: float, **more: Any) -> dict[str, Any]:
-    """Return a job in minutes and servers."""
     times = {"submit": f"{submit_min}min", "time": f"{run_min}min"}
     return {**times, "chips": 16 * servers, **more}
 

@@ -5,8 +5,6 @@ of the replica sixteen times. They take a third of the time of the usual 3,000 r
 rates by a few per cent. Half the loads leave latencies between them to a longer line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Small random schedules and hand-made traces for property tests."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import strategies as st
 
@@ -28,11 +26,9 @@ def schedules(draw: st.DrawFn, most_ops: int = 14, most_resources: int = 3) -> S
     fixed = kind == FIXED
     return schedule(
         OpColumns(
-            kind=kind,
-            resource=np.where(fixed, column(st.integers(0, held - 1)), -1),
+            kind=kind, resource=np.where(fixed, column(st.integers(0, held - 1)), -1),
             duration_ps=np.where(fixed, column(st.integers(1, 9)), 0),
-            size_bytes=column(st.integers(0, 100)),
-            priority=column(st.integers(0, 2)),
+            size_bytes=column(st.integers(0, 100)), priority=column(st.integers(0, 2)),
         ),
         edges=Edges.from_pairs(
             ops, [i for i, _ in edges], [j for _, j in edges], column(st.integers(0, 3), len(edges))
@@ -45,20 +41,17 @@ def schedules(draw: st.DrawFn, most_ops: int = 14, most_resources: int = 3) -> S
             "what": Codes(column(st.integers(0, len(WHATS) - 1)), WHATS),
         },
         facts={"collective": "none", "size_bytes": 7, "ideal": True, "share": 0.5},
-    )
+    )  # fmt: skip
 
 
 def ended(start_ps: np.ndarray, end_ps: np.ndarray, ready_ps: np.ndarray | None = None) -> Times:
     """Times of ops that all ended."""
     start = np.asarray(start_ps, np.int64)
     return Times(
-        ready_ps=start if ready_ps is None else np.asarray(ready_ps, np.int64),
-        start_ps=start,
-        end_ps=np.asarray(end_ps, np.int64),
-        status=np.full(len(start), DONE, np.uint8),
-        attempts=Attempts.none(),
-        dead=np.empty(0, np.int32),
-    )
+        ready_ps=start if ready_ps is None else np.asarray(ready_ps, np.int64), start_ps=start,
+        end_ps=np.asarray(end_ps, np.int64), status=np.full(len(start), DONE, np.uint8),
+        attempts=Attempts.none(), dead=np.empty(0, np.int32),
+    )  # fmt: skip
 
 
 def spans(rank: list[int], what: list[str], start: list[int], end: list[int]) -> Trace:

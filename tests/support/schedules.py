@@ -1,7 +1,5 @@
 """Small schedules with many ties to test engines, drawn by hypothesis."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np
@@ -40,13 +38,8 @@ def resource_tables(draw: st.DrawFn) -> Resources:
 def flow_tables(draw: st.DrawFn, ops: list[int], resources: Resources) -> Flows:
     """Paths over shared resources; few distinct ones, so that some flows are equal."""
     shared = np.flatnonzero(resources.capacity).tolist()
-    paths = draw(
-        st.lists(
-            st.lists(st.sampled_from(shared), min_size=1, max_size=3, unique=True),
-            min_size=1,
-            max_size=3,
-        )
-    )
+    path = st.lists(st.sampled_from(shared), min_size=1, max_size=3, unique=True)
+    paths = draw(st.lists(path, min_size=1, max_size=3))
     unit = int(resources.capacity[1])
     caps = [draw(st.integers(1, 3)) * unit // draw(st.integers(1, 2)) or 1 for _ in paths]
     weights = [[draw(st.integers(1, 3)) for _ in path] for path in paths]
@@ -75,16 +68,14 @@ def schedules(
     duration = [draw(st.integers(1, 6)) if k == FIXED else 0 for k in kind]
     return schedule(
         OpColumns(
-            kind=kind,
-            resource=resource,
-            duration_ps=duration,
+            kind=kind, resource=resource, duration_ps=duration,
             size_bytes=[draw(st.integers(1, 12)) for _ in kind],
             priority=[draw(st.integers(-1, 1)) for _ in kind],
         ),
         edges=draw(edge_tables(kind, duration, blocked=blocked)),
         resources=resources,
         flows=draw(flow_tables([op for op in range(ops) if kind[op] == FLOW], resources)),
-    )
+    )  # fmt: skip
 
 
 @st.composite
@@ -111,35 +102,17 @@ def edge_tables(draw: st.DrawFn, kind: list[int], duration: list[int], *, blocke
 @st.composite
 def fault_tables(draw: st.DrawFn, schedule: Schedule) -> Faults:
     """A few changes of speed within the first instants; often deaths and revivals."""
-    rows = draw(
-        st.dictionaries(
-            st.tuples(st.integers(0, 20), st.integers(0, len(schedule.resources) - 1)),
-            st.tuples(st.sampled_from([0, 0, 1, 1, 2]), st.integers(2, 3), st.booleans()),
-            max_size=6,
-        )
-    )
-    keys, values = list(rows), list(rows.values())
-    return Faults.table(
-        [time for time, _ in keys],
-        [resource for _, resource in keys],
-        [top for top, _, _ in values],
-        [bottom for _, bottom, _ in values],
-        fails=[fails for _, _, fails in values],
-    )
+    places = st.tuples(st.integers(0, 20), st.integers(0, len(schedule.resources) - 1))
+    speeds = st.tuples(st.sampled_from([0, 0, 1, 1, 2]), st.integers(2, 3), st.booleans())
+    changes = draw(st.dictionaries(places, speeds, max_size=6))
+    rows = [(*place, *speed) for place, speed in changes.items()]
+    *numbers, fails = ([row[column] for row in rows] for column in range(5))
+    return Faults.table(*numbers, fails=fails)
 
 
 def outcome(times: Times) -> dict[str, object]:
     """All columns of a run as lists, to be compared."""
-    return {
-        "ready": times.ready_ps.tolist(),
-        "start": times.start_ps.tolist(),
-        "end": times.end_ps.tolist(),
-        "status": times.status.tolist(),
-        "attempts": [
-            times.attempts.op.tolist(),
-            times.attempts.start_ps.tolist(),
-            times.attempts.end_ps.tolist(),
-        ],
-        "dead": times.dead.tolist(),
-        "stopped": times.stopped_ps,
-    }
+    names = ("ready_ps", "start_ps", "end_ps", "status", "dead")
+    columns = {name: getattr(times, name).tolist() for name in names}
+    lost = [getattr(times.attempts, name).tolist() for name in ("op", "start_ps", "end_ps")]
+    return {**columns, "attempts": lost, "stopped": times.stopped_ps}

@@ -1,7 +1,5 @@
 """Jobs of weeks with failures at scripted times, and what became of their time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,13 +15,8 @@ def job(rates: FailureRates = NEVER, **changes: Any) -> Job:
     usual = Job(
         rates=rates,
         recovery=Recovery(restart_s=100, explicit_s=10, timeout_s=0, hang_share=0, repair_s=500),
-        interval_s=1000,
-        stall_s=20,
-        write_s=0,
-        units=4,
-        spares=100,
-        span_s=1e6,
-    )
+        interval_s=1000, stall_s=20, write_s=0, units=4, spares=100, span_s=1e6,
+    )  # fmt: skip
     return replace(usual, **changes)
 
 
@@ -41,7 +34,7 @@ class Scripted:
     def __init__(self, draws: Mapping[int, list[float]], place: int = -1) -> None:
         self.draws, self.place = draws, place
 
-    def spawn(self, count: int) -> list[Scripted]:
+    def spawn(self, count: int) -> "list[Scripted]":
         return [Scripted(self.draws, place) for place in range(count)]
 
     def exponential(self, mean: float) -> float:

@@ -1,8 +1,5 @@
 """Small shapes for property tests, and measures of them by brute force on their graphs."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations, pairwise
 
@@ -20,40 +17,30 @@ def torus(*sizes: int, rates: tuple[int, ...] = (), wrap: bool = True) -> Torus:
     """Torus of these sizes, slowest first; rates in GB/s, 100 where none is given."""
     gb_per_s = rates or (100,) * len(sizes)
     names = "UVWXYZ"[-len(sizes) :][::-1]
-    return Torus(
-        tuple(
-            Axis(name, size, rate * GB, 1_000_000, wrap)
-            for name, size, rate in zip(names, sizes, gb_per_s, strict=True)
-        )
-    )
+    sides = zip(names, sizes, gb_per_s, strict=True)
+    return Torus(tuple(Axis(name, size, rate * GB, 10**6, wrap) for name, size, rate in sides))
+
+
+def _sizes(largest: int, most_chips: int) -> st.SearchStrategy[list[int]]:
+    sides = st.lists(st.integers(1, largest), min_size=1, max_size=3)
+    return sides.filter(lambda sizes: int(np.prod(sizes)) <= most_chips)
 
 
 @st.composite
 def tori(draw: st.DrawFn, most_chips: int = 60) -> Torus:
     """Tori and grids of up to three dimensions, sizes 1 and 2 among them."""
-    sizes = draw(
-        st.lists(st.integers(1, 7), min_size=1, max_size=3).filter(
-            lambda sides: int(np.prod(sides)) <= most_chips
-        )
-    )
-    return Torus(
-        tuple(
-            Axis(f"axis {k}", size, draw(st.integers(1, 4)) * GB, 1000, draw(st.booleans()))
-            for k, size in enumerate(sizes)
-        )
-    )
+    axes = []
+    for number, size in enumerate(draw(_sizes(7, most_chips))):
+        rate, wrap = draw(st.integers(1, 4)) * GB, draw(st.booleans())
+        axes.append(Axis(f"axis {number}", size, rate, 1000, wrap))
+    return Torus(tuple(axes))
 
 
 @st.composite
 def tiereds(draw: st.DrawFn, most_chips: int = 48) -> Tiered:
     """Products of up to three tiers of direct links, switches or rings."""
-    sizes = draw(
-        st.lists(st.integers(1, 6), min_size=1, max_size=3).filter(
-            lambda sides: int(np.prod(sides)) <= most_chips
-        )
-    )
     tiers = []
-    for number, size in enumerate(sizes):
+    for number, size in enumerate(draw(_sizes(6, most_chips))):
         rate = 60 * draw(st.integers(1, 4)) * GB
         ring = size > 2 and draw(st.booleans())
         switches = 0 if ring else draw(st.integers(0, 3))
@@ -71,7 +58,6 @@ def closes(draw: st.DrawFn, most_chips: int = 60) -> Clos:
 
 
 def shapes(most_chips: int = 40) -> st.SearchStrategy[Shape]:
-    """Any shape."""
     return st.one_of(
         tori(most_chips),
         tiereds(most_chips),
@@ -81,38 +67,21 @@ def shapes(most_chips: int = 40) -> st.SearchStrategy[Shape]:
     )
 
 
-def as_graph(shape: Shape, *, fold: bool = False) -> nx.MultiDiGraph[int]:
-    """The links of a shape as a graph made the slow way."""
-    links = domain_links(shape, fold=fold)
-    multigraph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
-    multigraph.add_nodes_from(range(links.nodes))
-    for src, dst, rate in zip(
-        links.src.tolist(), links.dst.tolist(), links.bandwidth_bytes_per_s.tolist(), strict=True
-    ):
-        multigraph.add_edge(src, dst, rate=rate)
-    return multigraph
-
-
 def distances(shape: Shape) -> np.ndarray:
     """Hops between all chips by breadth-first search, (chips, chips)."""
-    values = np.zeros((shape.chips, shape.chips), np.int64)
-    graph = as_graph(shape)
-    for chip in range(shape.chips):
-        lengths = nx.single_source_shortest_path_length(graph, chip)
-        values[chip] = [lengths[other] for other in range(shape.chips)]
-    return values
-
-
-def halves(chips: int) -> Iterator[tuple[int, ...]]:
-    """Every smaller half of the chips."""
-    yield from combinations(range(chips), chips // 2)
+    links, graph = domain_links(shape, fold=False), nx.DiGraph()
+    graph.add_nodes_from(range(links.nodes))
+    graph.add_edges_from(zip(links.src.tolist(), links.dst.tolist(), strict=True))
+    hops = dict(nx.all_pairs_shortest_path_length(graph))
+    chips = range(shape.chips)
+    return np.array([[hops[one][other] for other in chips] for one in chips], np.int64)
 
 
 def smallest_cut(shape: Shape) -> int:
     """Bisection by trying every half; each switch joins the side on which it costs less."""
     links = domain_links(shape, fold=False)
     best = None
-    for half in halves(shape.chips):
+    for half in combinations(range(shape.chips), shape.chips // 2):
         inside = np.zeros(links.nodes, bool)
         inside[list(half)] = True
         best_of_half = _cut(links.src, links.dst, links.bandwidth_bytes_per_s, inside, shape.chips)

@@ -1,7 +1,5 @@
 """Traces of small jobs: Chakra files, a profile of PyTorch, a GOAL schedule."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -15,12 +13,10 @@ RING = cluster("ring:4", bandwidth="50GB/s", latency="1us")
 
 
 def node(number: int, kind: int, *, us: int = 0, after: Any = (), **facts: Any) -> Any:
-    """A Chakra node."""
     return node_message(number, f"node{number}", kind, us * 10**6, list(after), facts)
 
 
 def et(path: Path, *nodes: Any, version: str = VERSION) -> Path:
-    """Write a Chakra file of these nodes."""
     write_messages(path, [schema.messages()["GlobalMetadata"](version=version), *nodes])
     return path
 
@@ -35,7 +31,6 @@ def step(rank: int, us: int = 10) -> list[Any]:
 
 
 def job(folder: Path, ranks: int = 4) -> list[Path]:
-    """The traces of a small job."""
     return [et(folder / f"job.{rank}.et", *step(rank)) for rank in range(ranks)]
 
 
@@ -45,15 +40,9 @@ def event(name: str, cat: str, ts: float, dur: float, **args: Any) -> dict[str, 
     tid = stream if cat in ("kernel", "gpu_memcpy") else 1
     args |= {"stream": stream} if cat == "kernel" else {}
     return {
-        "ph": "X",
-        "name": name,
-        "cat": cat,
-        "ts": ts,
-        "dur": dur,
-        "pid": 0,
-        "tid": tid,
+        "ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur, "pid": 0, "tid": tid,
         "args": args,
-    }
+    }  # fmt: skip
 
 
 def profile(rank: int = 0, world: int = 2) -> dict[str, Any]:
@@ -73,16 +62,12 @@ def profile(rank: int = 0, world: int = 2) -> dict[str, Any]:
         event("cudaLaunchKernel", "cuda_runtime", 1320, 5, correlation=3),
         event("vectorized_elementwise_kernel", "kernel", 1330, 50, correlation=3),
     ]
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}],
-        "distributedInfo": {"rank": rank, "world_size": world},
-        "traceEvents": events,
-    }
+    device, place = {"id": 0, "name": "NVIDIA A100-SXM4-80GB"}, {"rank": rank, "world_size": world}
+    facts = {"schemaVersion": 1, "deviceProperties": [device], "distributedInfo": place}
+    return {**facts, "traceEvents": events}
 
 
 def kineto(path: Path, document: dict[str, Any]) -> Path:
-    """Write a profile, compressed."""
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     return path
 

@@ -1,7 +1,5 @@
 """A service, prices and laws of conservation for the tests of fleets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -67,8 +65,8 @@ def slower(costs: ChangeCosts, factor: float) -> ChangeCosts:
 
 def check_conserved(run: FleetRun) -> None:
     """Assert that server time, chip-hours, tokens and the time of jobs add up."""
-    total = role_server_ms(run.kinds[0])
-    assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * run.units)
+    total, servers = role_server_ms(run.kinds[0]), run.kinds[0].servers
+    assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * run.units * servers)
     assert np.all(np.diff(total, axis=0) >= 0)
     numbers = summary(run)
     groups = ("inference", "training", "moving", "idle", "broken")
@@ -78,7 +76,7 @@ def check_conserved(run: FleetRun) -> None:
     assert parts == numbers["offered_tokens"]
     held = sum(tally.held_unit_ms for _, tally in run.jobs)
     not_jobs = (Role.EVALUATION, Role.SERVING, Role.SPARE, Role.BROKEN, Role.PAUSED)
-    assert 0 <= held <= total[-1].sum() - total[-1, list(not_jobs)].sum()
+    assert 0 <= held <= (total[-1].sum() - total[-1, list(not_jobs)].sum()) / servers
     assert all(tally.useful_unit_ms <= tally.held_unit_ms + 1e-3 for _, tally in run.jobs)
 
 

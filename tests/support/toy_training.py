@@ -1,7 +1,5 @@
 """Toy models and plans for the tests of training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +37,6 @@ def plan(**changes: Any) -> ParallelPlan:
 
 
 def sixteen(machine: str = "trn2.48xlarge") -> Cluster:
-    """A cluster of sixteen chips."""
     return cluster(machine)
 
 

@@ -1,7 +1,5 @@
 """Rules of rounds and of routines, to which tests hold the schedules that builders write."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from cluster_sim.schedule.repeats import Rounds, Routines

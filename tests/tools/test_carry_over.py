@@ -1,23 +1,11 @@
 """Fits with a framework left out: closed forms, and a constant that one framework alone has."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from experiments.validation.reading.rows import table
 from tools import carry_over as module
-from tools.carry_over import (
-    FACTORS,
-    HEADER,
-    MOST_ROWS,
-    TABLES,
-    best_factor,
-    dependent_logs,
-    main,
-    spread_rows,
-    without_each,
-)
+from tools.carry_over import FACTORS, HEADER, best_factor, dependent_logs, spread_rows, without_each
 from workloads.training.frameworks.framework import names
 
 
@@ -42,10 +30,10 @@ def test_a_framework_is_predicted_by_what_suits_the_others():
 
 
 def test_every_row_of_the_tables_has_a_framework():
-    rows = [row for name in TABLES for row in table(name).rows().rows]
+    rows = [row for name in module.TABLES for row in table(name).rows().rows]
     assert {str(row.values["framework"]).partition(":")[0] for row in rows} <= set(names())
     assert len({framework for framework, _ in spread_rows()}) >= 6
-    assert len(list(spread_rows(["vtrain_single"]))) <= 2 * MOST_ROWS
+    assert len(list(spread_rows(["vtrain_single"]))) <= 2 * module.MOST_ROWS
 
 
 def test_products_of_an_h100_say_nothing_of_a_b200():
@@ -62,7 +50,7 @@ def test_the_command_prints_a_table(monkeypatch):
     logs = {"one": _falling(3, 1.0), "other": _falling(3, 1.1)}
     monkeypatch.setattr(module, "dependent_logs", lambda *_: logs)
     lines: list[str] = []
-    main(lines.append)
+    module.main(lines.append)
     assert lines[0] == HEADER
     assert len(lines) == 4
     assert all(line.count("|") == HEADER.count("|") for line in lines)

@@ -1,7 +1,5 @@
 """Coverage with tables, chips, degrees and operations left out, and of pairs of plans."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -40,7 +38,7 @@ def test_few_rows_say_nothing():
     assert not any("table b" in line for line in lines(rows))
 
 
-def test_pairs_are_of_one_job_and_keep_the_sign_of_what_was_measured(monkeypatch) -> None:
+def test_pairs_are_of_one_job_and_keep_the_sign_of_what_was_measured(monkeypatch):
     monkeypatch.setattr(left_out, "prediction_of", lambda row: Prediction(TENSOR, "h100", 8, 1, 64))
     times = [("a", 1.0, 2.0), ("a", 2.0, 1.0), ("b", 2.0, 1.0)]
     rows = [

@@ -17,20 +17,11 @@ def a100_rows():
 
 def test_the_fit_finds_the_constants_that_made_the_rows():
     truth = {
-        "launch": 9e-6,
-        "step": 1e-6,
-        "ll_efficiency": 0.35,
-        "ll128_step": 2e-6,
-        "ll128_efficiency": 0.7,
-        "simple_step": 6e-6,
-        "simple_second_step": 3e-6,
-        "efficiency": 0.8,
-        "slice": 5e-6,
-        "copy_rate": 9e11,
-        "exchange": 3e-6,
-        "exchange_efficiency": 0.7,
+        "launch": 9e-6, "step": 1e-6, "ll_efficiency": 0.35, "ll128_step": 2e-6,
+        "ll128_efficiency": 0.7, "simple_step": 6e-6, "simple_second_step": 3e-6, "efficiency": 0.8,
+        "slice": 5e-6, "copy_rate": 9e11, "exchange": 3e-6, "exchange_efficiency": 0.7,
         "exchange_copy_rate": 5e11,
-    }
+    }  # fmt: skip
     start, rows = start_for("dgx-a100"), measured(a100_rows())
     times_s = modelled(with_fitted(start, truth), rows)
     fits = fit(replace(rows, time_s=times_s), CHIP, start)

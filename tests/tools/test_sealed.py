@@ -44,9 +44,8 @@ def test_an_answer_is_sealed_once_with_its_interval(tmp_path):
 
 
 def test_measurements_are_compared_with_what_was_sealed():
-    rows = [
-        {"name": name, "predicted": "2", "low": "1.5", "high": "2.5"} for name in ("a", "b", "c")
-    ]
+    ends = {"predicted": "2", "low": "1.5", "high": "2.5"}
+    rows = [{"name": name, **ends} for name in ("a", "b", "c")]
     measured = [{"name": "b", "value": "2.5"}, {"name": "a", "value": "4"}]
     assert score(rows, measured) == [
         "a: predicted 2, measured 4: -50.0 %, outside",
@@ -55,16 +54,11 @@ def test_measurements_are_compared_with_what_was_sealed():
     ]
 
 
-@pytest.mark.parametrize(
-    ("question", "message"),
-    [
-        ({"name": "x", "command": QUESTION, "key": "mfu"}, "x: key 'mfu' is none of iteration_s"),
-        (
-            {"name": "x", "command": "cluster-sim train --tp many", "key": "iteration_s"},
-            "x: its command ended with status 2. Correct it.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("question", "message"), [
+    ({"name": "x", "command": QUESTION, "key": "mfu"}, "x: key 'mfu' is none of iteration_s"),
+    ({"name": "x", "command": "cluster-sim train --tp many", "key": "iteration_s"},
+     "x: its command ended with status 2. Correct it."),
+])  # fmt: skip
 def test_a_question_without_an_answer_is_refused(question, message):
     with pytest.raises(InputError, match=message):
         predicted(question)

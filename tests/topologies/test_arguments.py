@@ -15,8 +15,6 @@ from topologies.errors import InputError
 
 
 class More(TypedDict, total=False):
-    """Keywords of the function below."""
-
     share: float
 
 
@@ -33,67 +31,50 @@ def example(
     anything: Any = None,
     **keywords: Unpack[More],
 ) -> int:
-    """Return the number of keywords."""
     return len(keywords)
 
 
-@pytest.mark.parametrize(
-    "right",
-    [
-        {"name": "a", "count": np.int64(3), "rates": [1, 2.5, np.float32(1)], "flag": np.bool_(1)},
-        {"rates": np.arange(3), "span": [0, 1], "mode": "b", "watch": print, "table": {}},
-        {"rates": range(3), "anything": object(), "span": None},
-    ],
-)
-def test_right_types_pass(right: dict[str, Any]) -> None:
+@pytest.mark.parametrize("right", [
+    {"name": "a", "count": np.int64(3), "rates": [1, 2.5, np.float32(1)], "flag": np.bool_(1)},
+    {"rates": np.arange(3), "span": [0, 1], "mode": "b", "watch": print, "table": {}},
+    {"rates": range(3), "anything": object(), "span": None},
+])  # fmt: skip
+def test_right_types_pass(right):
     assert example(**right) == 0
     assert example(**right, share=1) == 1
     assert example(**right, share=None) == 1  # None leaves a keyword at its default
     assert example.__name__ == "example"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"name": 5}, "name is 5 (int). Pass a name, such as 'a'."),
-        ({"count": True}, "count is True (bool). Pass a whole number."),
-        ({"count": 1.5}, "count is 1.5 (float). Pass a whole number."),
-        ({"rates": "12"}, "rates is '12' (str). Pass a sequence, each a number."),
-        ({"rates": [1, "2"]}, "rates is [1, '2'] (list). Pass a sequence, each a number."),
-        ({"span": (1.0,)}, "span is (1.0,) (tuple). Pass a sequence, each a number or None."),
-        ({"mode": "c"}, "mode is 'c' (str). Pass 'a' or 'b'."),
-        ({"watch": 3}, "watch is 3 (int). Pass a function or None."),
-        (
-            {"table": [1]},
-            "table is [1] (list). Pass a mapping, each value a whole number or None.",
-        ),
-        (
-            {"table": {"a": "b"}},
-            "table is {'a': 'b'} (dict). Pass a mapping, each value a whole number or None.",
-        ),
-        ({"flag": 1}, "flag is 1 (int). Pass True or False."),
-        ({"share": "half"}, "share is 'half' (str). Pass a number."),
-    ],
-)
-def test_wrong_types_are_refused_in_words(wrong: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"name": 5}, "name is 5 (int). Pass a name, such as 'a'."),
+    ({"count": True}, "count is True (bool). Pass a whole number."),
+    ({"count": 1.5}, "count is 1.5 (float). Pass a whole number."),
+    ({"rates": "12"}, "rates is '12' (str). Pass a sequence, each a number."),
+    ({"rates": [1, "2"]}, "rates is [1, '2'] (list). Pass a sequence, each a number."),
+    ({"span": (1.0,)}, "span is (1.0,) (tuple). Pass a sequence, each a number or None."),
+    ({"mode": "c"}, "mode is 'c' (str). Pass 'a' or 'b'."),
+    ({"watch": 3}, "watch is 3 (int). Pass a function or None."),
+    ({"table": [1]}, "table is [1] (list). Pass a mapping, each value a whole number or None."),
+    ({"table": {"a": "b"}},
+     "table is {'a': 'b'} (dict). Pass a mapping, each value a whole number or None."),
+    ({"flag": 1}, "flag is 1 (int). Pass True or False."),
+    ({"share": "half"}, "share is 'half' (str). Pass a number."),
+])  # fmt: skip
+def test_wrong_types_are_refused_in_words(wrong, message):
     with pytest.raises(InputError) as caught:
         example(**wrong)
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    ("positional", "keywords", "message"),
-    [
-        ([], {}, "grown lacks first. Pass first=…."),
-        ([1], {"sized": 2}, "grown has no 'sized'. Did you mean size?"),
-        ([1], {"zebra": 2}, "grown has no 'zebra'. It takes first, size."),
-        ([1, 2], {}, "grown takes 1 arguments by place (first), not 2. Name the others, such as "
-         "size=…."),
-    ],
-)  # fmt: skip
-def test_a_call_that_does_not_fit_says_what_would(
-    positional: list[int], keywords: dict[str, int], message: str
-) -> None:
+@pytest.mark.parametrize(("positional", "keywords", "message"), [
+    ([], {}, "grown lacks first. Pass first=…."),
+    ([1], {"sized": 2}, "grown has no 'sized'. Did you mean size?"),
+    ([1], {"zebra": 2}, "grown has no 'zebra'. It takes first, size."),
+    ([1, 2], {}, "grown takes 1 arguments by place (first), not 2. Name the others, such as "
+     "size=…."),
+])  # fmt: skip
+def test_a_call_that_does_not_fit_says_what_would(positional, keywords, message):
     def grown(first: int, *, size: int = 1) -> int:
         return first * size
 
@@ -103,7 +84,7 @@ def test_a_call_that_does_not_fit_says_what_would(
         assert str(caught.value) == message
 
 
-def test_a_class_keeps_its_signature_and_its_own_type_errors() -> None:
+def test_a_class_keeps_its_signature_and_its_own_type_errors():
     @fitting("Half")
     @dataclass(frozen=True)
     class Half:
@@ -125,23 +106,17 @@ def test_a_class_keeps_its_signature_and_its_own_type_errors() -> None:
 
 @checked()
 def drawn(start: Seed = 0, again: Seed | None = None) -> int:
-    """Return the seed."""
     return start
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"start": -2}, "start is -2; it must be 0 or more."),
-        ({"start": np.int64(-1)}, "start is -1; it must be 0 or more."),
-        ({"again": -3}, "again is -3; it must be 0 or more."),
-        ({"start": 1.5}, "start is 1.5 (float). Pass a whole number."),
-        ({"again": "x"}, "again is 'x' (str). Pass a whole number or None."),
-    ],
-)
-def test_a_seed_is_a_whole_number_from_0_whatever_its_name(
-    wrong: dict[str, Any], message: str
-) -> None:
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"start": -2}, "start is -2; it must be 0 or more."),
+    ({"start": np.int64(-1)}, "start is -1; it must be 0 or more."),
+    ({"again": -3}, "again is -3; it must be 0 or more."),
+    ({"start": 1.5}, "start is 1.5 (float). Pass a whole number."),
+    ({"again": "x"}, "again is 'x' (str). Pass a whole number or None."),
+])  # fmt: skip
+def test_a_seed_is_a_whole_number_from_0_whatever_its_name(wrong, message):
     assert drawn(3, 0) == drawn(np.int64(3), None) == 3
     with pytest.raises(InputError) as caught:
         drawn(**wrong)

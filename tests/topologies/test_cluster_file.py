@@ -1,7 +1,5 @@
 """Clusters from YAML files: keys that they may have, and one clear line for every mistake."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -42,29 +40,25 @@ def read(folder: Path, text: str) -> Cluster:
     return cluster_from_file(path, shipped_catalogue())
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_a_whole_file(tmp_path):
     recording = read(tmp_path, POD)
     assert (recording.name, recording.chip, recording.domains) == ("my-pod", "trn2", 8)
     assert (recording.chips, recording.servers) == (64, 16)
-    assert recording.shape == Torus(
-        (Axis("Y", 2, 64 * GB, 400_000), Axis("X", 4, 128 * GB, 300_000, wrap=False))
-    )
+    axes = (Axis("Y", 2, 64 * GB, 400_000), Axis("X", 4, 128 * GB, 300_000, wrap=False))
+    assert recording.shape == Torus(axes)
     fabric = recording.scale_out
-    assert fabric is not None
     assert (fabric.name, fabric.bandwidth_bytes_per_s) == ("my-fabric", 25 * GB)
     assert (fabric.latency_ps, fabric.port_bytes_per_s) == (12_000_000, 25 * GB)
     assert (fabric.radix, fabric.oversubscription) == (32, 2)
     labelled = POD.replace("chip: trn2", "chip: {like: trn2, name: mine}")
     assert read(tmp_path, labelled).chip == "trn2"
-    chip_of_its_own = (
-        "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
-    )
-    measured = measure(read(tmp_path, POD.replace("chip: trn2", chip_of_its_own)))
+    mine = "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}"
+    measured = measure(read(tmp_path, POD.replace("chip: trn2", mine)))
     assert measured.flops_per_s_per_chip == {"bf16": 500e12}
     assert (measured.hbm_bytes_per_chip, measured.hbm_bytes_per_s_per_chip) == (2**36, 2000 * GB)
 
 
-def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation(tmp_path):
     page = Path(__file__).parents[2] / "docs" / "background" / "cluster-file.md"
     (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     recording = read(tmp_path, example)
@@ -73,7 +67,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     assert measure(recording).hbm_bytes_per_chip == 96 * 2**30
 
 
-def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path: Path) -> None:
+def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path):
     path = tmp_path / "ring:odd.yml"
     path.write_text(POD)
     assert cluster(str(path)).name == "my-pod"
@@ -87,7 +81,7 @@ def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path: Path) -> None:
             cluster(str(stated), bandwidth=bandwidth)
 
 
-def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> None:
+def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path):
     path = tmp_path / "pod.yaml"
     path.write_text(POD.replace("chip: trn2", "chip: {like: trn2, hbm_bandwidth: 9TB/s}"))
     guided = shipped_catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
@@ -95,7 +89,7 @@ def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> Non
     assert shipped_catalogue().value("trn2", "hbm_bandwidth") == 2.9e12
 
 
-def test_other_shapes_of_no_chip(tmp_path: Path) -> None:
+def test_other_shapes_of_no_chip(tmp_path):
     mesh = read(tmp_path, "scale_up: {shape: mesh, size: 5, bandwidth: 1GB/s, latency: 2us}")
     assert (mesh.name, mesh.chip, mesh.plain) == ("pod", "", True)
     assert mesh.shape == FullMesh(5, GB, 2_000_000)
@@ -105,77 +99,54 @@ def test_other_shapes_of_no_chip(tmp_path: Path) -> None:
     link = "bandwidth: 100GB/s, latency: 1us"
     switch = read(tmp_path, f"scale_up: {{shape: switch, size: 8, links: 18, {link}}}").shape
     assert switch == Switch(8, 100 * GB, 10**6, 18)
-    clos = read(
-        tmp_path, f"scale_up: {{shape: clos, size: 24, radix: 8, {link}, oversubscription: 3}}"
-    )
-    assert clos.shape == Clos(24, 8, 100 * GB, 10**6, Fraction(3))
+    clos = f"scale_up: {{shape: clos, size: 24, radix: 8, {link}, oversubscription: 3}}"
+    assert read(tmp_path, clos).shape == Clos(24, 8, 100 * GB, 10**6, Fraction(3))
     tiers = f"[{{name: rack, size: 4, switches: 2, {link}}}, {{name: board, size: 2, {link}}}]"
     tiered = read(tmp_path, f"scale_up: {{shape: tiered, tiers: {tiers}}}").shape
-    assert isinstance(tiered, Tiered)
-    assert (tiered.sizes, tiered.switches) == ((4, 2), 4)
+    assert (type(tiered), tiered.sizes, tiered.switches) == (Tiered, (4, 2), 4)
 
 
-def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
+def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path):
     head, _, _ = POD.partition("scale_out:")
     usual = read(tmp_path, head + "scale_out: {like: efa-v3, latency: 9us}").scale_out
-    assert usual is not None
     assert (usual.name, usual.bandwidth_bytes_per_s) == ("efa-v3", 25 * GB)
     assert (usual.latency_ps, usual.radix) == (9_000_000, 128)
     recording = read(tmp_path, head + "scale_out: {name: mine, like: efa-v3, oversubscription: 4}")
     shipped = cluster("trn2.48xlarge:8").scale_out
-    assert recording.scale_out is not None
-    assert shipped is not None
-    assert (recording.scale_out.name, recording.scale_out.oversubscription) == ("mine", 4)
-    assert recording.scale_out.climb_ps == shipped.climb_ps
-    assert recording.scale_out.port_bytes_per_s == shipped.port_bytes_per_s
-    assert recording.catalogue is not None
-    assert recording.catalogue.value("mine", "efficiency") == 0.8
-    assert recording.catalogue.has("nccl.mine", "slice")
-    assert recording.catalogue.has("nccl-tuner.mine", "latency")
+    fabric, catalogue = recording.scale_out, recording.catalogue
+    assert (fabric.name, fabric.oversubscription) == ("mine", 4)
+    assert fabric.climb_ps == shipped.climb_ps
+    assert fabric.port_bytes_per_s == shipped.port_bytes_per_s
+    assert catalogue.value("mine", "efficiency") == 0.8
+    assert catalogue.has("nccl.mine", "slice")
+    assert catalogue.has("nccl-tuner.mine", "latency")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("chip: trn2", "chip: trn22", "the catalogue has no part 'trn22'. Did you mean trn2?"),
-        (
-            "chip: trn2",
-            "chip: {like: trn2, hbm_bandwith: 1TB/s}",
-            "unknown chip.hbm_bandwith. Did you mean hbm_bandwidth",
-        ),
-        (
-            "chip: trn2",
-            "chip: {like: trn2, hbm_bandwidth: 1TB}",
-            "chip.hbm_bandwidth '1TB' is in B; this quantity is in B/s",
-        ),
-        ("chip: trn2", "chip: {bf16_peak: 1TFLOP/s}", "chip.hbm_bytes is missing"),
-        ("chip: trn2", "chip: 7", "chip '7': it must be a mapping with name, like"),
-        ("128GB/s", "much", "scale_up.axes.1.bandwidth 'much': bandwidth 'much' is not a number"),
-        ("chip: trn2", "chip: {like: trn2, hbm_bandwidth: much}", "'much' is not a number"),
-        ("  shape: torus\n", "", "scale_up.shape is missing; give one of torus, mesh"),
-        # What only a role change or a machine has would change nothing.
-        ("chip: trn2", "chip: {like: trn2, drain: 60s}", "is no quantity of a chip, but of "),
-        ("radix:", "radixx:", "unknown key scale_out.radixx. Did you mean radix?"),
-        ("  radix: 32\n", "", "scale_out.radix is missing, and there is no like:"),
-        ("size: 4", "size: 0", "scale_up.axes.1.size '0': it must be at least 1."),
-        (
-            "shape: torus",
-            "shape: tours",
-            "'tours' is none of torus, mesh, switch, clos, tiered. Did you mean torus?",
-        ),
-        ("domains: 8", "domains: 0", "domains '0': it must be at least 1"),
-        ("domains: 8", "domains: 8\ndomains: 9", "the key domains is given twice"),
-        (
-            "chips_per_server: 4",
-            "chips_per_server: 3",
-            "a domain of 8 chips is not made of servers of 3",
-        ),
-        ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name?"),
-    ],
-)
-def test_mistakes_name_the_file_and_the_key(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("chip: trn2", "chip: trn22", "the catalogue has no part 'trn22'. Did you mean trn2?"),
+    ("chip: trn2", "chip: {like: trn2, hbm_bandwith: 1TB/s}",
+     "unknown chip.hbm_bandwith. Did you mean hbm_bandwidth"),
+    ("chip: trn2", "chip: {like: trn2, hbm_bandwidth: 1TB}",
+     "chip.hbm_bandwidth '1TB' is in B; this quantity is in B/s"),
+    ("chip: trn2", "chip: {bf16_peak: 1TFLOP/s}", "chip.hbm_bytes is missing"),
+    ("chip: trn2", "chip: 7", "chip '7': it must be a mapping with name, like"),
+    ("128GB/s", "much", "scale_up.axes.1.bandwidth 'much': bandwidth 'much' is not a number"),
+    ("chip: trn2", "chip: {like: trn2, hbm_bandwidth: much}", "'much' is not a number"),
+    ("  shape: torus\n", "", "scale_up.shape is missing; give one of torus, mesh"),
+    # What only a role change or a machine has would change nothing.
+    ("chip: trn2", "chip: {like: trn2, drain: 60s}", "is no quantity of a chip, but of "),
+    ("radix:", "radixx:", "unknown key scale_out.radixx. Did you mean radix?"),
+    ("  radix: 32\n", "", "scale_out.radix is missing, and there is no like:"),
+    ("size: 4", "size: 0", "scale_up.axes.1.size '0': it must be at least 1."),
+    ("shape: torus", "shape: tours",
+     "'tours' is none of torus, mesh, switch, clos, tiered. Did you mean torus?"),
+    ("domains: 8", "domains: 0", "domains '0': it must be at least 1"),
+    ("domains: 8", "domains: 8\ndomains: 9", "the key domains is given twice"),
+    ("chips_per_server: 4", "chips_per_server: 3",
+     "a domain of 8 chips is not made of servers of 3"),
+    ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name?"),
+])  # fmt: skip
+def test_mistakes_name_the_file_and_the_key(tmp_path, old, new, message):
     assert old in POD
     with pytest.raises(InputError) as mistake:
         read(tmp_path, POD.replace(old, new, 1))
@@ -184,28 +155,20 @@ def test_mistakes_name_the_file_and_the_key(
     assert "\n" not in str(mistake.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "holds no keys; it needs at least scale_up"),
-        (b"- 1\n- 2\n", "holds no keys"),
-        (b"domains: 1\n", "scale_up is missing"),
-        (b"a: [1, 2", "line 1 is not YAML: expected ',' or ']'"),
-        (b"a: &a [*a]\nb: {<<: 5}", "an alias stands within what it repeats"),
-        (b"[" * 5_000, "is nested too deeply"),
-        (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
-        (b"x" * (LARGEST_FILE_BYTES + 1), "is over the limit of 1 MB"),
-        (
-            b"a: !!python/object/apply:os.system ['true']",
-            "os.system is not read",
-        ),
-        (
-            b"scale_up: {shape: switch, size: 2, bandwidth: 1GB/s, latency: 1us}\ndomains: 2",
-            "no scale-out fabric",
-        ),
-    ],
-)
-def test_files_from_strangers(tmp_path: Path, content: bytes, message: str) -> None:
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "holds no keys; it needs at least scale_up"),
+    (b"- 1\n- 2\n", "holds no keys"),
+    (b"domains: 1\n", "scale_up is missing"),
+    (b"a: [1, 2", "line 1 is not YAML: expected ',' or ']'"),
+    (b"a: &a [*a]\nb: {<<: 5}", "an alias stands within what it repeats"),
+    (b"[" * 5_000, "is nested too deeply"),
+    (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
+    (b"x" * (LARGEST_FILE_BYTES + 1), "is over the limit of 1 MB"),
+    (b"a: !!python/object/apply:os.system ['true']", "os.system is not read"),
+    (b"scale_up: {shape: switch, size: 2, bandwidth: 1GB/s, latency: 1us}\ndomains: 2",
+     "no scale-out fabric"),
+])  # fmt: skip
+def test_files_from_strangers(tmp_path, content, message):
     path = tmp_path / "pod.yaml"
     path.write_bytes(content)
     with pytest.raises(InputError) as mistake:

@@ -1,7 +1,5 @@
 """Every key of a cluster file, by its schema: read, and named when it is wrong or misspelt."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator
@@ -30,16 +28,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 FABRIC = {
-    "name": "mine",
-    "like": "efa-v3",
-    "bandwidth_per_chip": "200Gbit/s",
-    "latency": "12us",
-    "radix": 32,
-    "oversubscription": 2,
-    "port_bandwidth": "100Gbit/s",
-    "rails": 2,
+    "name": "mine", "like": "efa-v3", "bandwidth_per_chip": "200Gbit/s", "latency": "12us",
+    "radix": 32, "oversubscription": 2, "port_bandwidth": "100Gbit/s", "rails": 2,
     "adapters_per_server": 2,
-}
+}  # fmt: skip
 FILES: dict[str, dict[str, Any]] = {
     shape: {
         "name": "pod",
@@ -53,21 +45,11 @@ FILES: dict[str, dict[str, Any]] = {
 }
 """A file with every key that its shape may have."""
 OTHERS: dict[str, Any] = {
-    "shape": None,
-    "like": {"chip": "h100", "scale_out": "infiniband-ndr"},
-    "bandwidth": "32GB/s",
-    "hbm_bandwidth": "3.1TB/s",
-    "bandwidth_per_chip": "100Gbit/s",
-    "port_bandwidth": "50Gbit/s",
-    "latency": "2us",
-    "radix": 16,
-    "wrap": False,
-    "ring": True,
-    "switches": 0,
-    "oversubscription": 4,
-    "rails": 1,
-    "chips_per_server": 2,
-}
+    "shape": None, "like": {"chip": "h100", "scale_out": "infiniband-ndr"}, "bandwidth": "32GB/s",
+    "hbm_bandwidth": "3.1TB/s", "bandwidth_per_chip": "100Gbit/s", "port_bandwidth": "50Gbit/s",
+    "latency": "2us", "radix": 16, "wrap": False, "ring": True, "switches": 0,
+    "oversubscription": 4, "rails": 1, "chips_per_server": 2,
+}  # fmt: skip
 """Another value of a key; numbers and names without one are doubled."""
 LABELS = {("chip", "name")}
 """Keys that are for readers of the file alone."""
@@ -119,7 +101,7 @@ def words(case: object) -> str:
     return ".".join(map(str, case)) if isinstance(case, tuple) else str(case)
 
 
-def test_the_files_have_every_key_of_the_schema() -> None:
+def test_the_files_have_every_key_of_the_schema():
     models = [
         model
         for model in vars(yaml_file).values()
@@ -132,9 +114,7 @@ def test_the_files_have_every_key_of_the_schema() -> None:
 
 
 @pytest.mark.parametrize(("shape", "place"), EVERY, ids=words)
-def test_every_key_is_read_and_every_mistake_in_it_is_named(
-    shape: str, place: tuple[str | int, ...], tmp_path: Path
-) -> None:
+def test_every_key_is_read_and_every_mistake_in_it_is_named(shape, place, tmp_path):
     document, key = FILES[shape], str(place[-1])
     whole = read(tmp_path, document)
     value = at(document, place)

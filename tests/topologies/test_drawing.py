@@ -1,7 +1,5 @@
 """Drawings show every chip, switch, rate and layer."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import pytest
@@ -26,7 +24,7 @@ def texts(figure: Figure) -> list[str]:
 
 
 @pytest.mark.parametrize("name", machines(shipped_catalogue()))
-def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name: str) -> None:
+def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name):
     machine = cluster(f"{name}:3" if shipped_catalogue().has(name, "fabric") else name)
     # A rack of 72 chips side by side is drawn by its first columns.
     if machine.chips_per_domain > LARGEST_DRAWN_WHOLE or name == "trn3-gen2-ualink":
@@ -38,24 +36,12 @@ def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name: str) -
     assert {str(chip) for chip in range(machine.chips_per_domain)} <= set(words)
 
 
-@pytest.mark.parametrize(
-    ("name", "drawn"),
-    [
-        ("ring:2", 2),
-        ("ring:8", 8),
-        ("ring:100", 7),
-        ("torus:1x1", 1),
-        ("torus:3x1x2", 6),
-        ("torus:2x2x2x2", 8),
-        ("torus:9x9x9", 64),
-        ("mesh:1", 1),
-        ("mesh:5", 5),
-        ("switch:100", 72),
-        ("clos:40:8", 40),
-        ("clos:300:32:3", 64),
-    ],
-)
-def test_plain_shapes_are_drawn_in_part_where_they_are_large(name: str, drawn: int) -> None:
+@pytest.mark.parametrize(("name", "drawn"), [
+    ("ring:2", 2), ("ring:8", 8), ("ring:100", 7), ("torus:1x1", 1), ("torus:3x1x2", 6),
+    ("torus:2x2x2x2", 8), ("torus:9x9x9", 64), ("mesh:1", 1), ("mesh:5", 5), ("switch:100", 72),
+    ("clos:40:8", 40), ("clos:300:32:3", 64),
+])  # fmt: skip
+def test_plain_shapes_are_drawn_in_part_where_they_are_large(name, drawn):
     figure = draw(cluster(name, **PLAIN))
     (panel,) = figure.axes
     discs = [len(marks.get_offsets()) for marks in panel.collections if len(marks.get_paths()) == 1]
@@ -63,7 +49,7 @@ def test_plain_shapes_are_drawn_in_part_where_they_are_large(name: str, drawn: i
     figure.savefig(BytesIO(), format="png", dpi=20)
 
 
-def test_title_and_legend_give_rate_and_latency_of_each_kind_of_link() -> None:
+def test_title_and_legend_give_rate_and_latency_of_each_kind_of_link():
     figure = draw(cluster("trn2-ultraserver:16"))
     title, words = figure.get_suptitle(), texts(figure)
     assert "trn2-ultraserver:16: 1,024 chips, 6,144 directed scale-up links" in title
@@ -71,13 +57,11 @@ def test_title_and_legend_give_rate_and_latency_of_each_kind_of_link() -> None:
     assert "diameter 6 hops, mean 3.05; bisection 2.048 TB/s" in title
     assert "Z: 64 GB/s a cable and direction, 300 ns a hop" in words
     assert "X: 128 GB/s a cable and direction, 300 ns a hop" in words
-    assert "stub with a number: cable round to that chip" in words
-    assert "stub with a number: cable round to that chip" not in texts(
-        draw(cluster("ring:8", **PLAIN))
-    )
+    stub = "stub with a number: cable round to that chip"
+    assert (stub in words, stub in texts(draw(cluster("ring:8", **PLAIN)))) == (True, False)
 
 
-def test_trn3_shows_planes_and_switches() -> None:
+def test_trn3_shows_planes_and_switches():
     figure = draw(cluster("trn3-gen2"))
     words = texts(figure)
     assert words.count("plane 3: 10 switches") == 2
@@ -86,13 +70,13 @@ def test_trn3_shows_planes_and_switches() -> None:
     assert squares.count(10) == 8  # planes of ten switches in two racks of four
 
 
-def test_rainier_is_a_block_diagram_of_its_layers() -> None:
+def test_rainier_is_a_block_diagram_of_its_layers():
     words = texts(draw(cluster("rainier")))
-    assert "31,248 servers of 16 chips, 16 adapters" in words
-    assert "7,812 ToR groups, up to 64 chips each" in words
-    assert "123 leaf groups, up to 4,096 chips each" in words
-    assert "7 spine groups, up to 73,728 chips each" in words
-    assert "one campus group" in words
+    assert {
+        "31,248 servers of 16 chips, 16 adapters", "7,812 ToR groups, up to 64 chips each",
+        "123 leaf groups, up to 4,096 chips each", "7 spine groups, up to 73,728 chips each",
+        "one campus group",
+    } <= set(words)  # fmt: skip
     assert any("22.5 µs a step" in text for text in words)
 
 
@@ -100,9 +84,7 @@ def test_rainier_is_a_block_diagram_of_its_layers() -> None:
     ("switches", "ring", "words"),
     [(0, False, "every chip"), (2, False, "2 switches"), (0, True, "a ring")],
 )
-def test_links_between_racks_are_named_after_their_kind(
-    switches: int, ring: bool, words: str
-) -> None:
+def test_links_between_racks_are_named_after_their_kind(switches, ring, words):
     across = Tier("pod", 3, 60 * GB, 0, switches, ring)
     below = Tier("rack", 2, 60 * GB, 0), Tier("board", 4, 60 * GB, 0, ring=True)
     drawn = texts(draw(Cluster("own", Tiered((across, *below)))))
@@ -111,7 +93,7 @@ def test_links_between_racks_are_named_after_their_kind(
 
 @pytest.mark.parametrize("tiers", [(4,), (3, 2), (3, 4, 2), (2, 2, 20, 3)])
 @pytest.mark.parametrize("switches", [0, 3])
-def test_tiers_of_any_number_are_drawn(tiers: tuple[int, ...], switches: int) -> None:
+def test_tiers_of_any_number_are_drawn(tiers, switches):
     shape = Tiered(tuple(Tier(f"tier {k}", n, 60 * GB, 0, switches) for k, n in enumerate(tiers)))
     figure = draw(Cluster("own", shape))
     assert "0" in texts(figure)

@@ -1,7 +1,6 @@
 """Shapes and their links: sizes, ends, rates and folds."""
 
-from __future__ import annotations
-
+import functools
 from collections import Counter
 from fractions import Fraction
 
@@ -17,7 +16,7 @@ from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, T
 from topologies.shapes.links import domain_links
 
 
-def test_sizes_cables_tiers_and_layers() -> None:
+def test_sizes_cables_tiers_and_layers():
     cables = [Axis("X", size, GB, 0, wrap).cables for wrap in (True, False) for size in (1, 2, 5)]
     assert cables == [0, 2, 5, 0, 1, 4]
     assert (torus(4, 3, 2).chips, torus(4, 3, 2).sizes) == (24, (4, 3, 2))
@@ -35,57 +34,49 @@ def test_sizes_cables_tiers_and_layers() -> None:
         assert (thin.down, thin.up) == (down, up)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Axis("X", 0, GB, 0), "axis X: a size of 0 is not between 1 and 16,777,216"),
-        (lambda: Axis("X", 4, 0, 0), "axis X: a bandwidth of 0 B/s is not between 1 and 2^53 B/s"),
-        (lambda: Axis("X", 4, GB, -1), "axis X: a latency of -1 ps is not between 0 and 2^62 ps"),
-        (lambda: Torus(()), "a torus needs at least one axis"),
-        (lambda: Switch(-3, GB, 0), "switch: a size of -3 is not"),
-        (lambda: Tier("rack", 4, GB, 0, -1), "tier rack: -1 switches; at least 0"),
-        (lambda: Tier("rack", 2, GB, 0, ring=True), "tier rack: a ring with 2 chips; a ring joins"),
-        (lambda: Tier("rack", 4, 2, 0, 3), "link of tier rack: a bandwidth of 0 B/s"),
-        (lambda: Tiered(()), "a tiered shape needs at least one tier"),
-        (lambda: Clos(9, 4, GB, 0, Fraction(4)), "an oversubscription of 4 is not between 1 and 3"),
-        (lambda: Clos(16, 5, GB, 0), "a radix of 5 is not an even number from 4 to 65,536"),
-        (lambda: Clos(17, 4, GB, 0), "more than three layers of switches of 4 ports; at most 16"),
-    ],
-)
-def test_refusals_name_the_thing_and_the_limit(make: object, message: str) -> None:
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: Axis("X", 0, GB, 0), "axis X: a size of 0 is not between 1 and 16,777,216"),
+    (lambda: Axis("X", 4, 0, 0), "axis X: a bandwidth of 0 B/s is not between 1 and 2^53 B/s"),
+    (lambda: Axis("X", 4, GB, -1), "axis X: a latency of -1 ps is not between 0 and 2^62 ps"),
+    (lambda: Torus(()), "a torus needs at least one axis"),
+    (lambda: Switch(-3, GB, 0), "switch: a size of -3 is not"),
+    (lambda: Tier("rack", 4, GB, 0, -1), "tier rack: -1 switches; at least 0"),
+    (lambda: Tier("rack", 2, GB, 0, ring=True), "tier rack: a ring with 2 chips; a ring joins"),
+    (lambda: Tier("rack", 4, 2, 0, 3), "link of tier rack: a bandwidth of 0 B/s"),
+    (lambda: Tiered(()), "a tiered shape needs at least one tier"),
+    (lambda: Clos(9, 4, GB, 0, Fraction(4)), "an oversubscription of 4 is not between 1 and 3"),
+    (lambda: Clos(16, 5, GB, 0), "a radix of 5 is not an even number from 4 to 65,536"),
+    (lambda: Clos(17, 4, GB, 0), "more than three layers of switches of 4 ports; at most 16"),
+])  # fmt: skip
+def test_refusals_name_the_thing_and_the_limit(make, message):
     with pytest.raises(InputError) as mistake:
         make()  # type: ignore[operator]
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
 
 
-def test_plain_shapes_from_text() -> None:
-    shape = plain_shape("torus:2x3x4", "100GB/s", "1us")
-    assert isinstance(shape, Torus)
-    assert [(axis.name, axis.size) for axis in shape.axes] == [("Z", 2), ("Y", 3), ("X", 4)]
-    assert {axis.bandwidth_bytes_per_s for axis in shape.axes} == {100 * GB}
-    assert {axis.latency_ps for axis in shape.axes} == {10**6}
+def test_plain_shapes_from_text():
+    sides = (("Z", 2), ("Y", 3), ("X", 4))
+    axes = tuple(Axis(name, size, 100 * GB, 10**6) for name, size in sides)
+    assert plain_shape("torus:2x3x4", "100GB/s", "1us") == Torus(axes)
     assert plain_shape("ring:8", "1GB/s", "0us") == Torus((Axis("X", 8, GB, 0),))
     assert plain_shape("mesh:8", "1GB/s", "1us") == FullMesh(8, GB, 10**6)
     assert plain_shape("switch:64", "1GB/s", "1us") == Switch(64, GB, 10**6)
     assert plain_shape("clos:64:8:3", "1GB/s", "1us") == Clos(64, 8, GB, 10**6, Fraction(3))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("ring:0", "ring:0: a size of 0 is not between 1"),
-        ("ring", "sizes must be whole numbers"),
-        ("ring:٣", "sizes must be whole numbers"),
-        ("mesh:4x4", "a mesh has one size, as mesh:8"),
-        ("torus:" + "x".join("2" * 7), "7 dimensions; at most 6"),
-        ("torus:999999999x999999999", "a size of 999,999,999 is not between"),
-        ("clos:64", "as clos:64:16"),
-        ("ring:8/1us", "ring:8 needs the bandwidth and latency"),
-        ("ring:8/100", "bandwidth '100' has no unit"),
-    ],
-)
-def test_bad_plain_shapes_are_refused_in_one_line(text: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [
+    ("ring:0", "ring:0: a size of 0 is not between 1"),
+    ("ring", "sizes must be whole numbers"),
+    ("ring:٣", "sizes must be whole numbers"),
+    ("mesh:4x4", "a mesh has one size, as mesh:8"),
+    ("torus:" + "x".join("2" * 7), "7 dimensions; at most 6"),
+    ("torus:999999999x999999999", "a size of 999,999,999 is not between"),
+    ("clos:64", "as clos:64:16"),
+    ("ring:8/1us", "ring:8 needs the bandwidth and latency"),
+    ("ring:8/100", "bandwidth '100' has no unit"),
+])  # fmt: skip
+def test_bad_plain_shapes_are_refused_in_one_line(text, message):
     text, _, bandwidth = text.partition("/")
     with pytest.raises(InputError) as mistake:
         plain_shape(text, {"": "1GB/s", "1us": None}.get(bandwidth, bandwidth), "1us")
@@ -101,25 +92,21 @@ def ends(shape: Shape, *, fold: bool = True) -> list[tuple[int, int, int]]:
 TRIANGLE = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        (torus(1, 1), []),
-        (torus(2), [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]),
-        (torus(3), [(src, dst, 0) for src, dst in TRIANGLE]),
-        (torus(3, wrap=False), [(0, 1, 0), (1, 0, 0), (1, 2, 0), (2, 1, 0)]),
-        (FullMesh(3, GB, 0), [(src, dst, 0) for src, dst in TRIANGLE]),
-        (Switch(2, GB, 0), [(0, 2, 0), (1, 2, 0), (2, 0, 0), (2, 1, 0)]),
-    ],
-)
-def test_links_of_the_smallest_shapes(shape: Shape, expected: list[tuple[int, int, int]]) -> None:
+@pytest.mark.parametrize(("shape", "expected"), [
+    (torus(1, 1), []),
+    (torus(2), [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]),
+    (torus(3), [(src, dst, 0) for src, dst in TRIANGLE]),
+    (torus(3, wrap=False), [(0, 1, 0), (1, 0, 0), (1, 2, 0), (2, 1, 0)]),
+    (FullMesh(3, GB, 0), [(src, dst, 0) for src, dst in TRIANGLE]),
+    (Switch(2, GB, 0), [(0, 2, 0), (1, 2, 0), (2, 0, 0), (2, 1, 0)]),
+])  # fmt: skip
+def test_links_of_the_smallest_shapes(shape, expected):
     assert sorted(ends(shape)) == expected
 
 
-def test_the_z_links_of_an_ultraserver_join_equal_positions_at_half_rate() -> None:
-    server, links = (
-        domain_links(cluster(f"trn2{name}").shape) for name in (".48xlarge", "-ultraserver")
-    )
+def test_the_z_links_of_an_ultraserver_join_equal_positions_at_half_rate():
+    machines = (cluster(f"trn2{name}").shape for name in (".48xlarge", "-ultraserver"))
+    server, links = map(domain_links, machines)
     assert sorted(server.dst[server.src == 0].tolist()) == [1, 3, 4, 12]
     z = links.tier == links.tiers.index("Z")
     assert len(links) == 384
@@ -128,7 +115,7 @@ def test_the_z_links_of_an_ultraserver_join_equal_positions_at_half_rate() -> No
     assert np.array_equal(links.src[z] % 16, links.dst[z] % 16)
 
 
-def test_tiers_of_two_boards_below_a_plane_each() -> None:
+def test_tiers_of_two_boards_below_a_plane_each():
     shape = Tiered((Tier("rack", 2, 100, 7, 3), Tier("board", 2, 50, 9)))
     links = domain_links(shape, fold=False)
     rack = links.tier == 0
@@ -142,7 +129,7 @@ def test_tiers_of_two_boards_below_a_plane_each() -> None:
 
 
 @pytest.mark.parametrize("name", ["trn3-gen1", "trn3-gen2"])
-def test_egress_of_trn3_is_512_512_128_by_tier(name: str) -> None:
+def test_egress_of_trn3_is_512_512_128_by_tier(name):
     shape = cluster(name).shape
     for fold in (True, False):
         links = domain_links(shape, fold=fold)
@@ -153,7 +140,7 @@ def test_egress_of_trn3_is_512_512_128_by_tier(name: str) -> None:
 
 
 @given(shapes())
-def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
+def test_every_link_has_a_way_back_of_the_same_kind(shape):
     links = domain_links(shape, fold=False)
     kind = (links.tier, links.bandwidth_bytes_per_s, links.latency_ps, links.lane, links.links)
     there = Counter(zip(links.src, links.dst, *kind, strict=True))
@@ -165,28 +152,19 @@ def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
 
 
 @given(shapes())
-def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape: Shape) -> None:
-    egress = []
-    for fold in (True, False):
-        links = domain_links(shape, fold=fold)
-        egress.append(
-            [
-                np.bincount(links.src, each, links.nodes)[: shape.chips]
-                for each in (links.bandwidth_bytes_per_s, links.links)
-            ]
-        )
-    assert np.array_equal(*egress)
+def test_folding_keeps_what_every_chip_can_send_and_its_cables(shape):
+    folded, whole = (domain_links(shape, fold=fold) for fold in (True, False))
+    for column in ("bandwidth_bytes_per_s", "links"):
+        egress = [np.bincount(x.src, getattr(x, column), x.nodes) for x in (folded, whole)]
+        assert np.array_equal(*(each[: shape.chips] for each in egress))
 
 
 @given(tori())
-def test_a_torus_is_the_product_of_cycles_and_paths(shape: Torus) -> None:
-    lines = [
-        nx.cycle_graph(axis.size) if axis.wrap and axis.size > 2 else nx.path_graph(axis.size)
-        for axis in shape.axes
-    ]
-    product = lines[0]
-    for line in lines[1:]:
-        product = nx.cartesian_product(product, line)
+def test_a_torus_is_the_product_of_cycles_and_paths(shape):
+    wraps = [axis.wrap and axis.size > 2 for axis in shape.axes]
+    kinds = [nx.cycle_graph if wrap else nx.path_graph for wrap in wraps]
+    lines = [kind(axis.size) for kind, axis in zip(kinds, shape.axes, strict=True)]
+    product = functools.reduce(nx.cartesian_product, lines)
     flat = {node: np.ravel_multi_index(_flat(node), shape.sizes) for node in product}
     expected = {(flat[a], flat[b]) for a, b in product.edges}
     links = {(src, dst) for src, dst, _ in ends(shape)}

@@ -1,7 +1,5 @@
 """Small examples of the functions of workloads, each with its result."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -30,15 +28,13 @@ from workloads.fleet.setup.night_work import gang_mtbf_s
 from workloads.job.checkpoints import PeerCopies
 
 
-def test_one_kind_of_price() -> None:
+def test_one_kind_of_price():
     changed, why = one_kind_of_price(shipped_catalogue(), ["trn2.48xlarge", "p5.48xlarge"])
-    assert (changed.entry("p5.48xlarge", "price").written, why[:36]) == (
-        "41.528 USD/h",
-        "All prices are by Capacity Block: tr",
-    )
+    assert changed.entry("p5.48xlarge", "price").written == "41.528 USD/h"
+    assert why.startswith("All prices are by Capacity Block: tr")
 
 
-def test_a_machine_of_ones_own_costs_capital_staff_and_electricity() -> None:
+def test_a_machine_of_ones_own_costs_capital_staff_and_electricity():
     """By hand: 54 kW of 15 USD/W over five years at 8 % and 6 %, and 70 USD/MWh."""
     catalogue = shipped_catalogue()
     owned = with_prices(catalogue, "owned", [machine("trn2-ultraserver")]).entry(
@@ -48,8 +44,6 @@ def test_a_machine_of_ones_own_costs_capital_staff_and_electricity() -> None:
     annuity = 0.08 / (1 - 1.08**-years)
     capital, upkeep = (54_000 * 15 * share / hours for share in (annuity, 0.06))
     assert owned.value * 3600 == pytest.approx(capital + upkeep + kilowatts * 0.07)
-    assert owned.low is not None
-    assert owned.high is not None
     assert owned.low < owned.value < owned.high
     # The range is that of no number alone, and less than that of all together.
     assert owned.low * 3600 <= (capital + upkeep) * 10 / 15 + kilowatts * 0.07
@@ -59,7 +53,7 @@ def test_a_machine_of_ones_own_costs_capital_staff_and_electricity() -> None:
 
 
 @pytest.mark.parametrize("kind", ["on-demand", "capacity-block", "reserved", "spot", "owned"])
-def test_prices_of_one_kind_or_a_refusal(kind: str) -> None:
+def test_prices_of_one_kind_or_a_refusal(kind):
     catalogue = shipped_catalogue()
     for name in (name for name in catalogue.parts() if catalogue.has(name, "price_basis")):
         try:
@@ -72,7 +66,7 @@ def test_prices_of_one_kind_or_a_refusal(kind: str) -> None:
         assert row.variant == ("" if kind == catalogue.name(name, "price_basis") else kind)
 
 
-def test_a_pod_of_ones_own_has_a_price_of_owning() -> None:
+def test_a_pod_of_ones_own_has_a_price_of_owning():
     pod = machine(str(Path(__file__).parents[1] / "golden/cluster.yaml"))
     owned = with_prices(shipped_catalogue(), "owned", [pod]).entry("my-pod", "price")
     whole = machine("trn2-ultraserver")
@@ -83,7 +77,7 @@ def test_a_pod_of_ones_own_has_a_price_of_owning() -> None:
     assert (owned.grade, like.grade) == ("assumed", "assumed")
 
 
-def test_a_price_of_ones_own_is_not_paid_as_the_shipped_one(tmp_path: Path) -> None:
+def test_a_price_of_ones_own_is_not_paid_as_the_shipped_one(tmp_path):
     rows = tmp_path / "rows.csv"
     for kind in ("", "p5.48xlarge,price_basis,reserved,name,stated,A\n"):
         price = "p5.48xlarge,price,30,USD/h,stated,A\n"
@@ -93,7 +87,7 @@ def test_a_price_of_ones_own_is_not_paid_as_the_shipped_one(tmp_path: Path) -> N
         assert kind_of_price(changed, "p4de.24xlarge") == "on-demand"
 
 
-def test_small_cases_of_a_fleet() -> None:
+def test_small_cases_of_a_fleet():
     """Small cases by hand: loans, gangs, days to look back on, parts under repair, copies."""
     loans = whole_loans([0, 60, 120, 180], [2, 5, 3])
     assert loans == [Window(0, 180, 2), Window(60, 180, 1), Window(60, 120, 2)]
@@ -111,7 +105,7 @@ def test_small_cases_of_a_fleet() -> None:
     assert [PeerCopies(10.0, 4.0, 60.0, 1e9).lost_s(after) for after in (3, 23, 24)] == [3, 13, 4]
 
 
-def test_all_units_return_in_the_time_that_is_left() -> None:
+def test_all_units_return_in_the_time_that_is_left():
     """Of 100 units 70 are free for seven hours and 29 more for two; 99 come late from 1.5 min."""
     day = np.repeat([30.0, 0.0, 100.0], [300, 120, 1020])
     loan = lend(np.tile(day, 14), "2024-01-01T00:00", Night("07:00"), Terms(100))

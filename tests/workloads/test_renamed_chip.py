@@ -1,7 +1,5 @@
 """A chip is what its rows say: under another name it takes the same times."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +58,7 @@ def times(machine: Cluster, runtimes: tuple[str, ...]) -> list[float]:
 
 
 @pytest.mark.parametrize("chip", MACHINES)
-def test_a_chip_of_another_name_takes_the_same_times(chip: str) -> None:
+def test_a_chip_of_another_name_takes_the_same_times(chip):
     usual, other = (
         cluster(MACHINES[chip], catalogue=catalogue)
         for catalogue in (shipped_catalogue(), with_other_name(chip))

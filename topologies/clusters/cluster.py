@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topologies import display
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue, measured_chip, shipped_catalogue
 from topologies.errors import InputError
 from topologies.shapes.basic import Shape, check_chips, check_size
 from topologies.shapes.scale_out import ScaleOut
@@ -64,6 +64,11 @@ class Cluster:
                 f"{self.name}: a domain of {self.shape.chips} chips is not made of servers "
                 f"of {self.chips_per_server}"
             )
+
+    @property
+    def measured_chip(self) -> str:
+        """Chip whose measurements hold for this one, that it is like where a user adds it."""
+        return measured_chip(self.chip, self.numbers)
 
     @property
     def _facts(self) -> dict[str, object]:

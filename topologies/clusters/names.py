@@ -169,8 +169,8 @@ def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
         )
     if text.endswith(GRAPHS):
         raise InputError(
-            f"{shown(text, 80)} is a graph and states no chips, so nothing can be computed "
-            f"on it; name a machine such as {RAINIER_MACHINE}, or describe it in a YAML file."
+            f"{shown(text, 80)} is read as a graph, which states no chips, so nothing can be "
+            f"computed on it; name a machine such as {RAINIER_MACHINE}, or describe it in YAML."
         )
     named = cluster(text, catalogue=catalogue)
     if not named.chip:

@@ -130,7 +130,7 @@ def serving_features(
     # ``precision`` is that of the weights, by default of the stored ones; ``engine`` may be empty.
     return Prediction(
         SERVING if model.experts is None else SERVING_EXPERTS,
-        cluster.chip,
+        cluster.measured_chip,
         ranks=chips,
         tool=engine,
         family=model_family(model, precision or model.precision),
@@ -192,7 +192,7 @@ def collective_interval(
     least, most = hull(tool, runtime, seconds, cluster.numbers, cluster.domains, devices)
     features = Prediction(
         collective_kind(size_bytes),
-        cluster.chip,
+        cluster.measured_chip,
         ranks=ranks,
         tool=tool,
         crosses=crosses and cluster.domains > 1,

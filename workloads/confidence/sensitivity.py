@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from topologies.arrays import FloatArray
+    from workloads.economics import Economics
 
 
 STEP = Fraction(1, 100)  # relative step of the elasticity
@@ -174,7 +175,7 @@ def sensitivity_frame(rows: Sequence[Sensitivity]) -> pd.DataFrame:
 
 POINTS = 2048  # points of the lattice: quantiles of a normal answer are right to 0.5 % of its width
 ROOT = 1.1673039782614187  # root of x^5 = x + 1, from which the lattice of four inputs follows
-INPUTS = 4  # most inputs of an answer
+INPUTS = 5  # most inputs of an answer; the last is the price of a chip
 WITHIN = NormalDist().inv_cdf((1 + LEVEL) / 2)  # score of the ends of an interval
 ENDS = (-WITHIN, 0.0, WITHIN)  # scores at which a question is asked
 
@@ -225,6 +226,14 @@ class Uncertain:
         up = math.hypot(math.log(self.high), math.log(other.low))
         return Uncertain(math.exp(-down), math.exp(up), f"{self.basis}; {other.basis}")
 
+    def times(self, value: float, ends: Mapping[str, float]) -> dict[str, float]:
+        """Return the ends of a value that is in proportion to this input, from its other ends."""
+        if self.is_point or not 0 < ends["low"] <= value <= ends["high"]:
+            return {**ends}
+        down = math.hypot(math.log(value / ends["low"]), math.log(self.low))
+        up = math.hypot(math.log(ends["high"] / value), math.log(self.high))
+        return {"low": value * math.exp(-down), "high": value * math.exp(up)}
+
     def document(self) -> dict[str, float | str]:
         """Return the keys of the command line's JSON."""
         return {"low": self.low, "high": self.high, "basis": self.basis}
@@ -233,12 +242,29 @@ class Uncertain:
 AS_STATED = Uncertain(basis="as stated")  # factor on an input that is known
 
 
+def price_of(costs: Iterable[tuple[float, Economics]]) -> Uncertain:
+    """Return the factor on a sum of costs, whose prices are low or high together.
+
+    >>> from workloads.economics import Economics
+    >>> one = Economics(750.0, 400.0, price_ends=(0.5, 1.5), price_basis="about")
+    >>> price_of([(3.0, one), (1.0, Economics(700.0, 100.0, price_basis="stated"))])
+    Uncertain(low=0.625, high=1.375, basis='about; stated')
+    """
+    parts = [(usd, each) for usd, each in costs if usd]
+    whole = sum(usd for usd, _ in parts)
+    if not whole:
+        return Uncertain(basis="no price")
+    low, high = (sum(usd * each.price_ends[end] for usd, each in parts) / whole for end in (0, 1))
+    return Uncertain(low, high, "; ".join(dict.fromkeys(each.price_basis for _, each in parts)))
+
+
 @lru_cache(1)
 def lattice() -> FloatArray:
     """Return standard normal scores of independent inputs; (inputs, points)."""
     # The additive recurrence with powers of the root above fills the unit cube evenly (Roberts
     # 2018, "The unreasonable effectiveness of quasirandom sequences").
-    steps = ROOT ** -np.arange(1.0, INPUTS + 1)
+    # That of prices is no power of it: the fourth and the fifth power add up to a whole number.
+    steps = np.append(ROOT ** -np.arange(1.0, INPUTS), math.e)
     shares = (0.5 + np.outer(steps, np.arange(1, POINTS + 1))) % 1.0
     normal = NormalDist()
     result: FloatArray = np.vectorize(normal.inv_cdf)(shares)

@@ -1,4 +1,4 @@
-"""Intervals of a fleet's results, from demand, capacity, step time and failures together.
+"""Intervals of a fleet's results, from demand, capacity, steps, failures and price together.
 
 The run is repeated with a unit that serves less and more, which is to the units what more and less
 demand are, and with more and fewer failures at other times. What these runs change is added up by
@@ -29,6 +29,7 @@ from workloads.confidence.sensitivity import (
     each_of,
     finite_ends,
     lattice,
+    price_of,
     sampled,
 )
 from workloads.demand import Horizon
@@ -72,6 +73,7 @@ class Causes:
     capacity: Uncertain
     step_time: Uncertain
     failures: Uncertain
+    price: Uncertain = AS_STATED  # factor on the price of all chips
 
     @property
     def load(self) -> Uncertain:
@@ -80,7 +82,7 @@ class Causes:
 
     def document(self) -> dict[str, Any]:
         """Return the inputs by their keys in the command line's JSON."""
-        names = ("demand", "capacity", "step_time", "failures")
+        names = ("demand", "capacity", "step_time", "failures", "price")
         return {name: getattr(self, name).document() for name in names}
 
 
@@ -96,6 +98,7 @@ def causes_of(scenario: Scenario) -> Causes:
         ),
         step_time=max(steps, key=lambda each: each.high / each.low, default=AS_STATED),
         failures=failure_rates(scenario),
+        price=price_of((kind.usd_per_s, kind.economics) for kind in scenario.kinds),
     )
 
 
@@ -327,7 +330,7 @@ class _Draws:
 
     def _drawn(self, name: str) -> FloatArray:
         """Return a result at every point: that of the run, and what each input changes."""
-        demand, capacity, steps, failures = lattice()
+        demand, capacity, steps, failures, _ = lattice()
         demands = self.causes.demand.factors(demand)
         loads = demands / self.causes.capacity.factors(capacity)
         scores = {
@@ -358,7 +361,7 @@ class _Draws:
     def _money(self, drawn: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Return the prices and costs that follow from the amounts."""
         results, none = self.results, np.zeros(len(drawn["served_tokens"]))
-        cost = none + (results["cost_usd"] or 0.0)
+        cost = (results["cost_usd"] or 0.0) * self.causes.price.factors(lattice()[-1])
         with_electricity = cost + drawn.get("electricity_usd", none)
         inference, training = drawn["inference_chip_hours"], drawn["training_chip_hours"]
         share = np.divide(inference, inference + training, out=none + 0.0, where=inference > 0)

@@ -209,9 +209,10 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Proc
             if not minute:
                 place_training(world)
             limit_training(world)
-            hold_for_power(world)
             dispatch(world)
         balance(worlds, view, decision.batch)
+        for world in worlds:
+            hold_for_power(world)
         yield env.timeout(MINUTE_MS)
         for world in worlds:
             world.ledger.advance(world.now)

@@ -25,6 +25,7 @@ from workloads.confidence.sensitivity import (
     ends_of,
     finite_ends,
     lattice,
+    price_of,
     sampled,
 )
 from workloads.economics import TOKENS, Economics
@@ -144,9 +145,8 @@ class JobResult:
     @cached_property
     def _drawn(self) -> dict[str, FloatArray]:
         """Amounts of all inputs together, by their keys in the document; (points,) for each."""
-        # A run of a stated length has a certain price. A run of stated tokens is as long, and as
-        # dear, as these ask for.
-        _, _, steps, failures = lattice()
+        # A run of stated tokens is as long, and as dear, as these ask for.
+        _, _, steps, failures, price = lattice()
         runs = (*self.outcomes, *self.varied)
         goodput = np.clip(sampled([each.goodput for each in runs], failures), 0.0, 1.0)
         working = sampled([sum(each.shares[part] for part in WORKING) for each in runs], failures)
@@ -159,11 +159,17 @@ class JobResult:
         if self.goal is None:
             drawn["steps"] = tokens / self.step.plan.tokens
         if usd is not None:
-            drawn["cost_usd"] = usd * longer
-            drawn["usd_per_million_tokens"] = each_of(usd * TOKENS, tokens)
+            cost = usd * self._price.factors(price)
+            drawn["cost_usd"] = cost * longer
+            drawn["usd_per_million_tokens"] = each_of(cost * TOKENS, tokens)
         if watts is not None:
             drawn["energy_joules"] = self.job.span_s * longer * watts
         return drawn
+
+    @property
+    def _price(self) -> Uncertain:
+        """Factor on the price of a chip."""
+        return price_of([(1.0, Economics.of(self.step.cluster))])
 
     @property
     def cost_usd(self) -> float | None:
@@ -242,6 +248,7 @@ class JobResult:
             **self.interval.document(),
             **ends,
             "tokens": {**ends_of(self._drawn["tokens"], self.tokens), "basis": self._basis},
+            **({} if self._price.is_point else {"price": self._price.document()}),
             "iteration_s": {"low": step.low, "high": step.high, "basis": step.basis},
         }
 

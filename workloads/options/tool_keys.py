@@ -207,7 +207,16 @@ class ToolFile:
     @property
     def may_change_time(self) -> tuple[str, ...]:
         """Ignored keys with which the time might be another on the tool's own machine."""
-        return tuple(key for key in self.ignored if not self.cannot_change_time(key))
+        return tuple(
+            key for key in self.ignored if not (self.cannot_change_time(key) or self._is_off(key))
+        )
+
+    def _is_off(self, key: str) -> bool:
+        """Return whether a key leaves out what it names."""
+        name, _, text = key.partition(" = ")
+        value = (text or str(self.values.get(name, ""))).lower()
+        switched = "enable" in name.rpartition(".")[2] and value == "false"
+        return switched or value == "none"
 
     def document(self) -> dict[str, Any]:
         """Return the tool and the ignored keys, as JSON has them."""

@@ -113,17 +113,32 @@ def candidates(
         check_field(name, value)
     base = _base(model, cluster, global_batch, fixed, lnc=lnc, chips=chips)
     ranks = (chips or cluster.chips) * base.ranks_per_chip
-    stack = framework(base.framework)
-    stack.check_chip(cluster)
-    cluster = stack.on(cluster, model)
+    framework(base.framework).check_chip(cluster)
+    on_stack = framework(base.framework).on(cluster, model)
     check_alone(model, base, fixed)
-    check_runtime(base, cluster)
+    check_runtime(base, on_stack)
     compared = "overlap" in spared and "overlap" not in fixed
     overlaps = range(3) if compared else [OVERLAPS.index(base.overlap)]
-    grid = crossed(combinations(model, cluster, base, fixed, ranks), "overlap", overlaps)
-    left, pruned = sieve(grid, Frame(model, cluster, base, ranks), {*fixed, *spared})
-    plans = _routable(_plans(model, base, left, fixed), cluster)
-    return Candidates(model, cluster, plans, rows(grid), pruned)
+    grid = crossed(combinations(model, on_stack, base, fixed, ranks), "overlap", overlaps)
+    frame = _able(grid, Frame(model, on_stack, base, ranks), fixed, cluster)
+    left, unable = sieve(grid, frame, set(fixed), ABLE)
+    left, pruned = sieve(left, frame, {*fixed, *spared}, RULES)
+    plans = _routable(_plans(model, frame.base, left, fixed), frame.cluster)
+    return Candidates(model, frame.cluster, plans, rows(grid), unable | pruned)
+
+
+def _able(grid: Columns, frame: Frame, fixed: Stated, cluster: Cluster) -> Frame:
+    """Return the frame with a framework that runs a combination, where its own runs none."""
+    left, _ = sieve(grid, frame, set(fixed), ABLE)
+    (first,) = _plans(frame.model, frame.base, kept(left, np.arange(rows(left)) == 0), fixed)
+    stack = framework(frame.base.framework)
+    if {name for name, _ in stack.lacks(first)} <= set(fixed):
+        return frame
+    if first.names_framework:
+        stack.check_plan(first, cluster)
+    usual = framework_text(fixed.get("framework", ""), cluster, vars(first))
+    on_stack = framework(usual).on(cluster, frame.model)
+    return replace(frame, base=replace(frame.base, framework=usual), cluster=on_stack)
 
 
 def _base(
@@ -244,8 +259,9 @@ def _not_run(field: str) -> Callable[[Columns, Frame], BoolArray]:
     return leaves_out
 
 
+ABLE = tuple(Rule(f"{name} that the framework cannot run", name, _not_run(name)) for name in RUNS)
+"""Rules that hold whatever fields are spared: the framework refuses the plans."""
 RULES = (
-    *(Rule(f"{name} that the framework cannot run", name, _not_run(name)) for name in RUNS),
     Rule(
         "tensor parallel groups wider than a scale-up domain",
         "tp",
@@ -292,11 +308,11 @@ RULES = (
 
 
 def sieve(
-    columns: Columns, frame: Frame, settled: Collection[str]
+    columns: Columns, frame: Frame, settled: Collection[str], rules: Sequence[Rule]
 ) -> tuple[Columns, dict[str, int]]:
-    """Apply the rules one after the other."""
+    """Apply rules one after the other."""
     pruned: dict[str, int] = {}
-    for rule in RULES:
+    for rule in rules:
         out = rule.leaves_out(columns, frame)
         if rule.judges in settled or out.all() or not out.any():
             continue

@@ -116,7 +116,9 @@ def searched_plan(
     seq = fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
     batch = fields.pop("global_batch", usual_batch(size.get("chips") or cluster.chips, seq))
     usual = {name: value for name, value in stack.plan.items() if named or name not in SEARCHED}
-    wide = recomputation({**usual, **fields, "framework": stack.text}, stack)
+    # A framework that nobody named gives way to another where it runs none of the plans.
+    text = stack.text if named else fields.get("framework", "")
+    wide = recomputation({**usual, **fields, "framework": text}, stack)
     try:
         quick = QUICK_EXPERTS if model.experts else QUICK
         quick = {**quick, **({"microbatch": 1} if seq > LONG_SEQ else {"cp": 1})}

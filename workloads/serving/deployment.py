@@ -32,7 +32,7 @@ from topologies.errors import InputError
 from topologies.shapes.measures import scale_up_bytes_per_s
 from workloads.confidence.answers import of_first_token, serving_features
 from workloads.confidence.interval import Interval
-from workloads.confidence.sensitivity import Uncertain
+from workloads.confidence.sensitivity import Uncertain, price_of
 from workloads.confidence.split_conformal import interval
 from workloads.economics import TOKENS, Economics
 from workloads.models.model import Model
@@ -576,25 +576,33 @@ def with_intervals(
     rate = rate_ends(document["tokens_per_s"], deployed, per_token)
     complete["tokens_per_s_interval"] = rate
     usd = document.get("usd_per_million_tokens")
+    each = Economics.of(cluster)
+    price = price_of(
+        (chips * kind.usd_per_chip_s, kind) for chips, kind in deployed.deployment.by_price(each)
+    )
+    if not price.is_point:
+        complete["price_interval"] = price.document()
     if usd is not None:
         at = usd * document["tokens_per_s"]
         ends = {"low": at / rate["high"], "high": at / rate["low"]}
-        complete["usd_per_million_tokens_interval"] = ends
+        complete["usd_per_million_tokens_interval"] = price.times(usd, ends)
     # First tokens and later ones are late together, and the run takes longer as its rate falls.
     first_by, later_by, slower = map(Uncertain.of, (first_token, later, per_token))
     runs = []
     for end, slow in (("low", "high"), ("high", "low")):
         longer, late = document["tokens_per_s"] / rate[end], attrgetter(slow)
         kept = attained(deployed.served, slo, first_by=late(first_by), later_by=late(later_by))
-        spent = deployed.cost(Economics.of(cluster), longer=longer, slower=late(slower))
+        spent = deployed.cost(each, longer=longer, slower=late(slower))
         share = float(kept.mean())
         good = document["requests_per_s"] * share / longer
         runs.append({"slo_attainment": share, "request_goodput_per_s": good, **spent})
     of_run = ("slo_attainment", "request_goodput_per_s", "cost_usd", "energy_joules")
     for name in (*of_run, "joules_per_token"):
-        values = [document.get(name), *(each[name] for each in runs)]
+        values = [document.get(name), *(one[name] for one in runs)]
         if None not in values:
             complete[f"{name}_interval"] = {"low": min(values), "high": max(values)}
+    if spread := complete.get("cost_usd_interval"):
+        complete["cost_usd_interval"] = price.times(document["cost_usd"], spread)
     return complete
 
 

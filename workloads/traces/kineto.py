@@ -237,6 +237,7 @@ def _inputs(works: Sequence[Work]) -> dict[int, int]:
     """Number of the work that each communication waits for, by the communication's number."""
     # NCCL lets its stream wait for the stream of its caller, hence for the work that the same
     # thread launched last. Work that was still running when the communication started is not it.
+    # In a profile without launches, work counts as launched when it starts.
     launched: dict[Thread | None, list[tuple[int, int]]] = defaultdict(list)
     for number, work in enumerate(works):
         if not work.communications:
@@ -245,7 +246,7 @@ def _inputs(works: Sequence[Work]) -> dict[int, int]:
         places.sort()
     inputs = {}
     for number, work in enumerate(works):
-        places = launched.get(work.thread, []) if work.communications and work.thread else []
+        places = launched.get(work.thread, []) if work.communications else []
         before = bisect_left(places, (work.launched_ps, -1))
         if before and works[places[before - 1][1]].end_ps <= work.start_ps:
             inputs[number] = places[before - 1][1]

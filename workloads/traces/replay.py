@@ -131,7 +131,8 @@ class Replay:
         each = attribute_ps(spans, part.astype(np.int8), len(PARTS))[:, : len(PARTS)]
         mean_s = each.mean(axis=0) / PS_PER_S / self.iterations
         parts = {name: float(value) for name, value in zip(PARTS, mean_s, strict=True)}
-        return {**parts, "waiting": max(0.0, self.iteration_s - sum(parts.values()))}
+        waiting_s = self.iteration_s - sum(parts.values())
+        return {**parts, "waiting": waiting_s if waiting_s >= 1 / PS_PER_S else 0.0}
 
     @property
     def host_waits_s(self) -> float:

@@ -47,7 +47,7 @@ from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
 from workloads.training.frameworks.framework import Framework, framework_of
-from workloads.training.layers.adapters import trained_flops
+from workloads.training.layers.adapters import layers_run_again, trained_flops
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.layer import PREDICTED, ends_early
 from workloads.training.layers.steps import RankShapes, keeps_projections
@@ -503,7 +503,8 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
     # Scores that the fused attention kernel computes again are part of that kernel's time whatever
     # the plan says, so they are not counted.
     projections_kept = keeps_projections(plan, catalogue)
-    if plan.recompute == "full" or projections_kept:
+    merged = catalogue.integer("training", "merged_with_adapters")
+    if layers_run_again(plan, merged) or projections_kept:
         layers = forward_flops(model, plan.context) - output_flops(model)
         if ends_early(model, plan, catalogue):
             layers -= 2 * (model.layers - model.moe_layers) * model.hidden * model.ffn

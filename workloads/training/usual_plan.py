@@ -465,7 +465,7 @@ def training_features(
             unfused=plan.attention == "unfused",
             adapters=plan.lora_rank > 0,
         ),
-        cluster.chip,
+        cluster.measured_chip,
         tp=plan.tp,
         cp=plan.cp,
         ranks=max(1, plan.ranks // plan.ranks_per_chip),

@@ -185,8 +185,7 @@ def collective(
     rows, ends = _judged(plain, inputs, groups, call.engine, timed=measured is not None)
     summary: dict[str, Any] = {}
     if measured is not None:
-        crosses = len(groups[0].domains) > 1
-        rows, summary["summary"] = _compared(rows, measured, str(compared.compare), crosses)
+        rows, summary["summary"] = _compared(rows, measured, str(compared.compare), groups[0])
 
     def first_s(changed: Catalogue) -> float:
         groups = _groups(inputs, machine, ranks, changed)[1]
@@ -323,12 +322,13 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
 
 
 def _compared(
-    rows: list[dict[str, Any]], measured: Measured, name: str, crosses: bool
+    rows: list[dict[str, Any]], measured: Measured, name: str, group: Group
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the rows with measured values beside the simulated ones, and what they say."""
     import pandas as pd
 
     from experiments.validation import comparison
+    from topologies.catalogue.catalogue import chip_family
 
     frame = comparison.beside(pd.DataFrame(rows), measured, name)
     frame["normal"] = comparison.normality(frame)
@@ -336,7 +336,13 @@ def _compared(
         {str(name): None if value != value else value for name, value in row.items()}
         for row in frame.to_dict(orient="records")
     ]
-    verdict = comparison.verdict(frame, crosses=crosses)
+    verdict = comparison.verdict(frame, crosses=len(group.domains) > 1)
+    cores = chip_family(group.cluster.chip, group.cluster.catalogue).ranks_per_chip
+    if measured.by_core and group.ranks_per_chip == 1 < cores:
+        verdict += (
+            f" nccom-test counts logical cores, {cores} a chip; here each of its {group.ranks} "
+            f"ranks has a chip to itself. Add --ranks-per-chip {cores} if it used all cores."
+        )
     return both, {**comparison.agreement(frame), "verdict": verdict}
 
 

@@ -95,6 +95,8 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
 
 
 def _print(played: Replay) -> None:
+    from workloads.traces.recording import HOST
+
     recording = played.recording
     facts = recording.facts
     ranks = "1 rank" if len(recording.ranks) == 1 else f"{len(recording.ranks)} ranks"
@@ -126,6 +128,11 @@ def _print(played: Replay) -> None:
             f"For {share:.0%} of the iteration the chips wait for the host. Its launches keep "
             "their recorded spacing on every cluster, and the profiler lengthens it: without one "
             "the iteration may be as short as the interval says."
+        )
+    if facts.get("format") == "kineto" and (recording.kind == HOST).sum() == len(recording.ranks):
+        click.echo(
+            "The profile has no launches by the host, so the order of work on unlike streams is "
+            "that of its recorded times. Profile with ProfilerActivity.CPU as well to have it."
         )
     if played.unmapped:
         most = sorted(played.unmapped.items(), key=lambda item: -item[1])

@@ -201,7 +201,7 @@ def _demand(document: Mapping[str, Any]) -> dict[str, str]:
         return {}
     demand = document["demand"]
     ends = demand["deployments_interval"]
-    usd = "" if demand["usd_per_h"] is None else f", {demand['usd_per_h']:,.0f} USD/h"
+    usd = "" if demand["usd_per_h"] is None else f", {demand['usd_per_h']:,.2f} USD/h"
     return {
         "needed": f"{demand['deployments']:,} for {demand['requests_per_s']:g} requests/s "
         f"(80 %: {ends['low']:,} – {ends['high']:,})",

@@ -14,7 +14,7 @@ from experiments.reports.formatting import value_text, values_of
 from topologies.clusters.names import RAINIER
 from topologies.memory_limit import check_memory, peak_rss_bytes
 from topologies.options import setting
-from topologies.units import PS_PER_S, format_seconds
+from topologies.units import PS_PER_S, format_memory, format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -182,6 +182,8 @@ def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
     value = document[key]
     if not value:
         return []
+    if key == "hbm_bytes":  # one kind of unit, so that clusters can be compared
+        return [[label, format_memory(value)]]
     name = f"x_{key.removesuffix('_per_chip')}"  # value_text reads the unit at the end of a name
     if not isinstance(value, dict):
         return [[label, value_text(name, value)]]

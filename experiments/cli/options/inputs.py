@@ -77,15 +77,18 @@ class CatalogueInputs:
 
     def _idle(self, noted: NotingCatalogue) -> list[str]:
         """Changes that nothing read."""
+        from topologies.catalogue.catalogue import LIKE
         from topologies.catalogue.reader import NAME, is_reference, read_entries
 
-        changes = {}
+        changes, lenders = {}, {part for part, *_ in noted.read}
         for text in self.variant:
             path, _, name = text.partition("=")
             part, _, quantity = path.strip().rpartition(".")
             changes[part, quantity, name.strip()] = f"--variant {text}"
         if self.catalogue is not None:
             for _, row in read_entries(self.catalogue, str(self.catalogue)):
+                if row.quantity == LIKE and row.written in lenders:
+                    continue  # rows of the part that it names were read in its place
                 changes[row[:3]] = f"{row.part}.{row.quantity} of {self.catalogue}"
         read = {
             key

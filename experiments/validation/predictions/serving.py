@@ -51,14 +51,14 @@ def benchmark(
     replica: Profile,
     longest: tuple[int, int],
     shortest: float,
-    rounds: int,
+    rounds: float,
     batching: Batching,
     speculation: Speculation | None = None,
     users: int | None = None,
 ) -> Steady:
-    """Return means of a closed loop of rounds, with its first burst of requests."""
+    """Return means of a closed loop of rounds, with its first burst; the last may have few."""
     users, rng = users or batching.slots, np.random.default_rng(0)
-    count = rounds * users
+    count = max(1, round(rounds * users))
     prompt, output = even_lengths(*longest, shortest, count, rng)
     requests = Requests(np.zeros(count), prompt, output)
     served = closed_loop(replica, requests, users, batching, speculation=speculation)
@@ -178,6 +178,8 @@ def _steady_state(
     program = values.get("slots")
     batching = replace(batching, slots=program or users, runs_empty_slots=bool(program and neuron))
     shortest, rounds = values.get("shortest_lengths") or 1.0, values.get("rounds") or ROUNDS
+    if values.get("requests"):
+        rounds = values["requests"] / (users * copies)
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation, users)
 
 
@@ -225,6 +227,7 @@ def _no_draft(name: str) -> Profile:
 AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default
 AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
 """Overheads that are others from then on."""
+HIDDEN_FROM = "2026-07"  # month of SGLang 0.5.15, whose scheduler hides behind the step
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
 EAGER_OVERHEADS = (
     *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
@@ -250,6 +253,8 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
         variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
     if date and date < AHEAD_FROM and row.get("scheduler") == "vllm":
         variants |= dict.fromkeys(AHEAD_OVERHEADS, "vllm-0.13")
+    if date and date < HIDDEN_FROM and row.get("scheduler") == "sglang":
+        variants["serving.gpu.iteration_overhead"] = "sglang-0.5.14"
     if date and date < COMPILED_FROM and row.get("scheduler") == "vllm":
         variants |= dict.fromkeys(EAGER_OVERHEADS, "vllm-0.7")
     if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):

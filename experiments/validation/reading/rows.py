@@ -213,7 +213,7 @@ SERVING = Kind(
         *_counts("chips", "tp", "pp", "ep"),
         Column("precision", "text"),
         *_columns("count", "prompt_tokens", "output_tokens", required=True, least=1),
-        *_counts("concurrency", "slots", "rounds"),
+        *_counts("concurrency", "slots", "rounds", "requests"),
         Column("shortest_lengths", "number", least=0),
         Column("batching", "text", choices=("static", "continuous")),
         Column("scheduler", "text", choices=("vllm", "sglang", "tensorrt-llm")),

@@ -55,6 +55,7 @@ class Measured:
     # empty if it is not printed
     bandwidth_unit: str
     failed: int
+    by_core: bool = False  # whether ranks are logical cores of a chip, as those of nccom-test are
 
     def __len__(self) -> int:
         return len(self.size_bytes)
@@ -122,6 +123,7 @@ def _table(lines: Sequence[str], header: int, name: str) -> Measured:
         time_s=time_s,
         bandwidth_unit=_unit(size / time_s, algbw),
         failed=failed,
+        by_core=any("nccom-test" in line for line in lines[:header]),
     )
 
 
@@ -287,7 +289,7 @@ def _documents(text: str) -> list[Document] | None:
 def _whole(cells: Cells) -> Cells:
     """Cells without empty ones, whole numbers as such."""
     kept = {name: value for name, value in cells.items() if value not in (None, "")}
-    counts = ("prompt_tokens", "output_tokens", "concurrency", "rounds", "tp", "chips", "ep")
+    counts = ("prompt_tokens", "output_tokens", "concurrency", "requests", "tp", "chips", "ep")
     return {
         name: max(1, round(float(value))) if name in counts else value
         for name, value in kept.items()
@@ -321,7 +323,7 @@ def _bench(run: Document) -> Iterator[Cells]:
         "prompt_tokens": prompt,
         "output_tokens": output,
         "concurrency": users,
-        "rounds": requests / users if closed else None,
+        "requests": requests if closed else None,
         "shortest_lengths": min(lengths) / max(lengths) if closed and all(lengths) else None,
         "ttft_s": times["ttft"],
         "tpot_s": times["tpot"],

@@ -1,19 +1,12 @@
 """Algebra of intervals: gaps, and instants by category."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.analysis import stretches as intervals
-from cluster_sim.analysis.stretches import (
-    Intervals,
-    attribute_ps,
-    gaps,
-    stable_order,
-)
+from cluster_sim.analysis.stretches import Intervals, attribute_ps, gaps, stable_order
 
 rows = st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 8), st.integers(0, 2))
 
@@ -29,9 +22,7 @@ def _columns(table: list[tuple[int, int, int, int]]) -> tuple[Intervals, np.ndar
 
 
 @given(table=st.lists(rows, max_size=25), total=st.integers(0, 30))
-def test_every_instant_goes_to_the_first_category_that_is_on(
-    table: list[tuple[int, int, int, int]], total: int
-) -> None:
+def test_every_instant_goes_to_the_first_category_that_is_on(table, total):
     expected = np.zeros((4, 4), np.int64)
     for group in range(4):
         for instant in range(total):
@@ -46,13 +37,13 @@ def union_ps(intervals: Intervals) -> np.ndarray:
 
 
 @given(table=st.lists(rows, max_size=25))
-def test_gaps_and_intervals_make_up_the_whole(table: list[tuple[int, int, int, int]]) -> None:
+def test_gaps_and_intervals_make_up_the_whole(table):
     columns, _ = _columns(table)
     rest, _ = gaps(columns, 40)
     assert np.array_equal(union_ps(columns) + union_ps(rest), np.full(4, 40))
 
 
-def test_intervals_of_zero_length_and_no_intervals_count_for_nothing() -> None:
+def test_intervals_of_zero_length_and_no_intervals_count_for_nothing():
     none = Intervals(*(np.empty(0, np.int64) for _ in range(3)), 2)
     assert attribute_ps(none, np.empty(0, np.int64), 1, 9).tolist() == [[0, 9], [0, 9]]
     assert len(gaps(none, 9)[0]) == 2
@@ -61,9 +52,7 @@ def test_intervals_of_zero_length_and_no_intervals_count_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("rows_a_block", [7, 2**20])
-def test_many_blocks_and_long_horizons_stay_exact(
-    rows_a_block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_blocks_and_long_horizons_stay_exact(rows_a_block, monkeypatch):
     monkeypatch.setattr(intervals, "BLOCK_ROWS", rows_a_block)
     rng = np.random.default_rng(1)
     group, category = rng.integers(0, 50, 400), rng.integers(0, 3, 400)
@@ -79,23 +68,17 @@ def test_many_blocks_and_long_horizons_stay_exact(
 
 
 @pytest.mark.parametrize(("most", "width"), [(100, "i1"), (30_000, "i2"), (200_000, "i4")])
-def test_a_stable_order_by_code_of_any_width(most: int, width: str) -> None:
+def test_a_stable_order_by_code_of_any_width(most, width):
     codes = np.random.default_rng(0).integers(0, most, 5_000).astype(width)
     assert np.array_equal(stable_order(codes), np.argsort(codes, kind="stable"))
 
 
 @given(table=st.lists(rows, max_size=25), block=st.sampled_from([1, 4, 2**20]))
-def test_a_gap_knows_the_first_row_that_ends_it(
-    table: list[tuple[int, int, int, int]], block: int
-) -> None:
+def test_a_gap_knows_the_first_row_that_ends_it(table, block):
     columns, _ = _columns(table)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "BLOCK_ROWS", block)
         free, row = gaps(columns, 40)
     for group, end, first in zip(free.group, free.end_ps, row, strict=True):
-        starting = [
-            k
-            for k, (g, start, length, _) in enumerate(table)
-            if g == group and start == end and length
-        ]
+        starting = (k for k, row in enumerate(table) if row[:2] == (group, end) and row[2])
         assert first == min(starting, default=-1)

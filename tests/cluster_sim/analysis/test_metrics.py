@@ -1,7 +1,5 @@
 """Metrics of a trace: use of resources, time by category, overlap of categories, and waits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -9,34 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.metrics import (
-    overlap,
-    resource_use,
-    summary,
-    time_by_category,
-    waits,
-)
+from cluster_sim.analysis.metrics import overlap, resource_use, summary, time_by_category, waits
 from cluster_sim.analysis.stretches import end_of_run_ps, stretches
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources, Schedule
+from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources
 from cluster_sim.trace.trace import Trace, run
 from tests.support.examples import examples
 from tests.support.random_schedules import WHATS, ended, on_one_link, schedules, spans
 from topologies.errors import InputError
 
 
-def test_resources_show_busy_time_utilisation_and_bytes() -> None:
+def test_resources_show_busy_time_utilisation_and_bytes():
     ops = schedule(
-        OpColumns(
-            kind=[FIXED, FIXED, FIXED],
-            resource=[0, 1, 1],
-            duration_ps=[4, 10, 10],
-            size_bytes=[100, 7, 8],
-        ),
+        OpColumns([FIXED] * 3, resource=[0, 1, 1], duration_ps=[4, 10, 10], size_bytes=[100, 7, 8]),
         edges=Edges.from_pairs(3, [], []),
         resources=Resources.table("link", [0, 1, 2], [1, 2, 0], slots=[1, 2, 1]),
-    )
+    )  # fmt: skip
     table = resource_use(run(ops))
     assert table["busy_ps"].tolist() == [4, 20, 0]
     assert table["utilisation"].tolist() == [0.4, 1.0, 0.0]
@@ -46,7 +33,7 @@ def test_resources_show_busy_time_utilisation_and_bytes() -> None:
     assert ops.crossed.tolist() == ops.resource.tolist()
 
 
-def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
+def test_a_shared_resource_is_used_by_the_work_that_crosses_it():
     ops = schedule(
         OpColumns(kind=[FLOW], size_bytes=50),
         edges=Edges.from_pairs(1, [], []),
@@ -61,12 +48,12 @@ def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
 
 
 @given(schedule=schedules())
-def test_busy_time_is_the_sum_of_durations(schedule: Schedule) -> None:
+def test_busy_time_is_the_sum_of_durations(schedule):
     assert resource_use(run(schedule))["busy_ps"].sum() == schedule.duration_ps.sum()
     assert end_of_run_ps(run(on_one_link(0))) == 0
 
 
-def test_lost_attempts_and_running_ops_count_as_busy() -> None:
+def test_lost_attempts_and_running_ops_count_as_busy():
     schedule = on_one_link(2)
     times = Times(
         *(np.array(c, np.int64) for c in ([0, 14], [9, 14], [14, -1])),
@@ -85,54 +72,40 @@ def test_lost_attempts_and_running_ops_count_as_busy() -> None:
 
 @given(schedule=schedules())
 @examples(30)
-def test_every_table_is_labelled_and_finite(schedule: Schedule) -> None:
+def test_every_table_is_labelled_and_finite(schedule):
     trace = run(schedule)
-    tables = [
-        resource_use(trace),
-        time_by_category(trace, WHATS),
-        overlap(trace, WHATS),
-    ]
-    for table in tables:
+    for table in (resource_use(trace), time_by_category(trace, WHATS), overlap(trace, WHATS)):
         assert all(table.index.names)
-        numbers = table.select_dtypes("number")
-        assert np.isfinite(numbers.to_numpy(np.float64)).all()
+        assert np.isfinite(table.select_dtypes("number").to_numpy(np.float64)).all()
     assert summary(trace).columns.tolist() == ["metric", "value", "unit"]
     assert summary(trace).set_index("metric")["value"]["ops"] == len(schedule)
 
 
-def test_time_by_category_takes_the_first_of_the_list() -> None:
+def test_time_by_category_takes_the_first_of_the_list():
     trace = spans([0, 0, 1], ["tp", "compute", "dp"], [0, 4, 2], [6, 9, 10])
     table = time_by_category(trace, ["compute", "tp"])
     assert table.columns.tolist() == ["compute_ps", "tp_ps", "idle_ps", "total_ps"]
-    assert table.loc[0].tolist() == [5, 4, 1, 10]
-    assert table.loc[1].tolist() == [0, 0, 10, 10]
+    assert table.loc[[0, 1]].to_numpy().tolist() == [[5, 4, 1, 10], [0, 0, 10, 10]]
     twice = time_by_category(spans([0], ["tp"], [0], [4]), {"x": ["tp"], "y": ["tp"]})
     assert twice.loc[0, ["x_ps", "y_ps"]].tolist() == [4, 0]
 
 
 @pytest.mark.parametrize("ranks", [(-2, 0), (0, 10**11)])
-def test_ranks_below_zero_or_far_apart_are_groups(ranks: tuple[int, int]) -> None:
+def test_ranks_below_zero_or_far_apart_are_groups(ranks):
     trace = spans([*ranks, ranks[0]], ["tp", "compute", "dp"], [0, 4, 2], [6, 9, 10])
     table = time_by_category(trace, ["tp", "compute", "dp"])
     assert table.index.tolist() == list(ranks)
     assert table["idle_ps"].tolist() == [0, 5]
 
 
-def test_categories_may_gather_several_names() -> None:
+def test_categories_may_gather_several_names():
     trace = spans([0, 0], ["tp", "dp"], [0, 2], [3, 5])
     table = time_by_category(trace, {"compute": ["compute"], "comm": ["tp", "dp"]}, rest="waiting")
-    assert table.loc[0].to_dict() == {
-        "compute_ps": 0,
-        "comm_ps": 5,
-        "waiting_ps": 0,
-        "total_ps": 5,
-    }
+    assert table.loc[0].to_dict() == {"compute_ps": 0, "comm_ps": 5, "waiting_ps": 0, "total_ps": 5}
 
 
 @given(schedule=schedules(), order=st.permutations(WHATS))
-def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(
-    schedule: Schedule, order: list[str]
-) -> None:
+def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(schedule, order):
     trace = run(schedule)
     table = time_by_category(trace, order)
     parts = table.drop(columns="total_ps")
@@ -146,21 +119,16 @@ def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(
     assert by_rank.reindex(table.index, fill_value=0).tolist() == table["idle_ps"].tolist()
 
 
-def test_waits_name_the_op_that_ended_them() -> None:
+def test_waits_name_the_op_that_ended_them():
     trace = spans([0, 0, 1], ["tp", "compute", "dp"], [2, 9, 0], [5, 12, 12])
-    table = waits(trace)
-    assert table.to_dict("list") == {
-        "rank": [0, 0],
-        "op": [0, 1],
-        "start_ps": [0, 5],
-        "end_ps": [2, 9],
-        "wait_ps": [2, 4],
-    }
+    assert waits(trace).to_dict("list") == {
+        "rank": [0, 0], "op": [0, 1], "start_ps": [0, 5], "end_ps": [2, 9], "wait_ps": [2, 4],
+    }  # fmt: skip
     until_the_end = waits(spans([0, 1], ["tp", "tp"], [0, 0], [3, 8]))
     assert until_the_end[["op", "wait_ps"]].to_numpy().tolist() == [[-1, 5]]
 
 
-def test_labels_that_are_missing_or_numbers_are_refused() -> None:
+def test_labels_that_are_missing_or_numbers_are_refused():
     trace = spans([0], ["tp"], [0], [1])
     with pytest.raises(InputError, match=r"no label ranc\. Did you mean rank"):
         time_by_category(trace, ["tp"], by="ranc")

@@ -1,7 +1,5 @@
 """Every field of every algorithm agrees with the schedule built from its messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -79,7 +77,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_an_own_algorithm_that_refers_to_nothing_is_refused_in_one_line(fault: str) -> None:
+def test_an_own_algorithm_that_refers_to_nothing_is_refused_in_one_line(fault):
     ring = cs.cluster("ring:8", bandwidth="100GB/s", latency="1us")
     for front in (cs.collective, cs.collective_time):
         with pytest.raises(InputError) as caught:
@@ -89,9 +87,7 @@ def test_an_own_algorithm_that_refers_to_nothing_is_refused_in_one_line(fault: s
         compose(CALLS[0], _changed(ranks=lambda table: 9))
 
 
-def test_a_registered_algorithm_that_is_wrong_ends_a_command_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_registered_algorithm_that_is_wrong_ends_a_command_in_one_line(monkeypatch, capsys):
     fault = next(iter(WRONG))
     monkeypatch.setitem(ALGORITHMS, "ring", replace(WRONG[fault], name="ring"))
     line = "collective all-reduce ring:8 --bandwidth 1GB/s --latency 1us --size 1KiB --algorithm"

@@ -9,12 +9,7 @@ from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, compose, prove, whole
 from cluster_sim.collectives.group import _places_in_interval
 from cluster_sim.collectives.group_parsing import ordered, parse_groups
-from cluster_sim.collectives.results import (
-    bus_factor_v,
-    compose_v,
-    lower_bound_v,
-    skewed,
-)
+from cluster_sim.collectives.results import bus_factor_v, compose_v, lower_bound_v, skewed
 from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
 from cluster_sim.plot.links import link_load, link_map
 from cluster_sim.trace.trace import run
@@ -76,9 +71,8 @@ def test_groups_across_nodes_are_symmetric():
     assert "2 chips in domain 0 and 1 in domain 1" in refused(
         "all-reduce", "trn2.48xlarge:2", [0, 1, 16]
     ).replace("1 chips in domain 1 and 2 in domain 0", "2 chips in domain 0 and 1 in domain 1")
-    assert "chip 2 of domain 1 but not of domain 0" in refused(
-        "all-gather", "trn2.48xlarge:2", [0, 1, 16, 18]
-    )
+    refusal = refused("all-gather", "trn2.48xlarge:2", [0, 1, 16, 18])
+    assert "chip 2 of domain 1 but not of domain 0" in refusal
 
 
 def test_uneven_collectives_have_rules_of_their_own():
@@ -141,8 +135,6 @@ def test_a_line_each_way_of_every_cable(text):
     ("coordinates", "places"),
     [([2, 3], [0, 1]), ([3, 0], [0, 1]), ([0, 1, 2, 3], [0, 1, 2, 3]), ([0, 2], None)],
 )
-def test_an_interval_of_an_axis_may_wrap_and_has_one_gap(
-    coordinates: list[int], places: list[int] | None
-) -> None:
+def test_an_interval_of_an_axis_may_wrap_and_has_one_gap(coordinates, places):
     counted = _places_in_interval(np.array(coordinates), 4)
     assert (None if counted is None else counted.tolist()) == places

@@ -1,7 +1,5 @@
 """Collectives over a Clos: incast, oversubscribed racks, flows, buildings and sites."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 
@@ -121,7 +119,7 @@ def two_buildings(ratio: int) -> Cluster:
 
 
 @pytest.mark.parametrize("ratio", [1, 2, 7])
-def test_the_far_stage_takes_longer_by_what_leaves_a_building(ratio: int) -> None:
+def test_the_far_stage_takes_longer_by_what_leaves_a_building(ratio):
     """The third of three halvings has an eighth of the bytes, there and back."""
     where = two_buildings(ratio)
     even = with_latency_of_stages(Group(where, range(8)), np.arange(8), [2, 2, 2])
@@ -133,7 +131,7 @@ def test_the_far_stage_takes_longer_by_what_leaves_a_building(ratio: int) -> Non
     assert longer_ps == pytest.approx(expected_s * 1e12, rel=1e-9)
 
 
-def test_across_buildings_takes_longer_than_within_and_across_sites_longer_still() -> None:
+def test_across_buildings_takes_longer_than_within_and_across_sites_longer_still():
     catalogue = shipped_catalogue()
     changes = (
         ("rainier:73728", {}),

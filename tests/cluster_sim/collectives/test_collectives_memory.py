@@ -1,7 +1,5 @@
 """Memory in collectives: bytes moved through it, and buffers that it must hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -58,15 +56,12 @@ def accesses(schedule):
     return total[resources.kind == resources.kinds.index("hbm")]
 
 
-@pytest.mark.parametrize(
-    ("op", "algorithm", "each", "reached"),
-    [
-        ("all-gather", "multi-ring", 8, 0.99),
-        ("reduce-scatter", "multi-ring", 12, 0.99),
-        ("all-gather", "kangaring", 6, 0.83),
-        ("reduce-scatter", "kangaring", 8, 0.99),
-    ],
-)
+@pytest.mark.parametrize(("op", "algorithm", "each", "reached"), [
+    ("all-gather", "multi-ring", 8, 0.99),
+    ("reduce-scatter", "multi-ring", 12, 0.99),
+    ("all-gather", "kangaring", 6, 0.83),
+    ("reduce-scatter", "kangaring", 8, 0.99),
+])  # fmt: skip
 def test_memory_bounds_a_full_node_of_four_ranks_a_chip(node, op, algorithm, each, reached):
     collective = compose(Call(op, whole(node, 4), 4 * GIB), algorithm)
     assert prove(collective) == "proven"
@@ -95,15 +90,12 @@ def test_collectives_in_scratchpads_escape_memory(node, op, each):
     assert outside < cap < 1.05 * inside
 
 
-@pytest.mark.parametrize(
-    ("machine", "op", "algorithm"),
-    [
-        ("trn2.48xlarge", "all-reduce", "multi-ring"),
-        ("trn2.48xlarge", "all-to-all", "direct"),
-        ("trn3-gen1", "all-gather", "mesh"),
-        ("trn2.48xlarge:2", "all-reduce", "hierarchical"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "op", "algorithm"), [
+    ("trn2.48xlarge", "all-reduce", "multi-ring"),
+    ("trn2.48xlarge", "all-to-all", "direct"),
+    ("trn3-gen1", "all-gather", "mesh"),
+    ("trn2.48xlarge:2", "all-reduce", "hierarchical"),
+])  # fmt: skip
 def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
     call = Call(op, whole(cluster(machine)), 64 * 2**20)
     alone = compose(call, algorithm).schedule
@@ -112,6 +104,14 @@ def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
     assert not len(compose(call, algorithm, ideal=True, contended=True).schedule.flows)
     assert accesses(beside_others).sum() == hbm_bytes(call, algorithm)
     np.testing.assert_array_equal(run(alone).times.end_ps, run(beside_others).times.end_ps)
+
+
+def test_links_fill_a_slow_memory_of_every_chip_alike(tmp_path):
+    path = tmp_path / "slow.csv"
+    path.write_text(FREE.replace("hbm_in_collectives,,1", "hbm_in_collectives,,0.2"))
+    slow = cluster("trn2.48xlarge", catalogue=shipped_catalogue().with_overlay(path))
+    schedule = compose(Call("all-gather", whole(slow), 2**26), "multi-ring").schedule
+    assert set(accesses(schedule).tolist()) == {2 * 15 * 2**22}
 
 
 @pytest.mark.parametrize("op", KINDS)

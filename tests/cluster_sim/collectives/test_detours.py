@@ -1,7 +1,5 @@
 """Detours: messages go around cables that are down, and arrive all the same."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +14,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
 
-def test_every_pair_of_a_torus_is_joined_without_the_dead_cables() -> None:
+def test_every_pair_of_a_torus_is_joined_without_the_dead_cables():
     down = ("link:0-1", "link:1-0", "link:0-4", "link:5-6")
     torus = fabric(cluster("trn2.48xlarge"))
     broken = with_detours(torus, down)
@@ -32,7 +30,7 @@ def test_every_pair_of_a_torus_is_joined_without_the_dead_cables() -> None:
     assert (paths.latency_ps == torus.latency_ps[paths.resource]).all()
 
 
-def test_a_second_cable_takes_over_and_nothing_else_moves() -> None:
+def test_a_second_cable_takes_over_and_nothing_else_moves():
     """Chips of an axis of two have two cables; whoever used neither keeps its way."""
     two = fabric(cluster("torus:2x4", bandwidth="100GB/s", latency="1us"))
     assert {"link:0-4", "link:0-4.1"} <= set(two.resources.names())
@@ -46,14 +44,14 @@ def test_a_second_cable_takes_over_and_nothing_else_moves() -> None:
 
 @pytest.mark.parametrize("kind", ["all-reduce", "all-to-all", "broadcast"])
 @pytest.mark.parametrize("name", ["ring:6", "torus:4x4"])
-def test_collectives_are_right_and_slower_around_a_dead_cable(name: str, kind: str) -> None:
+def test_collectives_are_right_and_slower_around_a_dead_cable(name, kind):
     call = CollectiveCall(kind, whole(cluster(name, bandwidth="100GB/s", latency="1us")), 2**20)
     usual, broken = compose(call), compose(call, down=("link:0-1", "link:1-0"))
     assert prove(broken) == "proven"
     assert run(broken.schedule).total_ps > run(usual.schedule).total_ps
 
 
-def test_a_chip_without_another_way_is_refused() -> None:
+def test_a_chip_without_another_way_is_refused():
     line = fabric(cluster("mesh:2", bandwidth="100GB/s", latency="1us"))
     with pytest.raises(InputError, match="no other links lead from chip 0 to 1"):
         with_detours(line, ["link:0-1"])

@@ -1,7 +1,5 @@
 """Groups of one geometry share a time: each must take as long as if it were timed alone."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,21 +36,16 @@ def torus(*sides: int, open_axis: int = -1) -> Torus:
 
 def tiers(*sides: int, ring: bool = False) -> Tiered:
     """Tiers of direct links and of planes of two switches; the last may be a ring."""
+    rows = [(f"tier {k}", side, RATE << (k % 2), 300_001) for k, side in enumerate(sides)]
     last = len(sides) - 1
-    return Tiered(
-        tuple(
-            Tier(f"tier {k}", side, RATE << (k % 2), 300_001, switches, ring and k == last)
-            for k, side in enumerate(sides)
-            for switches in [2 * (k == 1 and not ring)]
-        )
-    )
+    kinds = [(2 * (k == 1 and not ring), ring and k == last) for k in range(len(sides))]
+    return Tiered(tuple(Tier(*row, *kind) for row, kind in zip(rows, kinds, strict=True)))
 
 
 def racks(shape: Shape, domains: int, over: int = 1, radix: int = 4) -> Cluster:
     """Domains under switches of few ports, so that a few of them reach the third layer."""
-    fabric = ScaleOut(
-        "fabric", 25 * 10**9, 10**7, radix, 25 * 10**9, Fraction(over), (0, 10**6, 3 * 10**6)
-    )
+    rate, climb_ps = 25 * 10**9, (0, 10**6, 3 * 10**6)
+    fabric = ScaleOut("fabric", rate, 10**7, radix, rate, Fraction(over), climb_ps)
     return Cluster("racks", shape, "", domains, fabric, shape.chips, plain=True)
 
 
@@ -109,7 +102,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_groups_of_one_geometry_take_equally_long(name: str) -> None:
+def test_groups_of_one_geometry_take_equally_long(name):
     machine, draw = MACHINES[name](), np.random.default_rng(11)
     alike: dict[Geometry, dict[bytes, Group]] = defaultdict(dict)
     for chips in some_groups(machine, draw):
@@ -123,7 +116,7 @@ def test_groups_of_one_geometry_take_equally_long(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_tables_of_groups_have_the_geometries_of_their_groups(name: str) -> None:
+def test_tables_of_groups_have_the_geometries_of_their_groups(name):
     machine, draw = MACHINES[name](), np.random.default_rng(5)
     chips = machine.chips
     begins = np.arange(chips - chips // 2)[:, None]
@@ -134,18 +127,15 @@ def test_tables_of_groups_have_the_geometries_of_their_groups(name: str) -> None
         assert first[geometry].tolist() == [single.index(one) for one in single]
 
 
-def test_numbers_are_those_of_the_sorted_values_of_each_row() -> None:
+def test_numbers_are_those_of_the_sorted_values_of_each_row():
     rng = np.random.default_rng(0)
-    for rows in (
-        np.sort(rng.integers(0, 9, (5, 40))),
-        rng.integers(0, 9, (5, 40)),
-        np.array([[7]]),
-    ):
+    rows_of_nine = rng.integers(0, 9, (5, 40))
+    for rows in (np.sort(rows_of_nine), rows_of_nine, np.array([[7]])):
         expected = [np.unique(row, return_inverse=True)[1].tolist() for row in rows]
         assert _ranked(rows).tolist() == expected
 
 
-def test_groups_under_one_switch_are_nearer_than_those_under_two() -> None:
+def test_groups_under_one_switch_are_nearer_than_those_under_two():
     servers, thin = cluster("trn2.48xlarge:64"), racks(torus(2, 2), 12, over=3)
     of_servers, of_thin = (clos(machine)[1][0].chips for machine in (servers, thin))
     near, far, within, across = (
@@ -161,7 +151,7 @@ def test_groups_under_one_switch_are_nearer_than_those_under_two() -> None:
     assert across > within  # thin uplinks are shared
 
 
-def test_groups_in_other_orders_have_other_geometries() -> None:
+def test_groups_in_other_orders_have_other_geometries():
     """Rings are fitted to the fabric where chips ascend, and follow the order elsewhere."""
     ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
     turned = [4, 5, 6, 7, 0, 1, 2, 3]
@@ -169,7 +159,7 @@ def test_groups_in_other_orders_have_other_geometries() -> None:
     assert Geometry(Group(ring, turned)) == Geometry(Group(ring, [6, 7, 0, 1, 2, 3, 4, 5]))
 
 
-def test_groups_on_one_switch_are_alike_in_their_order() -> None:
+def test_groups_on_one_switch_are_alike_in_their_order():
     machine = cluster("gb300-nvl72:2")
 
     def geometry(*chips: int) -> Geometry:
@@ -185,7 +175,7 @@ def test_groups_on_one_switch_are_alike_in_their_order() -> None:
 @pytest.mark.parametrize(
     "name", [name for name, machine in MACHINES.items() if machine().domains > 1]
 )
-def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(name: str) -> None:
+def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(name):
     """Pipelines send between chips at any places of two domains, all in the same time."""
     machine, draw = MACHINES[name](), np.random.default_rng(2)
     each, domains = machine.chips_per_domain, machine.domains
@@ -202,7 +192,7 @@ def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(name: 
             assert alone_ps(kind, first) == alone_ps(kind, other), (kind, first, other)
 
 
-def test_sends_between_stages_of_trn3_are_timed_once_for_each_kind_of_way() -> None:
+def test_sends_between_stages_of_trn3_are_timed_once_for_each_kind_of_way():
     """Each tier is crossed up, down or not at all, and two domains share a switch or do not."""
     machine = cluster("trn3-gen2:4")
     inside = np.array([(a, b) for a in range(144) for b in range(144) if a < b])

@@ -1,7 +1,5 @@
 """Exchanges of experts by a library's kernels, and the validation rows that they were fitted to."""
 
-from __future__ import annotations
-
 from math import hypot
 from typing import Any
 
@@ -37,7 +35,7 @@ def constant(library: str, name: str, way: str = "dispatch") -> float:
     return shipped_catalogue().value(f"experts.{library}.h100.{way}", name)
 
 
-def test_a_token_crosses_the_network_once_for_each_server_or_each_expert() -> None:
+def test_a_token_crosses_the_network_once_for_each_server_or_each_expert():
     for library, places, crossing in (
         ("deepep", visited(32, 8), visited(4, 8)),
         ("deepep-low-latency", 8.0, 8.0),
@@ -54,7 +52,7 @@ def test_a_token_crosses_the_network_once_for_each_server_or_each_expert() -> No
     assert seconds("deepep", 4, experts=2) < seconds("deepep", 4) < seconds("deepep", 8)
 
 
-def test_rows_are_known_by_their_library_or_tool() -> None:
+def test_rows_are_known_by_their_library_or_tool():
     named = predict(row(library="deepep", way="combine", experts_per_token=8))
     prediction = predict(row(tool="deepep", what="normal combine"))
     assert named.predicted == prediction.predicted
@@ -65,7 +63,7 @@ def test_rows_are_known_by_their_library_or_tool() -> None:
     assert nothing.provenance["exchange"].startswith("assumed")
 
 
-def test_other_operations_and_chips_are_told() -> None:
+def test_other_operations_and_chips_are_told():
     with pytest.raises(InputError, match="Use collective all-to-all"):
         predict(row(library="deepep", collective="all-gather"))
     assert not known(shipped_catalogue(), "deepep", "a100-80gb")

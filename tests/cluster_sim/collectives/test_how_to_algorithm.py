@@ -1,7 +1,5 @@
 """The algorithm of the how-to page, registered from a temporary module, works everywhere."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

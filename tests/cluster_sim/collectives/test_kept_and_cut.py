@@ -1,9 +1,5 @@
 """Costs and shares that collectives look up once and keep, and rates across cuts of a torus."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -21,9 +17,7 @@ from topologies.shapes.scale_out import layers
 BOX = ((2, 3, 4), (64, 128, 128))
 
 
-def test_kept_shares_are_those_that_were_solved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_shares_are_those_that_were_solved(tmp_path, monkeypatch):
     monkeypatch.setattr(kept_files, "folders", lambda: (tmp_path,))
     solved = torus._evenest(*BOX)
     assert sum(weight for _, weight in solved) == pytest.approx(torus.WHOLE, abs=len(solved))
@@ -37,16 +31,14 @@ def test_kept_shares_are_those_that_were_solved(
     assert torus.shares((8,), (5,)) == torus._evenest((8,), (5,)) == (((0,), torus.WHOLE),)
 
 
-def test_collectives_of_several_sizes_look_costs_up_once() -> None:
+def test_collectives_of_several_sizes_look_costs_up_once():
     machine = cluster("trn2-ultraserver:2")
     pairs = [Group(machine, [0, 1]), Group(machine, [0, 64])]
     for function in (communication_costs, layers, _next_places):
         function.cache_clear()
-    times = [
-        duration_ps(CollectiveCall("permute", group, size))
-        for group in pairs
-        for size in (2**20 + 1, 2**21 + 1, 2**22 + 1)
-    ]
+    sizes = (2**20 + 1, 2**21 + 1, 2**22 + 1)
+    calls = [CollectiveCall("permute", group, size) for group in pairs for size in sizes]
+    times = [duration_ps(call) for call in calls]
     assert times == sorted(times[:3]) + sorted(times[3:])
     assert communication_costs.cache_info().misses == 2  # with ``ideal`` stated, and without
     assert layers.cache_info().misses == 1
@@ -60,14 +52,11 @@ SHAPES = ("ring:7", "ring:2", "torus:4x3x5", "torus:2x2x2", "torus:8x8", "torus:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_stretches_of_an_axis_are_left_at_the_rate_of_their_links(shape: str) -> None:
+def test_stretches_of_an_axis_are_left_at_the_rate_of_their_links(shape):
     torus = cluster(shape, bandwidth="100GB/s", latency="1us").shape
     links, place = domain_links(torus), coordinates(torus, np.arange(torus.chips))
     for axis, size in enumerate(torus.sizes):
         for width in {1, size // 2} - {0, size}:
             rates = bounds._outward_by_start(links, place[axis], size, width)
-            expected = [
-                bounds._outward(links, (place[axis] - start) % size < width)
-                for start in range(size)
-            ]
-            assert rates.tolist() == expected
+            inside = ((place[axis] - start) % size < width for start in range(size))
+            assert rates.tolist() == [bounds._outward(links, each) for each in inside]

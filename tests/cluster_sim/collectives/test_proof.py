@@ -43,15 +43,12 @@ def without_edges(edges, dropped):
 
 def with_edge(edges, source, target):
     return Edges.from_pairs(
-        len(edges.ptr) - 1,
-        np.append(edges.sources(), source),
-        np.append(edges.dst, target),
+        len(edges.ptr) - 1, np.append(edges.sources(), source), np.append(edges.dst, target),
         np.append(edges.lag_ps, 0),
-    )
+    )  # fmt: skip
 
 
 def words(collective):
-    """What each op does."""
     return np.array(list(collective.schedule.labels["what"]))
 
 

@@ -1,7 +1,5 @@
 """Collectives of Trainium: measured times, choices of the runtime, handshakes, shares of DMA."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +7,7 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps, whole
 from cluster_sim.collectives.algorithms.cycles import all_rings
-from cluster_sim.collectives.algorithms.registry import (
-    ALGORITHMS,
-    choose_algorithm,
-)
+from cluster_sim.collectives.algorithms.registry import ALGORITHMS, choose_algorithm
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import side_by_side
@@ -29,32 +24,29 @@ EIGHT_RANKS = (0, 1, 4, 5)
 TRN1, TRN2 = "trn1.32xlarge", "trn2.48xlarge"
 
 
-@pytest.mark.parametrize(
-    ("machine", "chips", "cores", "op", "size", "measured_us", "within"),
-    [
-        (TRN1, range(1), 2, "all-reduce", KIB, 2.1, 0.02),
-        (TRN1, range(8), 2, "all-reduce", KIB, 7.1, 0.03),
-        (TRN1, range(16), 2, "all-reduce", KIB, 9.1, 0.01),
-        (TRN2, range(16), 4, "all-reduce", KIB, 17.5, 0.03),
-        (TRN2, range(1), 4, "all-reduce", 4 * KIB, 10.3, 0.35),  # a profiler saw 6.7 to 13.9
-        (TRN1, EIGHT_RANKS, 2, "all-reduce", 2 * MIB, 86.8, 0.1),
-        (TRN1, range(8), 2, "all-reduce", 8 * MIB, 252.8, 0.1),
-        (TRN1, range(16), 2, "all-reduce", 16 * MIB, 391.6, 0.1),
-        (TRN2, range(16), 4, "all-reduce", 2 * MIB, 80.7, 0.1),
-        (TRN2, range(16), 4, "all-gather", 2 * MIB, 34.6, 0.1),
-        (TRN2, range(16), 4, "reduce-scatter", 2 * MIB, 45.0, 0.1),
-        # Ranks of one chip, bound by its DMA engines; of two chips; of a server, bound by memory.
-        (TRN1, range(1), 2, "all-reduce", GIB, 18930, 0.01),
-        (TRN2, range(1), 4, "all-gather", GIB, 6437, 0.06),
-        (TRN2, range(1), 4, "all-reduce", GIB, 15038, 0.06),
-        (TRN2, range(1), 4, "reduce-scatter", GIB, 7918, 0.06),
-        (TRN2, range(1), 4, "all-to-all", GIB, 14858, 0.06),
-        (TRN2, range(2), 4, "all-gather", 4 * GIB, 43446, 0.06),
-        (TRN2, range(16), 4, "all-gather", 2 * GIB, 5860, 0.2),
-        (TRN2, range(16), 4, "reduce-scatter", 2 * GIB, 7740, 0.2),
-        (TRN2, range(16), 4, "all-reduce", 2 * GIB, 13280, 0.2),
-    ],
-)
+@pytest.mark.parametrize(("machine", "chips", "cores", "op", "size", "measured_us", "within"), [
+    (TRN1, range(1), 2, "all-reduce", KIB, 2.1, 0.02),
+    (TRN1, range(8), 2, "all-reduce", KIB, 7.1, 0.03),
+    (TRN1, range(16), 2, "all-reduce", KIB, 9.1, 0.01),
+    (TRN2, range(16), 4, "all-reduce", KIB, 17.5, 0.03),
+    (TRN2, range(1), 4, "all-reduce", 4 * KIB, 10.3, 0.35),  # a profiler saw 6.7 to 13.9
+    (TRN1, EIGHT_RANKS, 2, "all-reduce", 2 * MIB, 86.8, 0.1),
+    (TRN1, range(8), 2, "all-reduce", 8 * MIB, 252.8, 0.1),
+    (TRN1, range(16), 2, "all-reduce", 16 * MIB, 391.6, 0.1),
+    (TRN2, range(16), 4, "all-reduce", 2 * MIB, 80.7, 0.1),
+    (TRN2, range(16), 4, "all-gather", 2 * MIB, 34.6, 0.1),
+    (TRN2, range(16), 4, "reduce-scatter", 2 * MIB, 45.0, 0.1),
+    # Ranks of one chip, bound by its DMA engines; of two chips; of a server, bound by memory.
+    (TRN1, range(1), 2, "all-reduce", GIB, 18930, 0.01),
+    (TRN2, range(1), 4, "all-gather", GIB, 6437, 0.06),
+    (TRN2, range(1), 4, "all-reduce", GIB, 15038, 0.06),
+    (TRN2, range(1), 4, "reduce-scatter", GIB, 7918, 0.06),
+    (TRN2, range(1), 4, "all-to-all", GIB, 14858, 0.06),
+    (TRN2, range(2), 4, "all-gather", 4 * GIB, 43446, 0.06),
+    (TRN2, range(16), 4, "all-gather", 2 * GIB, 5860, 0.2),
+    (TRN2, range(16), 4, "reduce-scatter", 2 * GIB, 7740, 0.2),
+    (TRN2, range(16), 4, "all-reduce", 2 * GIB, 13280, 0.2),
+])  # fmt: skip
 def test_times_are_those_measured(machine, chips, cores, op, size, measured_us, within):
     group = Group(cluster(machine), chips, cores)
     us = duration_ps(CollectiveCall(op, group, size)) / 1e6
@@ -63,10 +55,8 @@ def test_times_are_those_measured(machine, chips, cores, op, size, measured_us, 
 
 def test_eight_chips_of_trn1_are_as_fast_as_four_and_half_as_fast_as_sixteen():
     # 2 GiB on 8, 16 and 32 ranks: 56.0, 58.5 and 32.4 ms.
-    four, eight, sixteen = (
-        duration_ps(CollectiveCall("all-reduce", Group(cluster(TRN1), range(chips), 2), 2 * GIB))
-        for chips in (4, 8, 16)
-    )
+    groups = (Group(cluster(TRN1), range(chips), 2) for chips in (4, 8, 16))
+    four, eight, sixteen = (duration_ps(CollectiveCall("all-reduce", g, 2 * GIB)) for g in groups)
     assert eight / four == pytest.approx(58.5 / 56.0, rel=0.05)
     assert eight / sixteen == pytest.approx(58.5 / 32.4, rel=0.1)
 
@@ -74,41 +64,38 @@ def test_eight_chips_of_trn1_are_as_fast_as_four_and_half_as_fast_as_sixteen():
 FOUR = "trn2-ultraserver:4"
 
 
-@pytest.mark.parametrize(
-    ("machine", "chips", "cores", "size", "expected"),
-    [
-        (TRN2, range(16), 1, 1000, "single-step-mesh"),
-        (TRN2, range(16), 1, 500_000, "mesh"),
-        (TRN2, range(16), 1, 2 * 10**6, "rdh"),
-        (TRN2, range(16), 1, 60 * 10**6, "multi-ring"),
-        (TRN2, range(16), 4, 256 * KIB, "mesh"),
-        (TRN2, range(16), 8, 256 * KIB, "rdh"),  # more ranks than meshes are documented for
-        (TRN2, range(16), 4, 56 * 10**6 - 1, "rdh"),
-        (TRN2, range(16), 4, 56 * 10**6, "kangaring"),
-        # Where eight, 16 and 32 ranks of Trn1 were seen to change; others keep the usual limits.
-        (TRN1, EIGHT_RANKS, 2, 2**13, "single-step-mesh"),
-        (TRN1, EIGHT_RANKS, 2, 2**14, "mesh"),
-        (TRN1, EIGHT_RANKS, 2, MIB, "mesh"),
-        (TRN1, EIGHT_RANKS, 2, MIB + 1, "multi-ring"),
-        (TRN1, range(8), 2, 2 * MIB, "mesh"),
-        (TRN1, range(8), 2, 2 * MIB + 1, "multi-ring"),
-        (TRN1, range(16), 2, 4 * MIB, "mesh"),
-        (TRN1, range(16), 2, 4 * MIB + 1, "multi-ring"),
-        (TRN1, range(16), 1, 2 * MIB, "rdh"),
-        ("trn1.32xlarge:64", range(0, 1024, 16), 1, 2 * MIB, "rdh"),
-        # Between domains.
-        (FOUR, range(0, 256, 64), 1, 2**16, "mesh"),
-        (FOUR, range(0, 256, 64), 1, GIB, "hierarchical"),
-        (FOUR, range(0, 192, 64), 1, GIB, "ring"),
-        (FOUR, np.add.outer(64 * np.arange(4), range(8)).ravel(), 1, GIB, "hierarchical"),
-        # Ranks that are no power of two send short buffers straight.
-        ("trn3-gen2", range(144), 1, KIB, "mesh"),
-        ("trn2-ultraserver", range(64), 4, KIB, "rdh"),
-        # Cycles through thousands of chips are left.
-        ("torus:8x8x16", range(1024), 1, GIB, "multi-ring"),
-        ("torus:16x16x16", range(4096), 1, GIB, "torus"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "chips", "cores", "size", "expected"), [
+    (TRN2, range(16), 1, 1000, "single-step-mesh"),
+    (TRN2, range(16), 1, 500_000, "mesh"),
+    (TRN2, range(16), 1, 2 * 10**6, "rdh"),
+    (TRN2, range(16), 1, 60 * 10**6, "multi-ring"),
+    (TRN2, range(16), 4, 256 * KIB, "mesh"),
+    (TRN2, range(16), 8, 256 * KIB, "rdh"),  # more ranks than meshes are documented for
+    (TRN2, range(16), 4, 56 * 10**6 - 1, "rdh"),
+    (TRN2, range(16), 4, 56 * 10**6, "kangaring"),
+    # Where eight, 16 and 32 ranks of Trn1 were seen to change; others keep the usual limits.
+    (TRN1, EIGHT_RANKS, 2, 2**13, "single-step-mesh"),
+    (TRN1, EIGHT_RANKS, 2, 2**14, "mesh"),
+    (TRN1, EIGHT_RANKS, 2, MIB, "mesh"),
+    (TRN1, EIGHT_RANKS, 2, MIB + 1, "multi-ring"),
+    (TRN1, range(8), 2, 2 * MIB, "mesh"),
+    (TRN1, range(8), 2, 2 * MIB + 1, "multi-ring"),
+    (TRN1, range(16), 2, 4 * MIB, "mesh"),
+    (TRN1, range(16), 2, 4 * MIB + 1, "multi-ring"),
+    (TRN1, range(16), 1, 2 * MIB, "rdh"),
+    ("trn1.32xlarge:64", range(0, 1024, 16), 1, 2 * MIB, "rdh"),
+    # Between domains.
+    (FOUR, range(0, 256, 64), 1, 2**16, "mesh"),
+    (FOUR, range(0, 256, 64), 1, GIB, "hierarchical"),
+    (FOUR, range(0, 192, 64), 1, GIB, "ring"),
+    (FOUR, np.add.outer(64 * np.arange(4), range(8)).ravel(), 1, GIB, "hierarchical"),
+    # Ranks that are no power of two send short buffers straight.
+    ("trn3-gen2", range(144), 1, KIB, "mesh"),
+    ("trn2-ultraserver", range(64), 4, KIB, "rdh"),
+    # Cycles through thousands of chips are left.
+    ("torus:8x8x16", range(1024), 1, GIB, "multi-ring"),
+    ("torus:16x16x16", range(4096), 1, GIB, "torus"),
+])  # fmt: skip
 def test_auto_chooses_as_the_runtime_does(machine, chips, cores, size, expected):
     links = {"bandwidth": "100GB/s", "latency": "1us"} if "torus" in machine else {}
     call = CollectiveCall("all-reduce", Group(cluster(machine, **links), chips, cores), size)
@@ -167,18 +154,15 @@ def test_a_round_takes_a_handshake_unless_another_slice_is_on_the_wire(
     assert with_it - without == longer_ps
 
 
-@pytest.mark.parametrize(
-    ("machine", "cores", "algorithm", "size", "expected"),
-    [
-        (TRN2, 4, "kangaring", MIB + 1, True),
-        (TRN2, 4, "rdh", MIB + 1, True),
-        (TRN2, 4, "rdh", MIB, False),
-        ("trn2.48xlarge:2", 4, "hierarchical", 64 * MIB, False),
-        (TRN1, 2, "multi-ring", 4 * MIB, False),
-        (TRN1, 2, "multi-ring", 4 * MIB + 1, True),
-        ("dgx-h100", 1, "ring", 64 * MIB, False),
-    ],
-)
+@pytest.mark.parametrize(("machine", "cores", "algorithm", "size", "expected"), [
+    (TRN2, 4, "kangaring", MIB + 1, True),
+    (TRN2, 4, "rdh", MIB + 1, True),
+    (TRN2, 4, "rdh", MIB, False),
+    ("trn2.48xlarge:2", 4, "hierarchical", 64 * MIB, False),
+    (TRN1, 2, "multi-ring", 4 * MIB, False),
+    (TRN1, 2, "multi-ring", 4 * MIB + 1, True),
+    ("dgx-h100", 1, "ring", 64 * MIB, False),
+])  # fmt: skip
 def test_only_rings_and_halving_inside_a_server_of_trainium_wait(
     machine, cores, algorithm, size, expected
 ):

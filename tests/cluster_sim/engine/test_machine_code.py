@@ -49,7 +49,6 @@ def scaled(pair: Pair, at: int) -> float:
 
 @compiled
 def total(pair: Pair, places: tuple[int, int]) -> float:
-    """Sum of a range of scaled values."""
     summed = 0.0
     for at in range(places[0], places[1]):
         summed += scaled(pair, at)
@@ -58,13 +57,12 @@ def total(pair: Pair, places: tuple[int, int]) -> float:
 
 @compiled
 def bits(number: int, out: np.ndarray[Any, Any]) -> bool:
-    """Zero bits on both sides of a number."""
     out[0, 0] = leading_zeros(number)
     out[0, 1] = trailing_zeros(number)
     return number > 0
 
 
-def test_numbers_arrays_and_tuples_are_passed() -> None:
+def test_numbers_arrays_and_tuples_are_passed():
     pair = Pair(np.arange(5.0), 0.5)
     assert total(pair, (1, 4)) == 3.0
     assert total(Pair(np.arange(10.0)[::2], 1.0), (0, 5)) == 20.0  # any layout, as other code
@@ -74,7 +72,6 @@ def test_numbers_arrays_and_tuples_are_passed() -> None:
 
 
 def code_of(function: Callable[..., Any], *arguments: Any) -> Code:
-    """Machine code of a function for these arguments, made anew."""
     assert isinstance(function, Entry)
     words: list[Any] = []
     _flatten(arguments, [], words, function.plain)
@@ -89,18 +86,17 @@ def fetched(values: np.ndarray[Any, Any], last: int) -> int:
     return last
 
 
-def test_prefetch_is_one_instruction_in_the_machine_code() -> None:
+def test_prefetch_is_one_instruction_in_the_machine_code():
     code = code_of(fetched, np.arange(3), 3)
     assert b"llvm.prefetch" not in code.binary  # no call of a function of that name
     assert b"\x0f\x18" in code.binary or os.uname().machine != "x86_64"
 
 
 def picked(values: np.ndarray[Any, Any], at: int) -> int:
-    """One value."""
     return int(values[at])
 
 
-def test_lean_code_takes_an_index_as_it_is() -> None:
+def test_lean_code_takes_an_index_as_it_is():
     values = np.arange(10, 20)
     checked, plain = compiled(picked), lean(picked)
     assert [checked(values, 3), plain(values, 3)] == [13, 13]
@@ -124,7 +120,7 @@ def spread(columns: tuple[np.ndarray[Any, Any], ...], rows: np.ndarray[Any, Any]
     return len(rows)
 
 
-def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept() -> None:
+def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept():
     narrow, broad = np.array([3, -2], np.int32), np.array([7, 2**60])
     rows = np.zeros((2, 2), np.int64)
     assert spread((narrow, broad, np.array([False, True])), rows) == 2
@@ -137,24 +133,22 @@ def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept
 
 @internal
 def added(value: int, other: int) -> int:
-    """Sum of two numbers."""
     return value + other
 
 
 @compiled
 def seven(value: int) -> int:
-    """Add constants and a variable to a number."""
     return added(added(added(value, 1), 2), value)
 
 
-def test_a_function_is_compiled_once_for_all_constants() -> None:
+def test_a_function_is_compiled_once_for_all_constants():
     assert seven(2) == 7
     assert isinstance(added, Part)
     code_of(seven, 2)
     assert len(added.dispatcher.overloads) == 1
 
 
-def test_numba_compiles_other_code_of_the_process_as_ever() -> None:
+def test_numba_compiles_other_code_of_the_process_as_ever():
     from numba import njit
 
     code_of(seven, 2)  # leaves numba's functions of its own, such as max, not ready to run
@@ -171,7 +165,7 @@ def parts(function: Callable[..., Any]) -> list[str]:
     return list(ingredients(function))
 
 
-def test_code_is_known_by_what_it_follows_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_known_by_what_it_follows_from(monkeypatch):
     before = parts(total)
     assert parts(total) == before
 
@@ -193,22 +187,19 @@ def run_two(folder: Path) -> subprocess.CompletedProcess[str]:
     # Commands that other tests ran quietly in this process have told it to log nothing.
     loud = {name: value for name, value in os.environ.items() if name != "CLUSTER_SIM_QUIET"}
     return subprocess.run(
-        [sys.executable, "-c", TWO],
-        cwd=ROOT,
-        env={**loud, kept_files.FOLDER_VARIABLE: str(folder)},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", TWO], cwd=ROOT,
+        env={**loud, kept_files.FOLDER_VARIABLE: str(folder)}, capture_output=True, text=True,
         check=True,
-    )
+    )  # fmt: skip
 
 
-def test_kept_code_follows_from_the_compiler_too() -> None:
+def test_kept_code_follows_from_the_compiler_too():
     text = Path(jit.__file__).with_name("numba_side.py").read_text(encoding="utf-8")
     assert kept_files.digest(text) in jit._environment()
 
 
 @pytest.mark.slow
-def test_a_second_process_compiles_nothing_and_damage_heals(tmp_path: Path) -> None:
+def test_a_second_process_compiles_nothing_and_damage_heals(tmp_path):
     first = run_two(tmp_path)
     assert first.stdout == "[1] True\n"
     assert "compiling cluster_sim.engine.fast.loop.advance" in first.stderr

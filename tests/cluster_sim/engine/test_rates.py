@@ -1,7 +1,5 @@
 """Max-min fair rates (rule 7) equal hand-made cases, and no flow could have more."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +15,6 @@ GB = 10**9
 
 
 class Case(NamedTuple):
-    """Flows over resources, as lists."""
-
     capacity: list[int]
     paths: list[list[int]]
     weights: list[list[int]]
@@ -65,24 +61,21 @@ CROSSING = [[chip, LEAF_UP, LEAF_DOWN, 24 + chip] for chip in range(8)]
 STAYING = [[8 + chip, 16 + chip] for chip in range(8)]
 
 
-@pytest.mark.parametrize(
-    ("capacity", "paths", "rates"),
-    [
-        # Incast: 12.5 each, rounded down.
-        ([100] * 9, [[sender, 8] for sender in range(8)], [12] * 8),
-        # One flow over three links, one more on each: the narrowest link sets the long flow.
-        ([100, 60, 90], [[0, 1, 2], [0], [1], [2]], [30, 70, 30, 60]),
-        # Two leaves of 8 chips at 100 GB/s, up-links of 800 / 4 GB/s. 8 flows cross, 8 stay.
-        ([100 * GB] * 32 + [200 * GB] * 2, CROSSING + STAYING, [25 * GB] * 8 + [100 * GB] * 8),
-        # Both are full at 2 (5 // 2): the flow of one must not give the other's a bit more.
-        ([4, 5], [[0, 1], [0], [1]], [2, 2, 2]),
-    ],
-)
-def test_rates_by_hand(capacity: list[int], paths: list[list[int]], rates: list[int]) -> None:
+@pytest.mark.parametrize(("capacity", "paths", "rates"), [
+    # Incast: 12.5 each, rounded down.
+    ([100] * 9, [[sender, 8] for sender in range(8)], [12] * 8),
+    # One flow over three links, one more on each: the narrowest link sets the long flow.
+    ([100, 60, 90], [[0, 1, 2], [0], [1], [2]], [30, 70, 30, 60]),
+    # Two leaves of 8 chips at 100 GB/s, up-links of 800 / 4 GB/s. 8 flows cross, 8 stay.
+    ([100 * GB] * 32 + [200 * GB] * 2, CROSSING + STAYING, [25 * GB] * 8 + [100 * GB] * 8),
+    # Both are full at 2 (5 // 2): the flow of one must not give the other's a bit more.
+    ([4, 5], [[0, 1], [0], [1]], [2, 2, 2]),
+])  # fmt: skip
+def test_rates_by_hand(capacity, paths, rates):
     assert plain(capacity, paths) == rates
 
 
-def test_caps_and_weights_by_hand() -> None:
+def test_caps_and_weights_by_hand():
     # An idle cap leaves the rest to others; a flow over nothing runs at its cap.
     assert Case([100], [[0]] * 3, [[1]] * 3, [10, UNLIMITED, 50]).rates() == [10, 45, 45]
     assert max_min_rates([7], [0, 0, 1], [0], cap_bytes_per_s=[3, 9]).tolist() == [3, 7]
@@ -91,53 +84,46 @@ def test_caps_and_weights_by_hand() -> None:
     assert max_min_rates([7], [0], np.empty(0, np.int32)).tolist() == []
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"ptr": [0, 2]}, "ptr does not cut 1 shares into 1 flows"),
-        ({"ptr": [0, 2, 1]}, "ptr does not cut 1 shares into 2 flows"),
-        ({"resource": [1]}, "resource reaches from 1 to 1, outside 0 … 0"),
-        ({"resource": [-1]}, "resource reaches from -1 to -1, outside 0 … 0"),
-        ({"weight": 0}, "weight reaches from 0 to 0"),
-        ({"cap_bytes_per_s": -1}, "cap_bytes_per_s reaches from -1 to -1"),
-        ({"capacity_bytes_per_s": [-5]}, "capacity_bytes_per_s reaches from -5 to -5"),
-        ({"count": 0}, "count reaches from 0 to 0"),
-        ({"count": 2**62, "weight": 2}, "count reaches from 4611686018427387904"),
-    ],
-)
-def test_columns_that_make_no_sense_are_refused(columns: dict, message: str) -> None:
+@pytest.mark.parametrize(("columns", "message"), [
+    ({"ptr": [0, 2]}, "ptr does not cut 1 shares into 1 flows"),
+    ({"ptr": [0, 2, 1]}, "ptr does not cut 1 shares into 2 flows"),
+    ({"resource": [1]}, "resource reaches from 1 to 1, outside 0 … 0"),
+    ({"resource": [-1]}, "resource reaches from -1 to -1, outside 0 … 0"),
+    ({"weight": 0}, "weight reaches from 0 to 0"),
+    ({"cap_bytes_per_s": -1}, "cap_bytes_per_s reaches from -1 to -1"),
+    ({"capacity_bytes_per_s": [-5]}, "capacity_bytes_per_s reaches from -5 to -5"),
+    ({"count": 0}, "count reaches from 0 to 0"),
+    ({"count": 2**62, "weight": 2}, "count reaches from 4611686018427387904"),
+])  # fmt: skip
+def test_columns_that_make_no_sense_are_refused(columns, message):
     common = {"capacity_bytes_per_s": [7], "ptr": [0, 1], "resource": [0]}
     with pytest.raises(ValueError, match=message):
         max_min_rates(**{**common, **columns})
 
 
 @given(cases(), st.randoms(use_true_random=False))
-def test_order_changes_no_bit(case: Case, random: object) -> None:
+def test_order_changes_no_bit(case, random):
     order = list(range(len(case.paths)))
     random.shuffle(order)
     assert case.rates(order) == case.rates()
 
 
 @given(cases(), st.data())
-def test_counting_equal_flows_together_changes_no_bit(case: Case, data: st.DataObject) -> None:
+def test_counting_equal_flows_together_changes_no_bit(case, data):
     count = [data.draw(st.integers(1, 4)) for _ in case.paths]
     repeated = Case(
         case.capacity,
         *([x for x, n in zip(c, count, strict=True) for _ in range(n)] for c in case[1:]),
     )
     counted = max_min_rates(
-        case.capacity,
-        np.cumsum([0, *map(len, case.paths)]),
-        np.concatenate(case.paths),
-        weight=np.concatenate(case.weights),
-        cap_bytes_per_s=case.caps,
-        count=count,
-    )
+        case.capacity, np.cumsum([0, *map(len, case.paths)]), np.concatenate(case.paths),
+        weight=np.concatenate(case.weights), cap_bytes_per_s=case.caps, count=count,
+    )  # fmt: skip
     assert np.repeat(counted, count).tolist() == repeated.rates()
 
 
 @given(cases())
-def test_rates_are_feasible_and_no_flow_could_have_more(case: Case) -> None:
+def test_rates_are_feasible_and_no_flow_could_have_more(case):
     """Each flow is at its cap, or on a resource that is full for it, where none is faster."""
     rates = case.rates()
     for resource, capacity in enumerate(case.capacity):
@@ -149,13 +135,9 @@ def test_rates_are_feasible_and_no_flow_could_have_more(case: Case) -> None:
 
 
 def on(case: Case, resource: int) -> list[tuple[int, int]]:
-    """Flows on a resource, with their weights."""
-    return [
-        (flow, weight)
-        for flow, path in enumerate(case.paths)
-        for number, weight in zip(path, case.weights[flow], strict=True)
-        if number == resource
-    ]
+    rows = enumerate(zip(case.paths, case.weights, strict=True))
+    pairs = ((flow, *pair) for flow, row in rows for pair in zip(*row, strict=True))
+    return [(flow, weight) for flow, number, weight in pairs if number == resource]
 
 
 def is_bottleneck(case: Case, rates: list[int], flow: int, resource: int) -> bool:
@@ -166,7 +148,7 @@ def is_bottleneck(case: Case, rates: list[int], flow: int, resource: int) -> boo
     return none_faster and higher + as_fast > case.capacity[resource]
 
 
-def test_equal_flows_are_one_class_and_different_ones_are_not() -> None:
+def test_equal_flows_are_one_class_and_different_ones_are_not():
     flows = Flows(
         op=np.arange(6, dtype=np.int32),
         cap_bytes_per_s=np.array([5, 5, 5, 6, 5, 5]),

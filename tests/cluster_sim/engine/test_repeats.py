@@ -1,7 +1,5 @@
 """Rounds held a few at a time, and routines in place, have the times of what is written out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -77,7 +75,7 @@ def in_rounds(body: Schedule, count: int, final: int, across: list[tuple[int, in
 
 @examples(100)
 @given(st.data())
-def test_a_window_of_rounds_is_the_schedule_written_out(data: st.DataObject) -> None:
+def test_a_window_of_rounds_is_the_schedule_written_out(data):
     """SimPy and the compiled engine on all ops, and windows of any length."""
     body = data.draw(schedules(most_ops=6, blocked=False))
     repeats = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
@@ -85,9 +83,8 @@ def test_a_window_of_rounds_is_the_schedule_written_out(data: st.DataObject) -> 
     across = data.draw(st.lists(st.tuples(op, op), max_size=4))
     # Where the last round is repeated, what leads to its next repeat leads to the final ops.
     final = data.draw(st.integers(1, len(body))) if repeats[-1] == 1 else len(body)
-    few = Rounds(
-        in_rounds(body, len(repeats), final, across), len(body), np.array(repeats, np.int64)
-    )
+    table = in_rounds(body, len(repeats), final, across)
+    few = Rounds(table, len(body), np.array(repeats, np.int64))
     check_rounds(few)
     plain = rounds_written_out(few)
     check(plain)
@@ -133,9 +130,7 @@ def windows_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return opened
 
 
-def test_a_window_moves_on_and_doubles_until_the_fastest_chain_fits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_window_moves_on_and_doubles_until_the_fastest_chain_fits(monkeypatch):
     opened = windows_of(monkeypatch)
     assert simulate_rounds(chains([7], 3)) == 21
     assert opened == []  # few rounds are written out
@@ -146,7 +141,7 @@ def test_a_window_moves_on_and_doubles_until_the_fastest_chain_fits(
     assert opened == [4, 8, 16, 32, 64]  # then the schedule is written out: 100 rounds fit in 128
 
 
-def test_ops_that_wait_out_of_order_move_on_with_the_window() -> None:
+def test_ops_that_wait_out_of_order_move_on_with_the_window():
     """When the window moves, the second op waits in the queue's list and the third in its heap.
 
     The first op has ended by then, and the fourth has just started.
@@ -154,31 +149,25 @@ def test_ops_that_wait_out_of_order_move_on_with_the_window() -> None:
     each = np.repeat(np.arange(4), 4)
     table = schedule(
         OpColumns(
-            kind=[FIXED] * 4 + [JOIN] * 4,
-            resource=[0] * 4 + [-1] * 4,
-            duration_ps=[5, 7, 9, 11, 0, 0, 0, 0],
-            priority=[0, 3, 2, 1, 0, 0, 0, 0],
+            kind=[FIXED] * 4 + [JOIN] * 4, resource=[0] * 4 + [-1] * 4,
+            duration_ps=[5, 7, 9, 11, 0, 0, 0, 0], priority=[0, 3, 2, 1, 0, 0, 0, 0],
         ),
         edges=Edges.from_pairs(8, each, np.tile([4, 5, 6, 7], 4)),
         resources=Resources.table("link", [0], [1]),
-    )
+    )  # fmt: skip
     assert simulate_rounds(Rounds(table, 4, np.array([100])), window=8) == 3200
 
 
 @pytest.mark.parametrize("window", [3, None])
-def test_a_run_past_the_horizon_is_refused(window: int | None) -> None:
+def test_a_run_past_the_horizon_is_refused(window):
     with pytest.raises(HorizonError, match="op 4 would end"):
         simulate_rounds(chains([HORIZON_PS // 4 - 1], 10), window=window)
 
 
 @pytest.mark.parametrize("window", [4, None])
-def test_rounds_that_never_run_are_refused(window: int | None) -> None:
+def test_rounds_that_never_run_are_refused(window):
     """Both ops of each round wait for each other."""
-    table = schedule(
-        OpColumns(kind=[JOIN] * 4),
-        edges=Edges.from_pairs(4, [0, 0, 1, 1], [1, 2, 0, 3]),
-        resources=Resources.none(),
-    )
+    table = joins((0, 1), (0, 2), (1, 0), (1, 3), ops=4)
     with pytest.raises(ValueError, match="some ops of the rounds never run"):
         simulate_rounds(Rounds(table, 2, np.array([9])), window=window)
 
@@ -195,17 +184,14 @@ def calling_chains(body: Schedule, delays: list[list[int]]) -> tuple[Schedule, R
     calls = outside // 3
     routine = np.repeat(np.arange(len(delays)), [len(chain) for chain in delays])
     op = np.arange(outside)
-    leads = (op % 3 == WORK) | (
-        (op % 3 == RETURN)
-        & (np.append(routine, -1)[op // 3] == np.append(routine, -1)[op // 3 + 1])
-    )
+    of_call = np.append(routine, -1)
+    goes_on = of_call[op // 3] == of_call[op // 3 + 1]
+    leads = (op % 3 == WORK) | ((op % 3 == RETURN) & goes_on)
     columns = {
-        "kind": [FIXED, JOIN, JOIN] * calls,
-        "resource": [-1] * outside,
+        "kind": [FIXED, JOIN, JOIN] * calls, "resource": [-1] * outside,
         "duration_ps": [ps for delay in turns for ps in (delay, 0, 0)],
-        "size_bytes": [0] * outside,
-        "priority": [0] * outside,
-    }
+        "size_bytes": [0] * outside, "priority": [0] * outside,
+    }  # fmt: skip
     whole = {
         name: np.concatenate([column, *[np.append(getattr(body, name), end)] * len(delays)])
         for (name, column), end in zip(columns.items(), (JOIN, -1, 0, 0, 0), strict=True)
@@ -214,11 +200,9 @@ def calling_chains(body: Schedule, delays: list[list[int]]) -> tuple[Schedule, R
     pairs += [_body(body) + np.array([[at], [at], [0], [0]]) for at in first[:-1].tolist()]
     src, dst, lag, starts = np.concatenate(pairs, axis=1)
     table = schedule(
-        OpColumns(**whole),
-        edges=Edges.from_pairs(int(first[-1]), src, dst, lag, starts > 0),
-        resources=body.resources,
-        flows=_flows(body, first[:-1]),
-    )
+        OpColumns(**whole), edges=Edges.from_pairs(int(first[-1]), src, dst, lag, starts > 0),
+        resources=body.resources, flows=_flows(body, first[:-1]),
+    )  # fmt: skip
     return table, Routines(first, 3 * np.arange(calls) + CALL, routine)
 
 
@@ -248,7 +232,7 @@ def times_outside(times: Times, outside: int) -> dict[str, list[int]]:
 
 @examples(120)
 @given(st.data())
-def test_a_routine_is_its_ops_once_a_call(data: st.DataObject) -> None:
+def test_a_routine_is_its_ops_once_a_call(data):
     """SimPy and the compiled engine on the schedule written out, and the routine in place."""
     body = data.draw(schedules(most_ops=8, blocked=False))
     delays = st.lists(st.integers(1, 9), min_size=1, max_size=4)
@@ -270,7 +254,6 @@ def test_a_routine_is_its_ops_once_a_call(data: st.DataObject) -> None:
 
 
 def one_transfer() -> Schedule:
-    """5 ps on a link."""
     return schedule(
         OpColumns(kind=[FIXED], resource=0, duration_ps=5),
         edges=Edges.from_pairs(1, np.empty(0, int), np.empty(0, int)),
@@ -278,13 +261,13 @@ def one_transfer() -> Schedule:
     )
 
 
-def test_calls_wait_for_links_and_for_each_other() -> None:
+def test_calls_wait_for_links_and_for_each_other():
     """Work of 1 ps, then 5 ps on the one link, twice on each of two chains: the second waits."""
     times = simulate_calls(*calling_chains(one_transfer(), [[1, 1], [1, 2]]))
     assert times.end_ps[RETURN::3].tolist() == [6, 16, 11, 21]
 
 
-def test_faults_strike_calls() -> None:
+def test_faults_strike_calls():
     """At half speed from 3 ps on: 1 + 2 + 6."""
     whole, routines = calling_chains(one_transfer(), [[1]])
     slow = Faults.table([3], [0], [1], [2])
@@ -293,7 +276,7 @@ def test_faults_strike_calls() -> None:
         assert times.end_ps.tolist() == [1, 1, 9]
 
 
-def test_a_routine_that_is_called_twice_at_once_is_refused() -> None:
+def test_a_routine_that_is_called_twice_at_once_is_refused():
     whole, routines = calling_chains(one_transfer(), [[1, 1]])
     both = Routines(routines.first, routines.caller, np.zeros(2, int))
     at_once = replace(whole, edges=Edges.from_pairs(8, [0, 3, 6], [1, 4, 7]))
@@ -302,13 +285,9 @@ def test_a_routine_that_is_called_twice_at_once_is_refused() -> None:
 
 
 def joins(*edges: tuple[int, int], ops: int = 3) -> Schedule:
-    """Joins with the edges of these pairs."""
     src, dst = zip(*edges, strict=True)
-    return schedule(
-        OpColumns(kind=[JOIN] * ops),
-        edges=Edges.from_pairs(ops, src, dst),
-        resources=Resources.none(),
-    )
+    edges = Edges.from_pairs(ops, src, dst)
+    return schedule(OpColumns(kind=[JOIN] * ops), edges=edges, resources=Resources.none())
 
 
 IN_TURN = joins((0, 1), (1, 2))
@@ -316,18 +295,15 @@ ELSEWHERE = LargerBlocks(merge(IN_TURN, joins((0, 1), (0, 2))), np.array([[True]
 WHOLE, ROUTINES = calling_chains(one_transfer(), [[1, 1]])
 
 
-@pytest.mark.parametrize(
-    ("check_rules", "broken", "message"),
-    [
-        (check_rounds, Rounds(joins((0, 1), (0, 1), (1, 2)), 1, np.array([1, 1])),
-         "differ in their number of edges"),
-        (check_rounds, Rounds(joins((0, 2), (1, 2)), 1, np.array([1, 1])), "another round than"),
-        (check_rounds, Rounds(joins((0, 2), (1, 2), ops=4), 2, np.array([1])), "waits for none"),
-        (check_rounds, Rounds(IN_TURN, 1, np.array([1, 1]), ELSEWHERE), "larger blocks lead to"),
-        (check_routines, replace(ROUTINES, caller=ROUTINES.caller[[0, 0]]), "two are of one"),
-        (check_routines, replace(ROUTINES, first=np.array([6, 7, 8])), "does not end in a join"),
-    ],
-)  # fmt: skip
-def test_the_rules_find_what_breaks_them(check_rules, broken, message) -> None:
+@pytest.mark.parametrize(("check_rules", "broken", "message"), [
+    (check_rounds, Rounds(joins((0, 1), (0, 1), (1, 2)), 1, np.array([1, 1])),
+     "differ in their number of edges"),
+    (check_rounds, Rounds(joins((0, 2), (1, 2)), 1, np.array([1, 1])), "another round than"),
+    (check_rounds, Rounds(joins((0, 2), (1, 2), ops=4), 2, np.array([1])), "waits for none"),
+    (check_rounds, Rounds(IN_TURN, 1, np.array([1, 1]), ELSEWHERE), "larger blocks lead to"),
+    (check_routines, replace(ROUTINES, caller=ROUTINES.caller[[0, 0]]), "two are of one"),
+    (check_routines, replace(ROUTINES, first=np.array([6, 7, 8])), "does not end in a join"),
+])  # fmt: skip
+def test_the_rules_find_what_breaks_them(check_rules, broken, message):
     with pytest.raises(ScheduleError, match=message):
         check_rules(*([WHOLE] if isinstance(broken, Routines) else []), broken)

@@ -44,11 +44,7 @@ def test_streams_queue_for_cc_cores_even_where_their_links_are_apart():
     apart, crossing = run(merge(one, mine)), run(merge(one, other))
     assert apart.total_ps == run(one).total_ps
     assert crossing.total_ps == run(one).total_ps  # six messages of chip 0, sixteen CC-Cores
-    many = [
-        compose(Call("all-to-all", rows[0], 4096), "direct", contended=True).schedule
-        for _ in range(8)
-    ]
-    assert run(merge(*many)).total_ps > run(one).total_ps + 800_000
+    assert run(merge(*[one] * 8)).total_ps > run(one).total_ps + 800_000
 
 
 def test_a_kernel_takes_what_memory_gives_and_no_more_than_asked():
@@ -69,9 +65,8 @@ def test_a_kernel_and_a_collective_slow_each_other():
     assert slower[1] > 1.005  # copies inside a chip hide most of the wait for memory
     assert both.total_ps < sum(alone)
     assert not violations(both)
-    in_sbuf = compose(
-        Call("all-gather", whole(node, 4), 32 * MIB), sbuf=True, contended=True
-    ).schedule
+    call = Call("all-gather", whole(node, 4), 32 * MIB)
+    in_sbuf = compose(call, sbuf=True, contended=True).schedule
     short = memory_kernel(node, range(16), 10**8)  # to which scratchpads leave the memory
     both = run(merge(short, in_sbuf))
     assert ends(both) == [run(short).total_ps, run(in_sbuf).total_ps]
@@ -82,55 +77,36 @@ def test_a_kernel_and_a_collective_slow_each_other():
 
 def test_streams_of_other_domains_and_labels_are_numbered_on():
     two = cluster("trn2.48xlarge:2")
-    here, there = (
-        compose(Call("all-gather", Group(two, [k, k + 1]), MIB)).schedule for k in (0, 16)
-    )
+    calls = (Call("all-gather", Group(two, [k, k + 1]), MIB) for k in (0, 16))
+    here, there = (compose(call).schedule for call in calls)
     schedule = merge(here, there)
     assert run(schedule).total_ps == run(here).total_ps
     assert len(schedule.resources) == len(here.resources) + len(there.resources)
-    np.testing.assert_array_equal(
-        schedule.labels["what"].code[: len(here)], here.labels["what"].code
-    )
+    what, of_here = schedule.labels["what"].code, here.labels["what"].code
+    np.testing.assert_array_equal(what[: len(here)], of_here)
 
 
 def gathered(machine, chips, cores=1, size=MIB, op="all-gather", **how):
     return compose(Call(op, Group(cluster(machine), range(chips), cores), size), **how).schedule
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: merge(gathered("trn2.48xlarge", 2), gathered("trn1.32xlarge", 2)),
-            "cc:0 has slots 16 in one schedule and 6 in another",
-        ),
-        (
-            lambda: memory_kernel(cluster("dgx-h100"), [0], 10**9),
-            "what its memory gives is not known; use Trainium",
-        ),
-        (
-            lambda: memory_kernel(cluster("trn2.48xlarge"), [0], 3, 100),
-            "a kernel of 3 B at 100 B/s; use at least 1 B",
-        ),
-        (
-            lambda: gathered("trn2.48xlarge", 16, 4, 57 * MIB, sbuf=True),
-            "57 MiB does not fit .* a rank, 56 MiB",
-        ),
-        (
-            lambda: gathered("trn2.48xlarge", 16, 8, 29 * MIB, sbuf=True),
-            "29 MiB does not fit .* a rank, 28 MiB",
-        ),
-        (
-            lambda: gathered("trn1.32xlarge", 16, 2, 25 * MIB, "broadcast", sbuf=True),
-            "25 MiB does not fit .* a rank, 24 MiB",
-        ),
-        (
-            lambda: gathered("trn2.48xlarge", 16, op="all-to-all", sbuf=True),
-            "all-to-all in SBUF: .* operands in HBM",
-        ),
-        (lambda: gathered("dgx-h100", 8, sbuf=True), "dgx-h100 has no scratchpads"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: merge(gathered("trn2.48xlarge", 2), gathered("trn1.32xlarge", 2)),
+     "cc:0 has slots 16 in one schedule and 6 in another"),
+    (lambda: memory_kernel(cluster("dgx-h100"), [0], 10**9),
+     "what its memory gives is not known; use Trainium"),
+    (lambda: memory_kernel(cluster("trn2.48xlarge"), [0], 3, 100),
+     "a kernel of 3 B at 100 B/s; use at least 1 B"),
+    (lambda: gathered("trn2.48xlarge", 16, 4, 57 * MIB, sbuf=True),
+     "57 MiB does not fit .* a rank, 56 MiB"),
+    (lambda: gathered("trn2.48xlarge", 16, 8, 29 * MIB, sbuf=True),
+     "29 MiB does not fit .* a rank, 28 MiB"),
+    (lambda: gathered("trn1.32xlarge", 16, 2, 25 * MIB, "broadcast", sbuf=True),
+     "25 MiB does not fit .* a rank, 24 MiB"),
+    (lambda: gathered("trn2.48xlarge", 16, op="all-to-all", sbuf=True),
+     "all-to-all in SBUF: .* operands in HBM"),
+    (lambda: gathered("dgx-h100", 8, sbuf=True), "dgx-h100 has no scratchpads"),
+])  # fmt: skip
 def test_what_cannot_be_merged_or_held_is_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()

@@ -1,7 +1,5 @@
 """The timeline figure: bars, labels, legend and description."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
@@ -28,7 +26,7 @@ def _corners(figure: object) -> list[tuple[float, float, float]]:
     return [(box.x0, box.x1, (box.y0 + box.y1) / 2) for box in boxes]
 
 
-def test_each_op_is_a_bar_from_its_start_to_its_end() -> None:
+def test_each_op_is_a_bar_from_its_start_to_its_end():
     figure = timeline(run(on_one_link(2)))
     assert _corners(figure) == [(0, 5e-12, 0), (5e-12, 1e-11, 0)]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["link:0-1"]
@@ -38,26 +36,25 @@ def test_each_op_is_a_bar_from_its_start_to_its_end() -> None:
     assert len(_corners(timeline(_overlapping(), by="rank", ranks=1))) == 1
 
 
-def test_lanes_by_rank_and_colours_by_what() -> None:
+def test_lanes_by_rank_and_colours_by_what():
     figure = timeline(_overlapping(), by="rank")
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["compute", "tp"]
     (bars,) = axes.collections
-    assert bars.get_facecolors()[0][:3] == pytest.approx(to_rgb(KNOWN["compute"]))
-    assert bars.get_facecolors()[1][:3] == pytest.approx(to_rgb(KNOWN["exposed_tp"]))
+    for color, name in zip(bars.get_facecolors(), ("compute", "exposed_tp"), strict=False):
+        assert color[:3] == pytest.approx(to_rgb(KNOWN[name]))
 
 
-def test_many_ops_become_shares_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ops_become_shares_of_pixels(monkeypatch):
     monkeypatch.setattr(module, "MOST_BARS", 1)
     axes = timeline(_overlapping(), by="rank", legend=Legend({"compute": "#ff0000"})).axes[0]
     (image,) = axes.images
     pixels = np.asarray(image.get_array(), float)[..., :3]
     lanes = pixels[:: len(pixels) // 2]
     tenth = pixels.shape[1] // 20
-    assert lanes[0, tenth].tolist() == [1, 0, 0]
-    assert lanes[0, -tenth].tolist() == [1, 1, 1]
-    assert lanes[1, -tenth].tolist() == [1, 0, 0]
+    shown = [lanes[0, tenth].tolist(), lanes[0, -tenth].tolist(), lanes[1, -tenth].tolist()]
+    assert shown == [[1, 0, 0], [1, 1, 1], [1, 0, 0]]
     column = pixels[: len(pixels) // 2, 5 * tenth]
     both = [np.array([1, 0, 0]), np.array(to_rgb(KNOWN["exposed_tp"]))]
     halves = [float((np.abs(column - color).max(1) < 1e-6).mean()) for color in both]
@@ -65,13 +62,12 @@ def test_many_ops_become_shares_of_pixels(monkeypatch: pytest.MonkeyPatch) -> No
     assert axes.get_xlabel().endswith("its share of the time · white: idle")
 
 
-def test_the_shares_of_a_pixel_are_exact() -> None:
+def test_the_shares_of_a_pixel_are_exact():
     start, end = np.array([0.0, 0.3]), np.array([0.1, 0.65])
     share = module.busy_share(np.array([0, 0]), start, end, 1, (0.0, 1.0))
     width = 1 / module.PIXELS
     assert share.sum() * width == pytest.approx(0.45)
-    assert share[0, 0] == pytest.approx(1.0)
-    assert share[0, module.PIXELS // 2] == pytest.approx(1.0)
+    assert share[0, [0, module.PIXELS // 2]] == pytest.approx(1.0)
     assert share[0, module.PIXELS // 5] == 0.0
     begin = np.linspace(0.1, 0.3, 5000)  # rounding leaves no flecks where nothing runs
     share = module.busy_share(np.zeros(5000, np.int64), begin, begin + 1e-5, 1, (0.0, 1.0))
@@ -79,7 +75,7 @@ def test_the_shares_of_a_pixel_are_exact() -> None:
     assert share.sum() == pytest.approx(5000 * 1e-5 * module.PIXELS, rel=1e-6)
 
 
-def test_more_lanes_than_fit_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_lanes_than_fit_are_averaged(monkeypatch):
     monkeypatch.setattr(module, "MOST_BARS", 1)
     monkeypatch.setattr(module, "MOST_LANES", 1)
     trace = spans([0, 1], ["compute"] * 2, [0, 5], [5, 10])
@@ -90,7 +86,7 @@ def test_more_lanes_than_fit_are_averaged(monkeypatch: pytest.MonkeyPatch) -> No
     assert (pixels == 0).mean() == pytest.approx(0.5, abs=1 / len(pixels))
 
 
-def test_every_third_lane_is_named_when_there_are_many() -> None:
+def test_every_third_lane_is_named_when_there_are_many():
     count = 3 * module.MOST_NAMED_LANES
     trace = spans([0] * count, ["tp"] * count, [0] * count, [9] * count)
     axes = timeline(trace).axes[0]
@@ -98,22 +94,19 @@ def test_every_third_lane_is_named_when_there_are_many() -> None:
     assert axes.get_ylabel() == f"{count} lanes by resource, one in 3 named"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window_s": (5.0, 6.0)}, "nothing to draw"),
-        ({"window_s": (2e-12, 1e-12)}, "it must grow"),
-        ({"by": "rnk"}, r"no label rnk\. Did you mean rank"),
-        ({"what": "step"}, "no label step of names"),
-        ({"ranks": 9}, "nothing to draw"),
-    ],
-)
-def test_an_impossible_timeline_is_refused(options: dict, message: str) -> None:
+@pytest.mark.parametrize(("options", "message"), [
+    ({"window_s": (5.0, 6.0)}, "nothing to draw"),
+    ({"window_s": (2e-12, 1e-12)}, "it must grow"),
+    ({"by": "rnk"}, r"no label rnk\. Did you mean rank"),
+    ({"what": "step"}, "no label step of names"),
+    ({"ranks": 9}, "nothing to draw"),
+])  # fmt: skip
+def test_an_impossible_timeline_is_refused(options, message):
     with pytest.raises(InputError, match=message):
         timeline(_overlapping(), **options)
 
 
-def test_colours_are_known_or_in_order_and_never_twice_while_they_last() -> None:
+def test_colours_are_known_or_in_order_and_never_twice_while_they_last():
     chosen = colors(["dp", "a", "b", "compute"])
     assert chosen["dp"] == KNOWN["exposed_dp"]
     assert (chosen["a"], chosen["b"]) == (OTHERS[0], OTHERS[1])
@@ -121,7 +114,7 @@ def test_colours_are_known_or_in_order_and_never_twice_while_they_last() -> None
     assert len(set(list(many.values())[: len(OTHERS)])) == len(OTHERS)
 
 
-def test_flows_that_hold_nothing_are_drawn_where_they_share_and_words_are_in_the_legend() -> None:
+def test_flows_that_hold_nothing_are_drawn_where_they_share_and_words_are_in_the_legend():
     kernel = memory_kernel(cluster("trn2.48xlarge"), [3], 10**9)
     figure = timeline(run(kernel), legend=Legend(words={"shared": "loads and stores"}))
     (axes,) = figure.axes

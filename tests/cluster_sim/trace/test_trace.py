@@ -1,10 +1,6 @@
 """Traces: frames, selections, Parquet files, the report of blocked work, and conservation."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -26,80 +22,65 @@ from tests.support.random_schedules import on_one_link, schedules
 from topologies.errors import InputError
 
 
-def test_a_frame_has_exact_and_readable_times() -> None:
+def test_a_frame_has_exact_and_readable_times():
     trace = run(on_one_link(3))
     assert (trace.total_ps, trace.total_s, len(trace)) == (15, 15e-12, 3)
     assert repr(trace).startswith("Trace(1.5e-11 s, Schedule(3 ops")
     frame = trace.frame()
-    assert list(frame["resource"]) == ["link:0-1"] * 3
     assert frame["start_ps"].tolist() == [0, 5, 10]
     assert frame["end_s"].tolist() == [5e-12, 10e-12, 15e-12]
-    assert list(frame["status"]) == ["done"] * 3
+    assert [*frame["resource"], *frame["status"]] == ["link:0-1"] * 3 + ["done"] * 3
     assert frame.index.name == "op"
     assert isinstance(frame["resource"].dtype, pd.CategoricalDtype)
     repeated = replace(on_one_link(2), labels={"what": Codes(np.array([0, 1]), ("a", "a"))})
     assert list(run(repeated).frame()["what"]) == ["a", "a"]
     never = run(_circle(), on_blocked="report").frame()
-    assert never["end_ps"].tolist() == [-1, -1, -1]
     assert never["end_s"].isna().all()
-    assert list(never["status"]) == ["waiting"] * 3
+    assert [*never["end_ps"], *never["status"]] == [-1] * 3 + ["waiting"] * 3
 
 
-@pytest.mark.parametrize(
-    ("picks", "ops"),
-    [
-        ({"ranks": 1}, [1, 3]),
-        ({"ranks": [0, 1]}, [0, 1, 2, 3, 4]),
-        ({"ranks": 7}, []),
-        ({"ops": [4, 0, 4]}, [0, 4]),
-        ({"ops": np.arange(5) % 2 == 1}, [1, 3]),
-        ({"ranks": 0, "ops": [0, 1, 2]}, [0, 2]),
-        ({"resources": "link"}, [0, 1, 2, 3, 4]),
-        ({"resources": ["link:0-*", 0]}, [0, 1, 2, 3, 4]),
-    ],
-)
-def test_only_the_rows_asked_for_are_made(picks: dict, ops: list[int]) -> None:
+@pytest.mark.parametrize(("picks", "ops"), [
+    ({"ranks": 1}, [1, 3]),
+    ({"ranks": [0, 1]}, [0, 1, 2, 3, 4]),
+    ({"ranks": 7}, []),
+    ({"ops": [4, 0, 4]}, [0, 4]),
+    ({"ops": np.arange(5) % 2 == 1}, [1, 3]),
+    ({"ranks": 0, "ops": [0, 1, 2]}, [0, 2]),
+    ({"resources": "link"}, [0, 1, 2, 3, 4]),
+    ({"resources": ["link:0-*", 0]}, [0, 1, 2, 3, 4]),
+])  # fmt: skip
+def test_only_the_rows_asked_for_are_made(picks, ops):
     assert run(on_one_link(5)).frame(**picks).index.tolist() == ops
 
 
-@pytest.mark.parametrize(
-    ("picks", "message"),
-    [
-        ({"resources": "link:0-2"}, "no resource is called link:0-2. Did you mean link:0-1?"),
-        ({"resources": 9}, "resource 9: there are 1, counted from 0"),
-        ({"ops": [9]}, "op 9 is none of the trace; ops are 0 to 1."),
-        ({"ops": np.array([True])}, "a mask of 1 ops; give one of 2, as the trace has."),
-    ],
-)
-def test_unknown_picks_are_refused(picks: dict, message: str) -> None:
+@pytest.mark.parametrize(("picks", "message"), [
+    ({"resources": "link:0-2"}, "no resource is called link:0-2. Did you mean link:0-1?"),
+    ({"resources": 9}, "resource 9: there are 1, counted from 0"),
+    ({"ops": [9]}, "op 9 is none of the trace; ops are 0 to 1."),
+    ({"ops": np.array([True])}, "a mask of 1 ops; give one of 2, as the trace has."),
+])  # fmt: skip
+def test_unknown_picks_are_refused(picks, message):
     with pytest.raises(InputError) as refused:
         run(on_one_link(2)).frame(**picks)
     assert str(refused.value) == message
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: run(replace(on_one_link(1), labels={})).frame(ranks=0),
-            "no label of ranks; use one of",
-        ),
-        (lambda: run(on_one_link(1), on_blocked="ignore"), "on_blocked is 'ignore'"),
-        (lambda: run(on_one_link(1), engine="fats"), r"engine 'fats' is none of .* Did you mean"),
-        (lambda: run(on_one_link(3, duration_ps=2**61)), r"2\*\*62 ps"),
-        (lambda: run(on_one_link(3), faults=Faults.table([7], [9], [0])), "resource 9"),
-    ],
-)
-def test_wrong_runs_are_refused(call: Callable[[], object], message: str) -> None:
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: run(replace(on_one_link(1), labels={})).frame(ranks=0),
+     "no label of ranks; use one of"),
+    (lambda: run(on_one_link(1), on_blocked="ignore"), "on_blocked is 'ignore'"),
+    (lambda: run(on_one_link(1), engine="fats"), r"engine 'fats' is none of .* Did you mean"),
+    (lambda: run(on_one_link(3, duration_ps=2**61)), r"2\*\*62 ps"),
+    (lambda: run(on_one_link(3), faults=Faults.table([7], [9], [0])), "resource 9"),
+])  # fmt: skip
+def test_wrong_runs_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
 @given(schedule=schedules())
 @examples(40)
-def test_parquet_gives_back_schedule_and_times(
-    schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_parquet_gives_back_schedule_and_times(schedule, tmp_path_factory):
     path = tmp_path_factory.mktemp("trace") / "trace.parquet"
     trace = run(schedule)
     trace.save(path)
@@ -115,20 +96,18 @@ def test_parquet_gives_back_schedule_and_times(
     pd.testing.assert_frame_equal(again.frame(), trace.frame(), check_dtype=False)
 
 
-def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path: Path) -> None:
+def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path):
     shared = Resources.table("nic", [0, 1], slots=[1, 0], capacity=[0, 10**9])
     ops = schedule(
         OpColumns(
-            kind=[FIXED, FLOW, JOIN, FIXED],
-            resource=[0, -1, -1, 0],
-            duration_ps=[5, 0, 0, 7],
+            kind=[FIXED, FLOW, JOIN, FIXED], resource=[0, -1, -1, 0], duration_ps=[5, 0, 0, 7],
             size_bytes=[0, 3, 0, 0],
         ),
         edges=Edges.from_pairs(4, [0, 0], [1, 3], [0, 9], [False, True]),
         resources=Resources.concat([shared, Resources.table("link", [0], [9], switches_from=9)]),
         flows=Flows(*(np.array(c, np.int64) for c in ([1], [10**6], [0, 1], [1], [2]))),
         labels={"kind": np.arange(4), "label.x": Codes(np.zeros(4, np.int8), ("é",))},
-    )
+    )  # fmt: skip
     times = Times(
         *(np.array(c, np.int64) for c in ([0, 5, 0, 9], [0, 5, 0, 9], [5, -1, 0, 16])),
         status=np.array([3, RUNNING, 3, 3], np.uint8),
@@ -145,7 +124,7 @@ def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path: Path)
     assert (again.times.dead.tolist(), again.times.stopped_ps) == ([1], 20)
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "trace.parquet"
     run(on_one_link(3)).save(path)
     before = path.read_bytes()
@@ -156,7 +135,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert [entry.name for entry in tmp_path.iterdir()] == ["trace.parquet"]
 
 
-def test_files_that_are_no_trace_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_files_that_are_no_trace_are_refused_in_one_line(tmp_path):
     path = tmp_path / "x.parquet"
     with pytest.raises(InputError, match=r"trace .* there is no such file in"):
         load_trace(path)
@@ -169,7 +148,7 @@ def test_files_that_are_no_trace_are_refused_in_one_line(tmp_path: Path) -> None
     assert "\n" not in str(refused.value)
 
 
-def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path: Path) -> None:
+def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path):
     path = tmp_path / "x.parquet"
     run(on_one_link(2)).save(path)
     table = pq.read_table(path)
@@ -181,9 +160,7 @@ def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path: Path) -> None
 
 @given(cut=st.floats(0, 1), flip=st.integers(1, 255))
 @examples(60)
-def test_no_damage_to_a_file_ends_in_anything_but_one_line(
-    cut: float, flip: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_damage_to_a_file_ends_in_anything_but_one_line(cut, flip, tmp_path_factory):
     path = tmp_path_factory.mktemp("damage") / "t.parquet"
     run(on_one_link(3)).save(path)
     check_damaged(path, load_trace, cut, flip)
@@ -191,17 +168,15 @@ def test_no_damage_to_a_file_ends_in_anything_but_one_line(
 
 def _circle() -> Schedule:
     edges = Edges.from_pairs(3, [0, 1, 1], [1, 0, 2])
-    return schedule(
-        OpColumns(kind=[FIXED] * 3, duration_ps=1), edges=edges, resources=Resources.none()
-    )
+    ops = OpColumns(kind=[FIXED] * 3, duration_ps=1)
+    return schedule(ops, edges=edges, resources=Resources.none())
 
 
-def test_a_circle_is_reported_and_cut_short() -> None:
+def test_a_circle_is_reported_and_cut_short():
     with pytest.raises(BlockedWork) as blocked:
         run(_circle())
-    assert str(blocked.value) == (
-        "3 of 3 ops never ran. First: op 0 waits for op 1, which waits for op 0."
-    )
+    first = "First: op 0 waits for op 1, which waits for op 0."
+    assert str(blocked.value) == f"3 of 3 ops never ran. {first}"
     edges = Edges.from_pairs(3, [1, 2, 1], [0, 1, 2])
     behind = replace(_circle(), edges=edges)  # op 0 is behind the circle, not on it
     assert waiting_chain(behind, run(behind, on_blocked="report").times) == [1, 2, 1]
@@ -217,9 +192,8 @@ def test_a_circle_is_reported_and_cut_short() -> None:
     )
 
 
-def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
-    ops = on_one_link(2)
-    never = np.full(2, -1, np.int64)
+def test_a_dead_resource_and_a_starved_flow_are_named():
+    ops, never = on_one_link(2), np.full(2, -1, np.int64)
     waiting = np.array([READY, WAITING], np.uint8)
     dead = Times(np.array([0, -1]), never, never, waiting, Attempts.none(), np.array([0]))
     assert explain(ops, dead) == (
@@ -232,15 +206,13 @@ def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
         resources=Resources.table("nic", [4], slots=0, capacity=5),
         flows=Flows(*(np.array(c, np.int64) for c in ([0], [5], [0, 1], [0], [1]))),
     )
-    zero = np.zeros(1, np.int64)
-    running = np.array([RUNNING], np.uint8)
+    zero, running = np.zeros(1, np.int64), np.array([RUNNING], np.uint8)
     starved = Times(zero, zero, zero - 1, running, Attempts.none(), np.empty(0, np.int32))
     assert explain(flow, starved).endswith("op 0 has no rate left on nic:4.")
 
 
-def test_a_fault_that_blocks_work_names_the_dead_resource() -> None:
+def test_a_fault_that_blocks_work_names_the_dead_resource():
     dead = Faults.table([7], [0], [0])
-    with pytest.raises(
-        BlockedWork, match=r"^2 of 3 ops never ran\. First: op 1 waits for link:0-1"
-    ):
+    message = r"^2 of 3 ops never ran\. First: op 1 waits for link:0-1"
+    with pytest.raises(BlockedWork, match=message):
         run(on_one_link(3), faults=dead)

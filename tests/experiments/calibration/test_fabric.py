@@ -1,7 +1,5 @@
 """One's own measurements of a collective: which constants are fitted, and the overlay."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -31,11 +29,9 @@ def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
     eight = whole(cluster("dgx-a100"))
     lines = ["all_reduce_perf -g 8", "size time(us) algbw busbw"]
     for size in sizes.tolist():
-        time_us = nccl_ps(Call("all-reduce", eight, size)) / 1e6
-        slower = time_us * 1.25 + 20
-        lines.append(
-            f"{size} {slower:.3f} {size / slower / 1e3:.4f} {1.75 * size / slower / 1e3:.4f}"
-        )
+        slower = nccl_ps(Call("all-reduce", eight, size)) / 1e6 * 1.25 + 20
+        rate = size / slower / 1e3
+        lines.append(f"{size} {slower:.3f} {rate:.4f} {1.75 * rate:.4f}")
     measured = parse_measured("\n".join(lines))
     assert (measured.collective, measured.ranks) == ("all-reduce", 8)
     fits = fit_own(measured, "dgx-a100", base)
@@ -53,10 +49,9 @@ def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
     [("", "operation. Add --collective"), ("all_reduce_perf\n", "number of ranks. Add --ranks")],
 )
 def test_the_message_asks_for_an_unknown_operation_or_ranks(head, why):
+    measured = parse_measured(f"{head}size time(us)\n8 1\n16 2\n")
     with pytest.raises(InputError, match=why):
-        fit_own(
-            parse_measured(f"{head}size time(us)\n8 1\n16 2\n"), "dgx-h100", shipped_catalogue()
-        )
+        fit_own(measured, "dgx-h100", shipped_catalogue())
 
 
 TWO_SERVERS = """# size         count      type   redop    root     time   algbw   busbw #wrong

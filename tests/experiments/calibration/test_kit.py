@@ -1,7 +1,5 @@
 """The measurement kit for owners of hardware, and constants fitted to its results."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import json
@@ -31,12 +29,10 @@ PRODUCTS = [
     *((side, side, side) for side in (512, 1024, 2048, 4096, 8192)),
     *((1, 4096, 4096), (128, 4096, 4096), (4096, 17408, 5120), (16, 14336, 4096)),
 ]
+STREAMED = {"kernel": "elementwise", "work": "streaming"}
 KERNELS: list[dict[str, Any]] = [
     *({"kernel": "gemm", "m": m, "n": n, "k": k, **SHARED} for m, n, k in PRODUCTS),
-    *(
-        {"kernel": "elementwise", "work": "streaming", "size_bytes": size, **SHARED}
-        for size in (2**20, 2**24, 2**28)
-    ),
+    *({**STREAMED, "size_bytes": size, **SHARED} for size in (2**20, 2**24, 2**28)),
 ]
 TRUE = {
     Constant("kernels.trainium", "gemm_sustained"): 0.8,
@@ -94,14 +90,11 @@ def test_a_kit_needs_an_empty_folder_and_a_known_chip(tmp_path):
         write_kit(tmp_path / "new", "h20")
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b'{"chip": ', "Expecting value: line 1 column 10"),
-        (b"[]", "it names no chip"),
-        (b"\xff", "not UTF-8 text"),
-    ],
-)
+@pytest.mark.parametrize(("content", "why"), [
+    (b'{"chip": ', "Expecting value: line 1 column 10"),
+    (b"[]", "it names no chip"),
+    (b"\xff", "not UTF-8 text"),
+])  # fmt: skip
 def test_a_damaged_manifest_is_named_with_its_mistake(tmp_path, content, why):
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(InputError, match=why):
@@ -148,8 +141,6 @@ def test_noise_of_a_fifth_and_two_rows_are_fitted_within_physical_bounds(tmp_pat
         write_rows(path, rows)
         (group,) = fit_all(read_measurements([path]), catalogue, None)
         for entry in group.fit.entries:
-            assert entry.low is not None
-            assert entry.high is not None
             assert entry.low <= entry.value <= entry.high
             assert entry.unit != "ratio" or entry.high <= 1
         assert np.abs(group.fit.after).max() <= np.abs(group.fit.before).max()
@@ -163,14 +154,10 @@ def test_profiles_and_reports_in_json_are_measurements(tmp_path):
     results = [{"size": 1024, "time_us": 12.0}, {"size": 2**20, "time_us": 40.0}]
     report.write_text(json.dumps({"op": "allr", "nworkers": 4, "results": results}))
     measurements = read_measurements([profile, report])
-    assert measurements.kernels[0]["m"] == 4096
-    assert measurements.kernels[0]["kernel_s"] == 0.00145
-    _, series = measurements.collectives[0]
-    assert (series.collective, series.ranks, series.time_s.tolist()) == (
-        "all-reduce",
-        4,
-        pytest.approx([12e-6, 40e-6]),
-    )
+    kernel, (_, series) = measurements.kernels[0], measurements.collectives[0]
+    assert (kernel["m"], kernel["kernel_s"]) == (4096, 0.00145)
+    assert (series.collective, series.ranks) == ("all-reduce", 4)
+    assert series.time_s.tolist() == pytest.approx([12e-6, 40e-6])
     profile.rename(tmp_path / "unnamed.json")
     with pytest.raises(InputError, match="does not state the kernel"):
         read_measurements([tmp_path / "unnamed.json"])
@@ -254,18 +241,15 @@ def test_kernels_that_meet_held_out_steps_worse_are_doubted(tmp_path):
         assert (status, "met better by the shipped rows" in errors) == (0, doubted)
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ({"size": float("inf"), "time_us": 12.0}, "a size of inf bytes"),
-        ({"size": 10**30, "time_us": 12.0}, "a size of 10000000000000000000000000000000* bytes"),
-        ({"size": 1024, "time_us": 1e-5}, "measured times are 1e-09 to 1e"),
-        ({"size": 1024, "time_us": float("inf")}, "neither sizes with times"),
-        ({"size": 1024, "time_us": 10**400}, "neither sizes with times"),
-        ({"size": True, "time_us": 12.0}, "neither sizes with times"),
-        ({"total_time": 1e300}, "a time of 1e.300 s"),
-    ],
-)
+@pytest.mark.parametrize(("result", "message"), [
+    ({"size": float("inf"), "time_us": 12.0}, "a size of inf bytes"),
+    ({"size": 10**30, "time_us": 12.0}, "a size of 10000000000000000000000000000000* bytes"),
+    ({"size": 1024, "time_us": 1e-5}, "measured times are 1e-09 to 1e"),
+    ({"size": 1024, "time_us": float("inf")}, "neither sizes with times"),
+    ({"size": 1024, "time_us": 10**400}, "neither sizes with times"),
+    ({"size": True, "time_us": 12.0}, "neither sizes with times"),
+    ({"total_time": 1e300}, "a time of 1e.300 s"),
+])  # fmt: skip
 def test_measurements_that_no_clock_shows_are_refused(result, message, tmp_path):
     path = tmp_path / "gemm_m64_n64_k64.json"
     path.write_text(json.dumps({"results": [result]}))

@@ -5,8 +5,6 @@ negative, zero, huge and missing values, no numbers, no text, other alphabets, d
 and files that are no files.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

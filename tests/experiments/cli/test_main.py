@@ -1,7 +1,5 @@
 """The command line: help, libraries that commands load, streams, and faults of the program."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -108,13 +106,10 @@ WRITTEN = (
 
 
 @pytest.mark.usefixtures("kept_files")
-@pytest.mark.parametrize(
-    ("libraries", "commands"),
-    [
-        ("pandas networkx pydantic rich scipy", PRINTED),
-        pytest.param("networkx pydantic rich scipy", WRITTEN, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("libraries", "commands"), [
+    ("pandas networkx pydantic rich scipy", PRINTED),
+    pytest.param("networkx pydantic rich scipy", WRITTEN, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_tables_of_a_few_rows_are_made_without_large_libraries(libraries, commands, tmp_path):
     """Small commands print tables, or write them with pictures and traces by pandas."""
     lines = [f"{command} --quiet".format(tmp_path) for command in commands]
@@ -129,11 +124,9 @@ def test_the_version_is_printed(capsys):
 def test_shells_are_told_commands_and_choices():
     def completed(words: str, number: int) -> list[str]:
         environment = {
-            **os.environ,
-            "_CLUSTER_SIM_COMPLETE": "bash_complete",
-            "COMP_WORDS": words,
+            **os.environ, "_CLUSTER_SIM_COMPLETE": "bash_complete", "COMP_WORDS": words,
             "COMP_CWORD": str(number),
-        }
+        }  # fmt: skip
         code = "from experiments.cli import main; main()"
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -191,20 +184,17 @@ def shell(words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        (f"PY {COMMAND} >&-", 2, "standard output is closed; send it somewhere"),
-        (f"PY {COMMAND} >/dev/full", 2, "standard output: No space left on device. Free some"),
-        ("PY -m cluster_sim --version >/dev/full", 2, "standard output: No space left"),
-        (f"PY {COMMAND} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
-        (f"PY {COMMAND} 2>&- >/dev/null", 0, ""),
-        ("PYTHONIOENCODING=ascii PY -m cluster_sim train --model gpt2 --cluster dgx-h100", 0, ""),
-        ("PY -m cluster_sim nope 2>&-", 2, ""),
-        ("PY -m cluster_sim nope <&- >&- 2>&-", 2, ""),
-        ("PY -m cluster_sim nope 2>/dev/full", 2, ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "status", "message"), [
+    (f"PY {COMMAND} >&-", 2, "standard output is closed; send it somewhere"),
+    (f"PY {COMMAND} >/dev/full", 2, "standard output: No space left on device. Free some"),
+    ("PY -m cluster_sim --version >/dev/full", 2, "standard output: No space left"),
+    (f"PY {COMMAND} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
+    (f"PY {COMMAND} 2>&- >/dev/null", 0, ""),
+    ("PYTHONIOENCODING=ascii PY -m cluster_sim train --model gpt2 --cluster dgx-h100", 0, ""),
+    ("PY -m cluster_sim nope 2>&-", 2, ""),
+    ("PY -m cluster_sim nope <&- >&- 2>&-", 2, ""),
+    ("PY -m cluster_sim nope 2>/dev/full", 2, ""),
+])  # fmt: skip
 def test_streams_that_are_closed_full_or_left(words, status, message):
     if "/dev/full" in words and not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")

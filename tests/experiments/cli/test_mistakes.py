@@ -1,7 +1,5 @@
 """Mistakes of a user: each is one line that names it, exit status 2, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

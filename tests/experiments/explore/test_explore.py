@@ -1,7 +1,5 @@
 """The explorer repeats recorded runs, and moved sliders change their answers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
@@ -24,24 +22,16 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.commands.serve_api import HOST, check_free
 from experiments.cli.main import run
-from experiments.explore.page import (
-    Explored,
-    answer_table,
-    knobs,
-    moved,
-    number_in_words,
-    pictures,
-    read_runs,
-)
+from experiments.explore import page as explored
+from experiments.explore.page import Explored, answer_table, moved, pictures, read_runs
 from tests.support.browser import CHROMIUM, WHY_NOT
 from tests.support.live_page import live_page
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 
-WITH_PANEL = pytest.mark.skipif(
-    importlib.util.find_spec("panel") is None, reason="Panel is not installed"
-)
+NO_PANEL = importlib.util.find_spec("panel") is None
+WITH_PANEL = pytest.mark.skipif(NO_PANEL, reason="Panel is not installed")
 TOY = {**TOY_CONFIG, "num_hidden_layers": 2}
 
 
@@ -98,9 +88,9 @@ def test_pictures_and_sliders_say_what_they_show(runs):
     assert [bar.get_label() for bar in steps.axes[0].containers]
     names = [line.get_label() for line in times.axes[0].lines]
     assert names == ["reduce, as recorded", "reduce, now"]
-    words = number_in_words(shipped_catalogue(), "trn2.hbm_bandwidth", 0.5)
+    words = explored.number_in_words(shipped_catalogue(), "trn2.hbm_bandwidth", 0.5)
     assert words == "2.9 TB/s × 0.50 (stated)"
-    words = number_in_words(shipped_catalogue(), "trn2.collective_efficiency", 1.0)
+    words = explored.number_in_words(shipped_catalogue(), "trn2.collective_efficiency", 1.0)
     assert "may be × " in words
 
 
@@ -114,19 +104,16 @@ def test_a_moved_number_moves_the_answers_that_read_it(runs):
 
 def test_sliders_are_for_the_numbers_that_matter_most(runs):
     shipped, (_, reduce) = shipped_catalogue(), runs
-    names = knobs([reduce], 2, shipped)
+    names = explored.knobs([reduce], 2, shipped)
     assert len(names) == 2
     for name in names:
         assert reduce.seconds(moved(shipped, {name: 0.5})) != reduce.seconds(shipped)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ({"cluster": "trn2.48xlarge", "jitter": 0.01}, "ran with --jitter, which sliders leave"),
-        ({"clusters": "trn2.48xlarge,dgx-h100"}, "holds several clusters, trn2.48xlarge,dgx-h100"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "message"), [
+    ({"cluster": "trn2.48xlarge", "jitter": 0.01}, "ran with --jitter, which sliders leave"),
+    ({"clusters": "trn2.48xlarge,dgx-h100"}, "holds several clusters, trn2.48xlarge,dgx-h100"),
+])  # fmt: skip
 def test_runs_that_sliders_cannot_answer_are_refused(tmp_path, monkeypatch, inputs, message):
     record = {"command": "train", "inputs": inputs}
     monkeypatch.setattr("experiments.explore.page.read_record", lambda folder: record)
@@ -141,12 +128,10 @@ def test_a_run_that_was_changed_is_refused_in_one_line(folders, tmp_path, which)
     answers = ("results.json", "metrics.csv")[which]
     kept = {name: (folders[which] / name).read_text() for name in ("run.json", answers)}
     record = json.loads(kept["run.json"])
-    changed = [
-        {**record, "inputs": {**record["inputs"], name: other}}
-        for name in record["inputs"]
-        for other in ("other", {"path": "/etc/passwd", "sha256": "0"})
-    ]
-    changed += [{**record, "seed": 7}, {**record, "version": "x"}, {**record, "inputs": []}]
+    others, inputs = ("other", {"path": "/etc/passwd", "sha256": "0"}), record["inputs"]
+    changes = [{"inputs": {**inputs, name: other}} for name in inputs for other in others]
+    changes += [{"seed": 7}, {"version": "x"}, {"inputs": []}]
+    changed = [{**record, **change} for change in changes]
     texts = [(json.dumps(each), kept[answers]) for each in changed]
     for run_text, answers_text in [*texts, (kept["run.json"], kept[answers] + " ")]:
         (tmp_path / "run.json").write_text(run_text)

@@ -1,9 +1,5 @@
 """Figures of run directories have the numbers of their commands, of serving too, at toy size."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
@@ -22,8 +18,7 @@ from workloads.training.program.breakdown import PARTS
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> cs.Model:
-    """A small model."""
+def model(tmp_path):
     return cs.model(config_file(tmp_path / "small.json", TOY_CONFIG))
 
 
@@ -55,10 +50,8 @@ def test_bars_of_plans_are_as_long_as_their_steps(model):
 
 
 def test_roles_and_power_of_a_fleet_are_drawn():
-    result = cs.run_fleet(
-        cluster="trn2-ultraserver:20", unit_rate=5.0, policy="threshold", days=0.05
-    )
-    frame = result.frame()
+    where = {"cluster": "trn2-ultraserver:20", "unit_rate": 5.0, "policy": "threshold"}
+    frame = cs.run_fleet(**where, days=0.05).frame()
     assert len(frame) == 72
     units = frame[[name for name in frame if str(name).endswith("_units")]]
     assert units.drop(columns="load_units").sum(axis=1).to_numpy() == pytest.approx(20.0)

@@ -29,11 +29,8 @@ def test_what_is_written_in_a_bar_fits_and_its_shares_are_those_of_the_axis():
 
 
 def test_ticks_of_a_scatter_have_room():
-    rows = [
-        {"published": at, "predicted": at, "error": 0.0, "quantity": "time_s"}
-        for at in np.geomspace(1e-5, 0.1, 40)
-    ]
-    figure = scatter(rows, "nccl_aic")
+    times, common = np.geomspace(1e-5, 0.1, 40), {"error": 0.0, "quantity": "time_s"}
+    figure = scatter([{"published": at, "predicted": at, **common} for at in times], "nccl_aic")
     figure.draw_without_rendering()
     axes = figure.axes[0]
     assert axes.get_xlabel() == "published time"  # the ticks have their unit
@@ -69,23 +66,24 @@ def test_ops_that_take_turns_within_a_few_pixels_are_drawn_evenly():
     assert even.mean() == pytest.approx(share.mean(), rel=0.01)
 
 
+def reduced(**columns: object) -> pd.DataFrame:
+    """Two rows of all-reduces."""
+    usual = {
+        "collective": "all-reduce", "cluster": "c", "ranks": 8, "algorithm": "ring",
+        "size_bytes": 2**20, "time_s": 1.0, "lower_bound_s": 0.5, "bound": "links",
+    }  # fmt: skip
+    return pd.DataFrame({**usual, **columns})
+
+
 @pytest.mark.parametrize(("second", "message"), [(50e9, "2 times"), (99e9, "hardly more than")])
 def test_bandwidth_is_compared_with_other_algorithms(second, message):
-    frame = pd.DataFrame({
-        "collective": "all-reduce", "cluster": "c", "ranks": 8, "algorithm": ["ring", "rdh"],
-        "size_bytes": 2**20, "time_s": 1.0, "lower_bound_s": 0.5, "bound": "links",
-        "busbw_bytes_per_s": [100e9, second],
-    })  # fmt: skip
+    frame = reduced(algorithm=["ring", "rdh"], busbw_bytes_per_s=[100e9, second])
     title = bandwidth(frame).axes[0].get_title(loc="left")
     assert title.endswith(f"At 1 MiB ring reaches 100 GB/s, {message} rdh, the next best")
 
 
 def test_bandwidths_stand_with_the_interval_of_their_times():
-    frame = pd.DataFrame({
-        "collective": "all-reduce", "cluster": "c", "ranks": 8, "algorithm": ["ring", "ring"],
-        "size_bytes": [2**20, 2**21], "time_s": 1.0, "lower_bound_s": 0.5, "bound": "links",
-        "busbw_bytes_per_s": [100e9, 200e9],
-    })  # fmt: skip
+    frame = reduced(size_bytes=[2**20, 2**21], busbw_bytes_per_s=[100e9, 200e9])
     assert not bandwidth(frame).axes[0].collections
     assert not bandwidth(frame.assign(low=1.0, high=1.0)).axes[0].collections
     for low, high in (("low", "high"), ("low_s", "high_s")):

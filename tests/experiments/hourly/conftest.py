@@ -1,7 +1,5 @@
 """A small fleet whose question every hour asks, and a demand with days, nights and weekends."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Lending that follows: a day with faults in between, restarts, kills, and promises judged."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -57,9 +55,7 @@ def _looks(follower: Follower, api: QueryApi, until: int, step: int = 20) -> lis
 
 
 @pytest.mark.slow
-def test_half_a_day_with_faults_loses_no_hour(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, demand: Demand, monday: int
-) -> None:
+def test_half_a_day_with_faults_loses_no_hour(api, address, ask, tmp_path, demand, monday):
     """Half a day in a second or two: restart, gap, duplicates, a clock set back."""
     faulty = _follower(address, tmp_path / "faulty", ask)
     faulty.look()
@@ -69,9 +65,7 @@ def test_half_a_day_with_faults_loses_no_hour(
     api.rate = lambda minute: None if minute in gap else demand(minute) / 60
     problems = _looks(faulty, api, monday + 9 * 60 + 2)
     assert len(problems) == 2
-    assert all(
-        "rows for 0% of the hour" in each and "05-20T06:00 stays" in each for each in problems
-    )
+    assert all("for 0% of the hour" in each and "05-20T06:00 stays" in each for each in problems)
     api.rate, api.twice = lambda minute: demand(minute) / 60, True
     assert _looks(faulty, api, monday + 12 * 60 + 2) == []
     api.now -= 180
@@ -84,7 +78,6 @@ def test_half_a_day_with_faults_loses_no_hour(
     assert [line["hour"] for line in lines] == [moment(monday + 60 * hour) for hour in range(15)]
     assert [line["hour"][11:13] for line in lines if line["status"] == "held"] == ["07", "08"]
     state = read_state(tmp_path / "faulty")
-    assert state is not None
     assert (state.counts["answered"], state.counts["held"], state.counts["errors"]) == (13, 2, 10)
     assert state.counts["late_rows"] == len(gap)  # the server has found them again
     assert state.counts["duplicate_rows"] > 0
@@ -98,9 +91,7 @@ def test_half_a_day_with_faults_loses_no_hour(
     }
 
 
-def test_restarts_change_no_byte(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, monday: int
-) -> None:
+def test_restarts_change_no_byte(api, address, ask, tmp_path, monday):
     one, two = tmp_path / "one", tmp_path / "two"
     follower = _follower(address, one, ask)
     follower.look()
@@ -113,9 +104,7 @@ def test_restarts_change_no_byte(
     assert (one / STATE).read_bytes() == (two / STATE).read_bytes()
 
 
-def test_a_process_that_is_killed_between_two_files_answers_the_hour_again(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, monday: int
-) -> None:
+def test_a_process_killed_between_files_answers_the_hour_again(api, address, ask, tmp_path, monday):
     folder = tmp_path / "state"
     follower = _follower(address, folder, ask)
     follower.look()
@@ -128,9 +117,7 @@ def test_a_process_that_is_killed_between_two_files_answers_the_hour_again(
     assert len(_lines(folder)) == 2
 
 
-def test_a_long_pause_is_made_up_hour_by_hour(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, monday: int
-) -> None:
+def test_a_long_pause_is_made_up_hour_by_hour(api, address, ask, tmp_path, monday):
     paused, steady = tmp_path / "paused", tmp_path / "steady"
     _follower(address, paused, ask).look()
     _follower(address, steady, ask).look()
@@ -144,9 +131,7 @@ def test_a_long_pause_is_made_up_hour_by_hour(
 
 
 @pytest.mark.slow
-def test_promises_are_judged_once_when_their_night_is_over(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path, demand: Demand, monday: int
-) -> None:
+def test_promises_are_judged_once_their_night_is_over(api, address, ask, tmp_path, demand, monday):
     surge = monday + 26 * 60
     api.rate = lambda minute: (3 if minute >= surge else 1) * demand(minute) / 60
     follower = _follower(address, tmp_path / "state", ask)
@@ -154,30 +139,22 @@ def test_promises_are_judged_once_when_their_night_is_over(
     assert _looks(follower, api, monday + 30 * 60 + 2, step=60) == []
     judged = [each for line in _lines(tmp_path / "state") for each in line["promises"]]
     # The night of each statement of the first hours was over by 06:00, before the surge.
-    assert [each["stated_at"] for each in judged] == [
-        moment(monday + 60 * hour) for hour in range(7)
-    ]
+    assert [each["stated_at"] for each in judged] == [moment(monday + 60 * h) for h in range(7)]
     assert [each["broken"] for each in judged] == [False] * 6 + [True]
     assert judged[-1]["most_short_units"] > 0
     state = read_state(tmp_path / "state")
-    assert state is not None
     assert (state.counts["promises"], state.counts["broken_promises"]) == (7, 1)
     assert "cluster_sim_lend_promises_broken_total 1\n" in exposition(state)
 
 
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        ({"status": "error", "error": "bad\nquery"}, r"refuses query: bad\\nquery"),
-        ({"status": "success"}, "in another form"),
-        ([], "in another form"),
-        ({"status": "success", "data": {"result": [1]}}, "in another form .*IndexError"),
-        ({"status": "success", "data": {"result": [1, "NaN"]}}, "in another form"),
-    ],
-)
-def test_an_answer_in_another_form_is_refused_in_one_line(
-    document: Any, words: str, api: QueryApi, address: str, ask: Ask, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("document", "words"), [
+    ({"status": "error", "error": "bad\nquery"}, r"refuses query: bad\\nquery"),
+    ({"status": "success"}, "in another form"),
+    ([], "in another form"),
+    ({"status": "success", "data": {"result": [1]}}, "in another form .*IndexError"),
+    ({"status": "success", "data": {"result": [1, "NaN"]}}, "in another form"),
+])  # fmt: skip
+def test_an_answer_in_another_form_is_refused(document, words, api, address, ask, tmp_path):
     api.document = document
     with pytest.raises(InputError, match=words) as refused:
         _follower(address, tmp_path / "state", ask).look()
@@ -185,9 +162,7 @@ def test_an_answer_in_another_form_is_refused_in_one_line(
     assert not (tmp_path / "state").exists()
 
 
-def test_a_source_that_cannot_be_asked_is_refused(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path
-) -> None:
+def test_a_source_that_cannot_be_asked_is_refused(api, address, ask, tmp_path):
     state = tmp_path / "state"
     api.series = 2
     with pytest.raises(InputError, match=r"has 2 series .* make one of them, such as sum\(…\)"):
@@ -203,9 +178,7 @@ def test_a_source_that_cannot_be_asked_is_refused(
     assert not state.exists()
 
 
-def test_the_mean_lengths_of_a_server_are_those_of_its_rates(
-    api: QueryApi, address: str, tmp_path: Path
-) -> None:
+def test_the_mean_lengths_of_a_server_are_those_of_its_rates(api, address, tmp_path):
     source = Prometheus(address, "rate", ("tokens", ""))
     rows = source.fetch(Record(), {}, 1 / 24).rows
     assert len(rows) == 180  # two hours more than the history
@@ -221,9 +194,7 @@ def _csv(path: Path, demand: Demand, first: int, last: int, *, mode: str = "a") 
             file.write(f"{moment(minute)},{5 * demand(minute)}\n")
 
 
-def test_a_file_that_grows_is_followed_by_its_own_time(
-    ask: Ask, tmp_path: Path, demand: Demand, monday: int
-) -> None:
+def test_a_file_that_grows_is_followed_by_its_own_time(ask, tmp_path, demand, monday):
     path, folder = tmp_path / "demand.csv", tmp_path / "state"
     seen: list[Any] = []
     follower = Follower(GrowingFile(path), folder, ask, seen.append)
@@ -243,23 +214,16 @@ def test_a_file_that_grows_is_followed_by_its_own_time(
     path.rename(tmp_path / "old.csv")
     _csv(path, demand, monday + 120, monday + 240, mode="w")  # rotated: its first hour is known
     follower.once()
-    assert [line["hour"] for line in seen] == [
-        moment(monday + 60 * hour) for hour in (0, 1, 2, 3, 4)
-    ]
+    assert [line["hour"] for line in seen] == [moment(monday + 60 * hour) for hour in range(5)]
     # The rows between two looks at a file that is rotated are lost, and its hour is held.
     assert [line["status"] for line in seen][2:] == ["held", "answered", "answered"]
     state = read_state(folder)
-    assert state is not None
     assert (state.counts["duplicate_rows"], state.counts["refused_rows"]) == (1, 1)
-    assert (folder.stat().st_mode & 0o777, (folder / STATE).stat().st_mode & 0o777) == (
-        0o700,
-        0o600,
-    )
+    modes = [path.stat().st_mode & 0o777 for path in (folder, folder / STATE)]
+    assert modes == [0o700, 0o600]
 
 
-def test_a_state_directory_is_for_one_source_and_one_process(
-    ask: Ask, tmp_path: Path, demand: Demand, monday: int
-) -> None:
+def test_a_state_directory_is_for_one_source_and_one_process(ask, tmp_path, demand, monday):
     path, folder = tmp_path / "demand.csv", tmp_path / "state"
     _csv(path, demand, monday - 14 * 1440, monday, mode="w")
     follower = Follower(GrowingFile(path), folder, ask, lambda line: None)
@@ -276,20 +240,14 @@ def test_a_state_directory_is_for_one_source_and_one_process(
         follower.look()
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("time,requests\n2024-05-20T00:00,x\n", "added rows, row 2: requests is 'x'"),
-        ("time,load_share\n2024-05-20T00:00,1\n", "neither requests nor requests_per_s"),
-        ("time,nonsense\n2024-05-20T00:00,1\n", "unknown column 'nonsense'"),
-        ('time,requests\n2024-05-20T00:00,"1\n', "is no CSV"),
-    ],
-)
-def test_a_file_that_is_no_demand_is_refused(
-    content: str, words: str, ask: Ask, tmp_path: Path
-) -> None:
-    path = tmp_path / "demand.csv"
-    path.write_text(content)
+@pytest.mark.parametrize(("content", "words"), [
+    ("time,requests\n2024-05-20T00:00,x\n", "added rows, row 2: requests is 'x'"),
+    ("time,load_share\n2024-05-20T00:00,1\n", "neither requests nor requests_per_s"),
+    ("time,nonsense\n2024-05-20T00:00,1\n", "unknown column 'nonsense'"),
+    ('time,requests\n2024-05-20T00:00,"1\n', "is no CSV"),
+])  # fmt: skip
+def test_a_file_that_is_no_demand_is_refused(content, words, ask, tmp_path):
+    (path := tmp_path / "demand.csv").write_text(content)
     with pytest.raises(InputError, match=words):
         Follower(GrowingFile(path), tmp_path / "state", ask, print).look()
     path.unlink()
@@ -298,9 +256,8 @@ def test_a_file_that_is_no_demand_is_refused(
         Follower(GrowingFile(path), tmp_path / "state", ask, print).look()
 
 
-def test_rates_and_sums_become_requests_and_means(tmp_path: Path) -> None:
-    path = tmp_path / "demand.csv"
-    path.write_text(
+def test_rates_and_sums_become_requests_and_means(tmp_path):
+    (path := tmp_path / "demand.csv").write_text(
         "time,requests_per_s,prompt_tokens_mean,service\n2024-05-20T00:00,2,30,a\n"
         "2024-05-20T00:15,4,,a\n"
     )
@@ -311,9 +268,7 @@ def test_rates_and_sums_become_requests_and_means(tmp_path: Path) -> None:
     assert (only.output_tokens, only.minute) == (5.0, minute_of("2024-05-20T00:00"))
 
 
-def test_the_board_shows_metrics_that_there_are(
-    api: QueryApi, address: str, ask: Ask, tmp_path: Path
-) -> None:
+def test_the_board_shows_metrics_that_there_are(api, address, ask, tmp_path):
     written = tmp_path / "lend.prom"
     replace(_follower(address, tmp_path / "state", ask), metrics=written).look()
     names = set(re.findall(r"^# TYPE (\w+) ", written.read_text(), re.M))

@@ -1,9 +1,6 @@
 """The record of a demand that grows, with rows twice, late or not at all, and its command."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +21,7 @@ def _rows(count: int, step: int = 15, start: int = START) -> list[Row]:
     return [Row("chat", start + step * place, 100.0 + place) for place in range(count)]
 
 
-def test_a_record_does_not_depend_on_the_order_in_which_rows_come() -> None:
+def test_a_record_does_not_depend_on_the_order_in_which_rows_come():
     rows = _rows(96)
     record, other = Record(), Record()
     record.take(rows, "x")
@@ -38,7 +35,7 @@ def test_a_record_does_not_depend_on_the_order_in_which_rows_come() -> None:
 
 @examples(30)
 @given(st.permutations(range(24)), st.integers(14, 23))
-def test_rows_are_kept_whatever_the_order(order: list[int], cut: int) -> None:
+def test_rows_are_kept_whatever_the_order(order, cut):
     rows = _rows(24, step=60)
     record = Record()
     for part in (order[:cut], order[cut:]):
@@ -49,16 +46,13 @@ def test_rows_are_kept_whatever_the_order(order: list[int], cut: int) -> None:
     assert [row[:3] for row in again] == [row[:3] for row in sorted(rows)]
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (Row("chat", START, 5.0), "2024-05-06T00:00 repeats a period with 5 requests, .* had 100"),
-        (Row("chat", START - 600, 5.0), "goes back by more than a day"),
-        (Row("chat", START + 96 * 15 + 32 * 1440, 5.0), "more than 31 days after"),
-        (Row("chat", START + 96 * 15 + 7, 5.0), "off the grid of 15 minutes"),
-    ],
-)
-def test_a_row_that_cannot_be_believed_stays_out(row: Row, words: str) -> None:
+@pytest.mark.parametrize(("row", "words"), [
+    (Row("chat", START, 5.0), "2024-05-06T00:00 repeats a period with 5 requests, .* had 100"),
+    (Row("chat", START - 600, 5.0), "goes back by more than a day"),
+    (Row("chat", START + 96 * 15 + 32 * 1440, 5.0), "more than 31 days after"),
+    (Row("chat", START + 96 * 15 + 7, 5.0), "off the grid of 15 minutes"),
+])  # fmt: skip
+def test_a_row_that_cannot_be_believed_stays_out(row, words):
     record = Record()
     record.take(_rows(97), "demand.csv")
     before = dict(record.rows)
@@ -69,7 +63,7 @@ def test_a_row_that_cannot_be_believed_stays_out(row: Row, words: str) -> None:
     assert record.rows == {**before, ("chat", START + 97 * 15): _rows(98)[97]}
 
 
-def test_a_clock_that_is_set_back_repeats_an_hour_and_the_rest_is_taken() -> None:
+def test_a_clock_that_is_set_back_repeats_an_hour_and_the_rest_is_taken():
     record = Record()
     record.take(_rows(8), "x")
     local = [row._replace(requests=row.requests + 50) for row in _rows(8)[4:]]
@@ -78,7 +72,7 @@ def test_a_clock_that_is_set_back_repeats_an_hour_and_the_rest_is_taken() -> Non
     assert [row.requests for row in record.rows.values()] == [100.0 + place for place in range(12)]
 
 
-def test_missing_periods_are_filled_and_counted() -> None:
+def test_missing_periods_are_filled_and_counted():
     record = Record()
     record.take([row for place, row in enumerate(_rows(12)) if place not in (5, 10, 11)], "x")
     demand, gaps = record.until(START + 180, 7.0)
@@ -92,7 +86,7 @@ def test_missing_periods_are_filled_and_counted() -> None:
     assert (demand.start, demand.minutes) == ("2024-05-06T00:00", 180)
 
 
-def test_nothing_is_said_about_an_hour_without_rows() -> None:
+def test_nothing_is_said_about_an_hour_without_rows():
     record = Record()
     record.take(_rows(9), "x")
     with pytest.raises(InputError, match="chat has rows for 25% of the hour to 2024-05-06T03:00"):
@@ -101,7 +95,7 @@ def test_nothing_is_said_about_an_hour_without_rows() -> None:
         record.until(START, 7.0)
 
 
-def test_a_history_is_cut_and_services_begin_together() -> None:
+def test_a_history_is_cut_and_services_begin_together():
     record = Record()
     other = [Row("code", row.minute, 10.0, 500.0, 50.0) for row in _rows(8, start=START + 60)]
     record.take([*_rows(12), *other], "x")
@@ -113,18 +107,17 @@ def test_a_history_is_cut_and_services_begin_together() -> None:
 
 
 @pytest.mark.parametrize("minutes", [7, 90])
-def test_a_period_that_does_not_divide_an_hour_is_refused(minutes: int) -> None:
+def test_a_period_that_does_not_divide_an_hour_is_refused(minutes):
     with pytest.raises(InputError, match=f"rows are {minutes} minutes apart"):
         Record().take(_rows(5, step=minutes), "x")
 
 
-def test_the_file_of_a_record_is_a_demand_that_says_the_same(tmp_path: Path) -> None:
+def test_the_file_of_a_record_is_a_demand_that_says_the_same(tmp_path):
     record = Record()
     code = [Row("code, long", row.minute, 10.0, 500.0, 50.0) for row in _rows(96)]
     record.take([*_rows(96), *code], "x")
     del record.rows["chat", START + 15 * 40]
-    path = tmp_path / "demand.csv"
-    path.write_text(record.text())
+    (path := tmp_path / "demand.csv").write_text(record.text())
     ours, filled = record.until(START + 96 * 15, 7.0)
     theirs = read_demand(path)
     assert (ours.services, ours.start, filled) == (theirs.services, theirs.start, 15)
@@ -135,13 +128,7 @@ def test_the_file_of_a_record_is_a_demand_that_says_the_same(tmp_path: Path) -> 
 FLEET = ("--cluster=trn2-ultraserver:40", "--unit-rate=1", "--failures=off", "--model=gpt2")
 
 
-def test_a_night_that_has_begun_is_that_of_today(
-    demand: Callable[[int], int],
-    monday: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_night_that_has_begun_is_that_of_today(demand, monday, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = Path("demand.csv")
     line = ["lend", "--follow=demand.csv", "--state=state", *FLEET, "--from=22:00", "--once"]
@@ -158,9 +145,7 @@ def test_a_night_that_has_begun_is_that_of_today(
     until(monday + 31 * 60, monday + 22 * 60)
     assert run([*line, "--json", "--metrics=lend.prom"]) == 0
     hours = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    assert [each["hour"] for each in hours] == [
-        moment(monday + 60 * hour) for hour in range(23, 32)
-    ]
+    assert [each["hour"] for each in hours] == [moment(monday + 60 * at) for at in range(23, 32)]
     assert all(each["lend_units"] > 0 for each in hours[:7])
     assert [each["lend_units"] for each in hours[7:]] == [0, 0]
     assert hours[7]["take_back_units"] == hours[6]["lend_units"]

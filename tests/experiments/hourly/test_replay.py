@@ -1,19 +1,15 @@
 """A day at 1,000 times its speed through the command itself, which is killed again and again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from experiments.hourly.demand import Prometheus, moment
-from experiments.hourly.follow import Ask, Follower
+from experiments.hourly.follow import Follower
 from experiments.hourly.state import HOURS
 from tests.docs.rerun import ROOT
 from tests.support.query_api import QueryApi, served
@@ -28,9 +24,7 @@ CODE = "import sys; from experiments.cli.main import run; sys.exit(run(sys.argv[
 
 
 @pytest.mark.slow
-def test_a_day_through_kills_says_what_a_calm_day_says(
-    ask: Ask, demand: Callable[[int], int], monday: int, tmp_path: Path
-) -> None:
+def test_a_day_through_kills_says_what_a_calm_day_says(ask, demand, monday, tmp_path):
     api = QueryApi(lambda minute: demand(minute) / 60, monday + 2)
     over = threading.Event()
 

@@ -1,7 +1,5 @@
 """The report in a real browser: its controls work, and the console stays empty."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

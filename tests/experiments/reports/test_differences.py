@@ -1,7 +1,5 @@
 """Two recorded runs beside each other: what was asked and came out differently, and ratios."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -45,9 +43,8 @@ def test_a_run_differs_in_nothing_from_its_repetition(folders):
 def test_options_and_results_that_differ_stand_side_by_side(folders):
     answer = compare(folders["narrow"], folders["wide"])
     assert question_rows(answer) == [["--tp", "2", "4"], ["--recompute", "default", "full"]]
-    documents = [
-        json.loads((folders[name] / "results.json").read_text()) for name in ("narrow", "wide")
-    ]
+    files = (folders[name] / "results.json" for name in ("narrow", "wide"))
+    documents = [json.loads(file.read_text()) for file in files]
     steps_s = [document["iteration_s"] for document in documents]
     by_name = {entry["name"]: (entry["first"], entry["second"]) for entry in answer["results"]}
     assert by_name["iteration_s"] == tuple(steps_s)

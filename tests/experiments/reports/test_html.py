@@ -1,7 +1,5 @@
 """The report page stands alone, shows every result, escapes all of it, and keeps its templates."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -30,13 +28,8 @@ class _Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.sources: list[str] = []
-        self.tags: set[str] = set()
-        self.scripts: list[str] = []
-        self.values: list[str] = []
-        self.policy = ""
+        self.open, self.words, self.sources, self.scripts, self.values = [], [], [], [], []
+        self.tags, self.policy = set(), ""
         self.feed(text)
         (script,) = self.scripts
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -47,10 +40,6 @@ class _Page(HTMLParser):
         self.tags.add(tag)
         attributes = dict(attrs)
         self.policy += str(attributes.get("content")) if attributes.get("http-equiv") else ""
-        self.alts = [
-            *getattr(self, "alts", []),
-            *([str(attributes["alt"])] if "alt" in attributes else []),
-        ]
         self.kind = str(attributes.get("type", "script")) if tag == "script" else ""
         self.sources += [str(value) for name, value in attrs if name in ("src", "href")]
         assert not [name for name, _ in attrs if name.startswith("on")]
@@ -78,9 +67,7 @@ def folder(tmp_path: Path) -> Path:
     inputs = {"model": "llama", "tp": 32, "path": "<script>alert(1)</script>"}
     with run_directory(tmp_path / "out", command="train", inputs=inputs, seed=7) as run:
         result = {
-            "iteration_s": 1.25,
-            "ranks": 1024,
-            "mfu": 0.41,
+            **{"iteration_s": 1.25, "ranks": 1024, "mfu": 0.41},
             "breakdown_s": {"compute": 1.0, "exposed_tp": 0.25},
             "reclaim_latency_s": {"p50": 784.0, "max": 807.0, "n": 24_658},
             "notes": ["the forecast knows <no> earlier day"],
@@ -162,33 +149,23 @@ def test_files_that_are_not_what_they_say_do_not_break_the_page(folder, text):
     assert "Cannot be shown" in page.text
 
 
+NAMES = st.sampled_from(["a", "x_s", "x_bytes", "rows", "<b>"])
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["a", "x_s", "x_bytes", "rows", "<b>"]), inner, max_size=3
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=8,
+)
+text = st.text(max_size=5)
+entries = st.fixed_dictionaries(
+    {"kind": st.sampled_from(["json", "table", "figure"]), "file": st.just("x.json")},
+    optional={"title": anything, "note": anything},
 )
 records = st.fixed_dictionaries(
     {"cluster_sim_run": st.just(1) | anything},
     optional={
-        "command": anything,
-        "inputs": anything,
-        "seed": anything,
-        "version": anything,
-        "results_digest": anything,
-        "files": anything | st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
-        "contents": anything
-        | st.lists(
-            st.fixed_dictionaries(
-                {"kind": st.sampled_from(["json", "table", "figure"]), "file": st.just("x.json")},
-                optional={"title": anything, "note": anything},
-            ),
-            max_size=2,
-        ),
+        **dict.fromkeys(("command", "inputs", "seed", "version", "results_digest"), anything),
+        "files": anything | st.dictionaries(text, text, max_size=2),
+        "contents": anything | st.lists(entries, max_size=2),
     },
 )
 
@@ -206,32 +183,29 @@ def test_whatever_a_stranger_writes_gives_a_page_or_one_line(record, document, t
     assert page.open == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("time_s", 0.0188, "18.8 ms"),
-        ("size_bytes", 2**28, "256 MiB"),
-        ("busbw_bytes_per_s", 128e9, "128 GB/s"),
-        ("model_flops_per_s_per_chip", 1.0, "1"),
-        ("flops_per_s", 667e12, "667 TFLOP/s"),
-        ("flops_per_s", 5.0, "5 FLOP/s"),
-        ("tokens_per_s", 12345.6, "12,350 /s"),
-        ("busy_ps", 1234567, "1,234,567 ps"),
-        ("mfu", 0.412345, "41.23 %"),
-        ("ranks", 499968, "499,968"),
-        ("x", 1e30, "1e+30"),
-        ("served_tokens", 6_416_127_680_889, "6.416 T"),
-        ("power_peak_w", 396_700_000.0, "396.7 MW"),
-        ("energy_joules", 8.702e13, "24.17 GWh"),
-        ("reclaim_latency_s.n", 24_658, "24,658"),
-        ("x", float("nan"), "-"),
-        ("x", None, "-"),
-        ("x", float("inf"), "∞"),
-        ("x", -(10**400), "beyond 1e300"),
-        ("x", True, "True"),
-        ("s", 2.0, "2 s"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "text"), [
+    ("time_s", 0.0188, "18.8 ms"),
+    ("size_bytes", 2**28, "256 MiB"),
+    ("busbw_bytes_per_s", 128e9, "128 GB/s"),
+    ("model_flops_per_s_per_chip", 1.0, "1"),
+    ("flops_per_s", 667e12, "667 TFLOP/s"),
+    ("flops_per_s", 5.0, "5 FLOP/s"),
+    ("tokens_per_s", 12345.6, "12,350 /s"),
+    ("busy_ps", 1234567, "1,234,567 ps"),
+    ("mfu", 0.412345, "41.23 %"),
+    ("ranks", 499968, "499,968"),
+    ("x", 1e30, "1e+30"),
+    ("served_tokens", 6_416_127_680_889, "6.416 T"),
+    ("power_peak_w", 396_700_000.0, "396.7 MW"),
+    ("energy_joules", 8.702e13, "24.17 GWh"),
+    ("reclaim_latency_s.n", 24_658, "24,658"),
+    ("x", float("nan"), "-"),
+    ("x", None, "-"),
+    ("x", float("inf"), "∞"),
+    ("x", -(10**400), "beyond 1e300"),
+    ("x", True, "True"),
+    ("s", 2.0, "2 s"),
+])  # fmt: skip
 def test_values_carry_the_unit_of_their_name(name, value, text):
     assert value_text(name, value) == text
 

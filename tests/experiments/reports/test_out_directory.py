@@ -1,7 +1,5 @@
 """A run directory appears whole or not at all, and only where no other files stand."""
 
-from __future__ import annotations
-
 import errno
 import signal
 import subprocess
@@ -101,10 +99,8 @@ def test_a_killed_process_leaves_nothing(tmp_path, number):
         "    run.file('half', b'x'); print('ready', flush=True); time.sleep(60)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "deep" / "out")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[3]
-    ) as child:
-        assert child.stdout is not None
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **streams, cwd=Path(__file__).parents[3]) as child:
         assert child.stdout.readline() == b"ready\n"
         child.send_signal(number)
         assert child.wait(timeout=20) != 0

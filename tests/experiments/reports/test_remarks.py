@@ -1,7 +1,5 @@
 """Remarks on a training step: when each is made, and what it says."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -49,17 +47,15 @@ def test_a_batch_larger_than_any_published_one_is_named():
     plan = {"tp": 8, "pp": 4, "dp": 32, "seq": 8192}
     assert remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=512)) == []
     line, *_ = remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=8192))
-    assert line == (
-        "A step has 67 M tokens; published runs have up to 64 M. State a smaller --global-batch."
-    )
+    most = "published runs have up to 64 M. State a smaller --global-batch."
+    assert line == f"A step has 67 M tokens; {most}"
 
 
 def checked(**changes: Any) -> list[str]:
     """Remarks on a step that passes all checks, with some parts of it changed."""
-    memory = SimpleNamespace(total=50e9, least=40e9, capacity=100e9, fits=True, tight=False)
     plan = ParallelPlan(tp=8, dp=2, global_batch=16)
     whole = {"compute": 0.9, "scheduling": 0.1}
-    parts = (plan, cluster("trn2.48xlarge"), memory, 1.0, whole, 0.5)
+    parts = (plan, cluster("trn2.48xlarge"), memory(50e9), 1.0, whole, 0.5)
     answer = replace(Checked(*parts), **changes)  # type: ignore[arg-type]
     return [sentence for check in CHECKS for sentence in check(answer)]
 
@@ -69,41 +65,31 @@ def memory(total: float, **changes: Any) -> Any:
     return SimpleNamespace(total=total, **kept)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"memory": memory(95.1e9)}, "Memory is 95.1% full: 95.1 GB of 100 GB a rank, and"),
-        ({"memory": memory(120e9, tight=True)}, "The plan fits only if the training stack"),
-        ({"memory": memory(120e9, fits=False)}, "The plan does not fit and was run all the same"),
-        ({"breakdown_s": {"scheduling": 0.11}}, "11% of the step is time that no mechanism"),
-        ({"hfu": 0.9}, "A chip computes 600 TFLOP/s in the mean, and trn2 keeps 588 in bf16"),
-        (
-            {"plan": ParallelPlan(tp=2, dp=16, ranks_per_chip=2, global_batch=16)},
-            "The plan has 2 ranks a chip; programs on trn2 have 1 or 4 or 8.",
-        ),
-        (
-            {"plan": ParallelPlan(tp=6, dp=3, global_batch=3)},
-            "Groups of tp 6 do not divide the 16 ranks of a scale-up domain",
-        ),
-        ({"plan": ParallelPlan(dp=16, global_batch=16000)}, "A step has 66 M tokens; published"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"memory": memory(95.1e9)}, "Memory is 95.1% full: 95.1 GB of 100 GB a rank, and"),
+    ({"memory": memory(120e9, tight=True)}, "The plan fits only if the training stack"),
+    ({"memory": memory(120e9, fits=False)}, "The plan does not fit and was run all the same"),
+    ({"breakdown_s": {"scheduling": 0.11}}, "11% of the step is time that no mechanism"),
+    ({"hfu": 0.9}, "A chip computes 600 TFLOP/s in the mean, and trn2 keeps 588 in bf16"),
+    ({"plan": ParallelPlan(tp=2, dp=16, ranks_per_chip=2, global_batch=16)},
+     "The plan has 2 ranks a chip; programs on trn2 have 1 or 4 or 8."),
+    ({"plan": ParallelPlan(tp=6, dp=3, global_batch=3)},
+     "Groups of tp 6 do not divide the 16 ranks of a scale-up domain"),
+    ({"plan": ParallelPlan(dp=16, global_batch=16000)}, "A step has 66 M tokens; published"),
+])  # fmt: skip
 def test_each_check_says_what_is_wrong(changes, message):
     (sentence,) = checked(**changes)
     assert sentence.startswith(message)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"memory": memory(95e9)},
-        {"breakdown_s": {"scheduling": 0.1}},
-        {"hfu": 0.88},
-        {"plan": ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16)},
-        {"plan": ParallelPlan(tp=16, dp=2, global_batch=2)},
-        {},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"memory": memory(95e9)},
+    {"breakdown_s": {"scheduling": 0.1}},
+    {"hfu": 0.88},
+    {"plan": ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16)},
+    {"plan": ParallelPlan(tp=16, dp=2, global_batch=2)},
+    {},
+])  # fmt: skip
 def test_values_just_within_a_limit_pass(changes):
     assert checked(**changes) == []
 

@@ -1,7 +1,5 @@
 """A run directory holds everything that was given, and equal runs write equal bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -18,21 +16,15 @@ from tests.support.random_schedules import on_one_link
 from topologies.errors import InputError
 
 
-def _figure() -> Figure:
+def _write(path: Path, *, ranks: int = 8, build_s: float = 1.0) -> None:
     figure = Figure()
     figure.subplots().plot([1, 2])
-    return figure
-
-
-def _result(build_s: float) -> dict:
-    return {"iteration_s": 2.5, "build_s": build_s, "rows": [{"x": 1, "simulate_s": build_s}]}
-
-
-def _write(path: Path, *, ranks: int = 8, build_s: float = 1.0) -> None:
+    rows = [{"x": 1, "simulate_s": build_s}]
     with run_directory(path, command="train", inputs={"ranks": ranks}, seed=3) as writer:
-        writer.json("result", _result(build_s), title="Result")
+        results = {"iteration_s": 2.5, "build_s": build_s, "rows": rows}
+        writer.json("result", results, title="Result")
         writer.table("metrics", pd.DataFrame({"ranks": [ranks], "build_s": [build_s]}))
-        writer.figure("breakdown", _figure(), title="Where the time goes")
+        writer.figure("breakdown", figure, title="Where the time goes")
         writer.trace(run(on_one_link(3)))
 
 
@@ -107,16 +99,13 @@ def test_values_that_json_does_not_know_are_written_plainly(tmp_path):
     assert json.loads(text)["inputs"] == {"sizes": [1, 2], "x": 0.5, "nan": None}
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (None, "it has no run.json"),
-        ("{", "was not written by cluster-sim"),
-        ("[]", "was not written by cluster-sim"),
-        ('{"cluster_sim_run": 99}', "format 99, this version reads 1"),
-        ('{"cluster_sim_run": 1, "contents": 3, "files": {}}', "no list of contents"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (None, "it has no run.json"),
+    ("{", "was not written by cluster-sim"),
+    ("[]", "was not written by cluster-sim"),
+    ('{"cluster_sim_run": 99}', "format 99, this version reads 1"),
+    ('{"cluster_sim_run": 1, "contents": 3, "files": {}}', "no list of contents"),
+])  # fmt: skip
 def test_a_damaged_record_is_refused(tmp_path, text, why):
     if text is not None:
         (tmp_path / "run.json").write_text(text)

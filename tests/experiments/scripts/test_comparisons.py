@@ -1,7 +1,5 @@
 """Experiments that compare steps and collectives, at toy size: rows, figures and titles."""
 
-from __future__ import annotations
-
 import pytest
 
 from cluster_sim.collectives import rows, whole
@@ -22,7 +20,6 @@ MIXTURE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok
 
 @pytest.fixture
 def config(tmp_path):
-    """A small model's config.json."""
     return config_file(tmp_path / "config.json", DENSE)
 
 
@@ -73,22 +70,19 @@ def overlapped(frame):
     return ""
 
 
-@pytest.mark.parametrize(
-    ("script", "name", "options", "check"),
-    [
-        (training, "step_time_breakdown",
-         {"cluster": SERVER, "tp": (4,), "pp": (2,), "global_batch": 16, "seq": 512}, overlapped),
-        (scaling, "strong_scaling",
-         {"domains": (1, 2, 64), "replica": Replica(tp=2, pp=2, microbatches=8, seq=512)}, scaled),
-        (scaling, "stragglers_and_jitter",
-         {"domains": (1,), "cases": ("typical", "chips", "0.05", "0:1.5"),
-          "replica": Replica(tp=2, microbatches=2, seq=512)}, disturbed),
-        (training, "tp_on_torus", {"tp": (2, 4, 16), "global_batch": 16, "seq": 512}, placed),
-        (training, "collective_offload",
-         {"tp": (4,), "shares": (0.0, 0.5), "global_batch": 8, "seq": 65536}, offloaded),
-        (collectives, "half_rate_z", {"ops": ("all-to-all",), "sizes": "1MiB:4MiB:4"}, faster_z),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("script", "name", "options", "check"), [
+    (training, "step_time_breakdown",
+     {"cluster": SERVER, "tp": (4,), "pp": (2,), "global_batch": 16, "seq": 512}, overlapped),
+    (scaling, "strong_scaling",
+     {"domains": (1, 2, 64), "replica": Replica(tp=2, pp=2, microbatches=8, seq=512)}, scaled),
+    (scaling, "stragglers_and_jitter",
+     {"domains": (1,), "cases": ("typical", "chips", "0.05", "0:1.5"),
+      "replica": Replica(tp=2, microbatches=2, seq=512)}, disturbed),
+    (training, "tp_on_torus", {"tp": (2, 4, 16), "global_batch": 16, "seq": 512}, placed),
+    (training, "collective_offload",
+     {"tp": (4,), "shares": (0.0, 0.5), "global_batch": 8, "seq": 65536}, offloaded),
+    (collectives, "half_rate_z", {"ops": ("all-to-all",), "sizes": "1MiB:4MiB:4"}, faster_z),
+])  # fmt: skip
 def test_an_experiment_answers_its_question(script, name, options, check, config):
     if script is not collectives:
         first = {"models": (config,)} if "cluster" in options else {"model": config}
@@ -112,9 +106,8 @@ def test_schedules_idle_less_with_more_microbatches(config):
 
 def test_experts_on_machines_of_equal_ranks(tmp_path):
     config = config_file(tmp_path / "config.json", {**TOY_CONFIG, **MIXTURE})
-    frame = training.moe_on_torus_and_switch(
-        config, (SERVER, "dgx-h100:2"), tp=2, pp=1, ep=(1, 4), global_batch=16, seq=512
-    )
+    shape = {"tp": 2, "pp": 1, "ep": (1, 4), "global_batch": 16, "seq": 512}
+    frame = training.moe_on_torus_and_switch(config, (SERVER, "dgx-h100:2"), **shape)
     assert frame.ep.tolist() == [1, 4, 1, 4]
     assert (frame[frame.ep == 4].exposed_ep_s > 0).all()
     assert "Exposed exchange" in training.draw_moe_on_torus_and_switch(frame).get_suptitle()
@@ -124,9 +117,8 @@ def test_experts_on_machines_of_equal_ranks(tmp_path):
 
 @pytest.mark.slow
 def test_generations_stand_beside_their_vendors_claims(config):
-    frame = generations.generations(
-        config, ("trn1.32xlarge", SERVER, "p5en.48xlarge:2"), global_batch=32, seq=512, finalists=1
-    )
+    where = ("trn1.32xlarge", SERVER, "p5en.48xlarge:2")
+    frame = generations.generations(config, where, global_batch=32, seq=512, finalists=1)
     assert frame.tokens_per_usd.notna().all()
     beside = generations.claims(frame).set_index("claim")
     per_dollar = beside.loc["trn2 over h200, tokens a dollar"]
@@ -139,11 +131,8 @@ def test_generations_stand_beside_their_vendors_claims(config):
     assert " x the price): " in generations.verdicts(frame)[0]
     assert set(frame.precision) == {"bf16", "fp8"}
     assert frame.groupby("cluster").best.sum().eq(1).all()
-    assert verdicts["trn2 over trn1, tokens a second"] in (
-        "agrees",
-        "ours is lower",
-        "ours is higher",
-    )
+    words = ("agrees", "ours is lower", "ours is higher")
+    assert verdicts["trn2 over trn1, tokens a second"] in words
     figure = generations.draw_generations(frame)
     assert len(figure.axes) == 3
     assert figure.get_suptitle().startswith("Most tokens per second per chip: ")
@@ -159,9 +148,8 @@ def test_verdicts_leave_a_margin():
 
 
 def test_an_all_to_all_of_64_chips_runs_twice_as_fast_over_switches():
-    frame = collectives.torus_vs_neuronswitch(
-        clusters=("trn2-ultraserver", "trn3-gen1"), ops=("all-to-all",), sizes="4MiB", ideal=True
-    )
+    how = {"ops": ("all-to-all",), "sizes": "4MiB", "ideal": True}
+    frame = collectives.torus_vs_neuronswitch(clusters=("trn2-ultraserver", "trn3-gen1"), **how)
     rate = frame.set_index("cluster").busbw_bytes_per_s
     assert 1.9 < rate["trn3-gen1"] / rate["trn2-ultraserver"] < 2.1
     assert (frame.share <= 1).all()

@@ -1,7 +1,5 @@
 """Experiments and commands of the fleet at toy size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import matplotlib as mpl
@@ -20,9 +18,8 @@ SMALL = "trn2-ultraserver:20"
 
 @pytest.mark.slow
 def test_role_change_value_falls_with_time():
-    frame = fleet.role_change_value(
-        cluster="trn2-ultraserver:50", minutes=(5, 60), days=1.5, target=0.98
-    )
+    where = "trn2-ultraserver:50"
+    frame = fleet.role_change_value(cluster=where, minutes=(5, 60), days=1.5, target=0.98)
     assert set(frame["method"]) == {"study, reactive", "study, with yesterday", "fleet, threshold"}
     reactive = frame[frame["method"] == "study, reactive"]["freed_share"].to_numpy()
     assert reactive[0] > reactive[1]
@@ -39,9 +36,8 @@ def test_role_change_value_needs_more_than_its_first_day():
 
 @pytest.mark.slow
 def test_policy_frontier_holds_every_policy():
-    frame = fleet.policy_frontier(
-        cluster=SMALL, model="llama-3.1-70b", days=0.5, headrooms=(0.1, 0.5)
-    )
+    where = {"cluster": SMALL, "model": "llama-3.1-70b"}
+    frame = fleet.policy_frontier(**where, days=0.5, headrooms=(0.1, 0.5))
     assert set(frame["policy"]) == {"static", "threshold", "forecast", "mpc", "oracle", "clock"}
     threshold = frame[frame["policy"] == "threshold"]
     assert threshold["training_share"].is_monotonic_decreasing
@@ -55,16 +51,14 @@ def test_policy_frontier_holds_every_policy():
 @pytest.mark.slow
 def test_policy_frontier_states_how_sure_each_difference_is():
     frame = fleet.policy_frontier(cluster=SMALL, model="llama-3.1-70b", days=2.0, headrooms=(0.1,))
-    difference, low, high = (
-        frame[f"training_share_difference{end}"] for end in ("", "_low", "_high")
-    )
+    names = (f"training_share_difference{end}" for end in ("", "_low", "_high"))
+    difference, low, high = (frame[name] for name in names)
     assert ((low <= difference + 1e-12) & (difference <= high + 1e-12)).all()
     best = frame[difference == 0.0]
     assert best["policy"].tolist() != ["oracle"]
     assert (best["training_share_difference_high"] == 0.0).all()
-    assert difference.to_numpy() == pytest.approx(
-        (frame["training_share"] - best["training_share"].iloc[0]).to_numpy()
-    )
+    beyond = frame["training_share"] - best["training_share"].iloc[0]
+    assert difference.to_numpy() == pytest.approx(beyond.to_numpy())
 
 
 def test_fleet_command_reproduces_the_ideal_split(tmp_path):

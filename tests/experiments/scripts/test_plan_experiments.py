@@ -1,7 +1,5 @@
 """Experiments on plans at toy size: comparison, models side by side, and weak scaling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +17,6 @@ from workloads.training.program.breakdown import PARTS
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    """A small model's config.json."""
     return config_file(tmp_path / "small.json", TOY_CONFIG)
 
 
@@ -30,7 +27,6 @@ def check_parts(frame: pd.DataFrame) -> None:
 
 
 def drawn(axes: Axes) -> tuple[float, float]:
-    """Widths and heights of all bars, summed."""
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     return sum(bar.get_width() for bar in bars), sum(bar.get_height() for bar in bars)
 
@@ -47,12 +43,9 @@ def test_every_model_has_its_best_plan(config):
 @pytest.mark.slow
 def test_weak_scaling_keeps_the_work_of_a_chip(config):
     frame = scaling.weak_scaling(
-        config,
-        "trn2.48xlarge",
-        chips=(16, 32, 64),
-        overlap=("dp", "none"),
+        config, "trn2.48xlarge", chips=(16, 32, 64), overlap=("dp", "none"),
         replica=Replica(tp=4, pp=2, microbatches=2, seq=512),
-    )
+    )  # fmt: skip
     uneven = frame[frame.jitter == "typical"]
     frame = frame[frame.jitter == "0"].reset_index(drop=True)
     assert (uneven.iteration_s.to_numpy() > frame.iteration_s.to_numpy()).all()

@@ -1,7 +1,5 @@
 """Points of experiments: processes change no number, progress is shown, and work is shared."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.cli.commands.experiment import _parameters
-from experiments.scripts import scaling
+from experiments.scripts import scaling, support
 from experiments.scripts.registry import EXPERIMENTS
 from experiments.scripts.support import Replica
 from workloads.training.program import groups
@@ -75,9 +73,7 @@ def frame_of(name: str, watch: Watched) -> pd.DataFrame:
 def test_processes_change_no_number(name, monkeypatch):
     frames, watches = [], []
     for workers in (1, 2):
-        monkeypatch.setattr(
-            "experiments.scripts.support.available_workers", lambda workers=workers: workers
-        )
+        monkeypatch.setattr(support, "available_workers", lambda workers=workers: workers)
         watches.append(Watched())
         frames.append(frame_of(name, watches[-1]))
     pd.testing.assert_frame_equal(*frames, check_exact=True)

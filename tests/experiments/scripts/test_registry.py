@@ -49,7 +49,6 @@ def _plot(frame: pd.DataFrame) -> Figure:
 
 @pytest.fixture
 def hop(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """One experiment named ``hop_time``."""
     script = types.SimpleNamespace(run=_run, plot=_plot, claims=None)
     only = (Experiment("hop_time", "hops", "How long does a hop take?"),)
     monkeypatch.setattr(module, "EXPERIMENTS", only)
@@ -141,15 +140,12 @@ def test_an_empty_cell_is_null_and_no_fault(hop, capsys, tmp_path):
     assert "time_s is inf" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["hop_tme"], "no experiment is called hop_tme. Did you mean hop_time?"),
-        (["zebra"], "no experiment is called zebra. There are: hop_time"),
-        (["hop_time", "--ranks", "2,1k"], "--ranks '2,1k': '1k' must be a whole number; write"),
-        (["hop_time", "--rank"], "See cluster-sim experiment hop_time --help"),
-        (["hop_time", "--speed", "3"], "No such option '--speed'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["hop_tme"], "no experiment is called hop_tme. Did you mean hop_time?"),
+    (["zebra"], "no experiment is called zebra. There are: hop_time"),
+    (["hop_time", "--ranks", "2,1k"], "--ranks '2,1k': '1k' must be a whole number; write"),
+    (["hop_time", "--rank"], "See cluster-sim experiment hop_time --help"),
+    (["hop_time", "--speed", "3"], "No such option '--speed'"),
+])  # fmt: skip
 def test_mistakes_are_one_line_and_status_2(hop, arguments, message):
     assert message in refusal_of(["experiment", *arguments])

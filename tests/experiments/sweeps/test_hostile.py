@@ -1,7 +1,5 @@
 """Sweeps under attack: killed workers, damaged rows, and studies from strangers."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -42,19 +40,14 @@ def kept_rows(out: Path) -> list[Path]:
     return sorted((out / "rows").glob("*.json"))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("fleet\nfixed: {cluster: rainier}\ngrid: {policy: [static, evil.py]}",
-         "policy: evil.py runs a Python file"),
-        ("plan\nfixed: {model: gpt2, cluster: trn2.48xlarge, best: /tmp/x.yaml}\n"
-         "grid: {global_batch: ['8']}", "best: /tmp/x.yaml writes a file"),
-        ("fleet\nruns: [{cluster: trn2-ultraserver:2, cache: /tmp/x}]",
-         "cache: /tmp/x writes a file"),
-        ("measure-kit\nfixed: {chip: trn2}\ngrid: {folder: [/tmp/x]}",
-         "folder: /tmp/x writes a file"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "message"), [
+    ("fleet\nfixed: {cluster: rainier}\ngrid: {policy: [static, evil.py]}",
+     "policy: evil.py runs a Python file"),
+    ("plan\nfixed: {model: gpt2, cluster: trn2.48xlarge, best: /tmp/x.yaml}\n"
+     "grid: {global_batch: ['8']}", "best: /tmp/x.yaml writes a file"),
+    ("fleet\nruns: [{cluster: trn2-ultraserver:2, cache: /tmp/x}]", "cache: /tmp/x writes a file"),
+    ("measure-kit\nfixed: {chip: trn2}\ngrid: {folder: [/tmp/x]}", "folder: /tmp/x writes a file"),
+])  # fmt: skip
 def test_a_study_of_a_stranger_runs_no_code_and_writes_no_file(tmp_path, text, message):
     path = tmp_path / "study.yaml"
     path.write_text(f"command: {text}")
@@ -171,12 +164,9 @@ def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
     try:
         with pytest.raises(InputError, match=r"the Dask cluster at .* was lost"):
             sweep(
-                study(sizes(*values)),
-                PROBE,
-                out=tmp_path / "out",
-                dask=cluster.address,
+                study(sizes(*values)), PROBE, out=tmp_path / "out", dask=cluster.address,
                 progress=kill,
-            )
+            )  # fmt: skip
     finally:
         cluster.close()
     assert 2 <= len(kept_rows(tmp_path / "out")) < 40

@@ -1,7 +1,5 @@
 """Studies: their files, and the command lines that they expand to, each run exactly once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -48,31 +46,20 @@ def _sizes(*sizes, **fixed):
 
 def test_a_file_becomes_a_table_of_command_lines(tmp_path):
     path = tmp_path / "study.yaml"
-    path.write_text(
-        "command: probe\n"
-        "fixed: {op: all-reduce, tag: [a, b]}\n"
-        "grid:\n  size: [1, 2]\n  fast: [true, false]\n"
-    )
+    grid = "grid:\n  size: [1, 2]\n  fast: [true, false]\n"
+    path.write_text(f"command: probe\nfixed: {{op: all-reduce, tag: [a, b]}}\n{grid}")
     table = rows(read_study(path), PROBE)
     start = ("probe", "--json", "--quiet")
     tags = ("--tag=a", "--tag=b")
-    assert [row.arguments for row in table] == [
-        (*start, "--size=1", "--fast", *tags, "--", "all-reduce"),
-        (*start, "--size=1", "--slow", *tags, "--", "all-reduce"),
-        (*start, "--size=2", "--fast", *tags, "--", "all-reduce"),
-        (*start, "--size=2", "--slow", *tags, "--", "all-reduce"),
-    ]
+    crossed = [(f"--size={size}", speed) for size in (1, 2) for speed in ("--fast", "--slow")]
+    lines = [(*start, *each, *tags, "--", "all-reduce") for each in crossed]
+    assert [row.arguments for row in table] == lines
     assert table[2].parameters == {"size": "2", "fast": "true"}
 
 
 def test_a_list_of_runs_is_crossed_with_the_grid():
-    crossed = study(
-        {
-            "command": "probe",
-            "runs": [{"op": "a", "size": "1"}, {"op": "b"}],
-            "grid": {"fast": ["true", "false"]},
-        }
-    )
+    runs = [{"op": "a", "size": "1"}, {"op": "b"}]
+    crossed = study({"command": "probe", "runs": runs, "grid": {"fast": ["true", "false"]}})
     assert [row.parameters for row in rows(crossed, PROBE)] == [
         {"op": "a", "size": "1", "fast": "true"},
         {"op": "a", "size": "1", "fast": "false"},
@@ -81,21 +68,18 @@ def test_a_list_of_runs_is_crossed_with_the_grid():
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("- a", "a study is a mapping"),
-        ("comand: probe", "a study has no 'comand'. Did you mean command?"),
-        ("fixed: {}", "command: it is missing"),
-        ("command: [a]", "command: it must be a text"),
-        ("command: probe\ngrid: {size: 3}", "grid.size: it must be a list"),
-        ("command: probe\nfixed: {size: {a: 1}}", "fixed.size: it must be a text"),
-        ("command: [", "is no study: "),
-        ("command: !!python/object/apply:os.system [ls]", "os.system is not read"),
-        ("[" * 2000, "is no study"),
-        ("\x00", "is no study"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("- a", "a study is a mapping"),
+    ("comand: probe", "a study has no 'comand'. Did you mean command?"),
+    ("fixed: {}", "command: it is missing"),
+    ("command: [a]", "command: it must be a text"),
+    ("command: probe\ngrid: {size: 3}", "grid.size: it must be a list"),
+    ("command: probe\nfixed: {size: {a: 1}}", "fixed.size: it must be a text"),
+    ("command: [", "is no study: "),
+    ("command: !!python/object/apply:os.system [ls]", "os.system is not read"),
+    ("[" * 2000, "is no study"),
+    ("\x00", "is no study"),
+])  # fmt: skip
 def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text, expected):
     path = tmp_path / "study.yaml"
     path.write_text(text)
@@ -106,31 +90,25 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text, expected
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("document", "expected"),
-    [
-        ({"command": "prob", "grid": {"a": ["1"]}}, "no command is called prob. Did you mean"),
-        ({"command": "sweep", "grid": {"a": ["1"]}}, "no command is called sweep|cannot run sweep"),
-        ({"command": "probe", "grid": {"sise": ["1"]}}, "probe has no parameter sise. Did you"),
-        ({"command": "probe", "grid": {"json": ["true"]}}, "a study sets --json itself"),
-        ({"command": "probe", "grid": {"fast": ["perhaps"]}}, "fast is perhaps; it is a switch"),
-        ({"command": "probe"}, "the study has no runs; name parameters"),
-        ({"command": "probe", "grid": {"size": []}}, "the study has no runs; name parameters"),
-        (
-            {"command": "probe", "grid": {"size": ["1"] * 2000, "tag": ["1"] * 2000}},
-            "the study has 4,000,000 runs",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("document", "expected"), [
+    ({"command": "prob", "grid": {"a": ["1"]}}, "no command is called prob. Did you mean"),
+    ({"command": "sweep", "grid": {"a": ["1"]}}, "no command is called sweep|cannot run sweep"),
+    ({"command": "probe", "grid": {"sise": ["1"]}}, "probe has no parameter sise. Did you"),
+    ({"command": "probe", "grid": {"json": ["true"]}}, "a study sets --json itself"),
+    ({"command": "probe", "grid": {"fast": ["perhaps"]}}, "fast is perhaps; it is a switch"),
+    ({"command": "probe"}, "the study has no runs; name parameters"),
+    ({"command": "probe", "grid": {"size": []}}, "the study has no runs; name parameters"),
+    ({"command": "probe", "grid": {"size": ["1"] * 2000, "tag": ["1"] * 2000}},
+     "the study has 4,000,000 runs"),
+])  # fmt: skip
 def test_impossible_runs_are_refused_before_anything_runs(document, expected):
     with pytest.raises(InputError, match=expected):
         rows(study(document), PROBE)
 
 
 def test_missing_and_large_files_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(
-        InputError, match=r"no such file in .* A study is a YAML file with the keys command"
-    ):
+    message = r"no such file in .* A study is a YAML file with the keys command"
+    with pytest.raises(InputError, match=message):
         read_study(tmp_path / "none.yaml")
     (tmp_path / "large.yaml").write_text("x" * 100)
     monkeypatch.setattr(module, "LARGEST_FILE_BYTES", 99)
@@ -151,16 +129,13 @@ def test_the_digest_follows_command_line_and_files(tmp_path):
         assert len(set(seen)) == 4
 
 
-@pytest.mark.parametrize(
-    ("size", "status", "message"),
-    [
-        (1, "ok", ""),
-        (13, "refused", "size 13 brings bad luck. Use 12."),
-        (14, "crashed", "ZeroDivisionError: fourteen"),
-        (15, "crashed", "it printed no JSON document"),
-        (16, "crashed", "exit status 1"),
-    ],
-)
+@pytest.mark.parametrize(("size", "status", "message"), [
+    (1, "ok", ""),
+    (13, "refused", "size 13 brings bad luck. Use 12."),
+    (14, "crashed", "ZeroDivisionError: fourteen"),
+    (15, "crashed", "it printed no JSON document"),
+    (16, "crashed", "exit status 1"),
+])  # fmt: skip
 def test_every_end_of_a_run_has_a_status_and_a_reason(size, status, message, capsys):
     outcome = run_row(run, ["probe", "--json", f"--size={size}", "--", "x"])
     assert (outcome["status"], outcome["message"]) == (status, message)
@@ -217,14 +192,8 @@ def test_a_sweep_leaves_table_record_and_page(log_of_processes, tmp_path):
     frame = sweep(_sizes(1, 2), PROBE, out=out, workers=1)
     assert pd.read_csv(out / "results.csv")["double"].tolist() == frame["double"].tolist()
     assert read_record(out)["command"] == "sweep"
-    assert sorted(entry.name for entry in out.iterdir()) == [
-        "report.html",
-        "results.csv",
-        "results.parquet",
-        "rows",
-        "run.json",
-        "sweep.json",
-    ]
+    names = "report.html results.csv results.parquet rows run.json sweep.json"
+    assert sorted(entry.name for entry in out.iterdir()) == names.split()
 
 
 @pytest.mark.slow
@@ -242,9 +211,8 @@ def test_a_run_that_kills_its_process_does_not_stop_the_rest(log_of_processes, t
 def test_damaged_rows_are_run_again_and_half_written_ones_cleared_away(log, tmp_path):
     out = tmp_path / "out"
     sweep(_sizes(1, 2, 21), PROBE, out=out, workers=1)
-    digit, first, second = sorted(
-        (out / "rows").iterdir(), key=lambda row: "42" not in row.read_text()
-    )
+    kept = (out / "rows").iterdir()
+    digit, first, second = sorted(kept, key=lambda row: "42" not in row.read_text())
     digit.write_text(digit.read_text().replace("42", "43"))
     first.write_text(first.read_text()[:20])
     second.write_text(json.dumps({"digest": "of another", "status": "ok"}))
@@ -325,9 +293,8 @@ def test_a_dask_cluster_gives_the_same_table(log):
     distributed = pytest.importorskip("distributed")
     sizes_study = _sizes(1, 2, 3)
     here = sweep(sizes_study, PROBE, workers=1)
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
-    ) as cluster:
+    how = {"threads_per_worker": 2, "processes": False, "dashboard_address": None}
+    with distributed.LocalCluster(n_workers=1, **how) as cluster:
         there = sweep(sizes_study, PROBE, dask=cluster.scheduler_address)
     pd.testing.assert_frame_equal(here, there)
 

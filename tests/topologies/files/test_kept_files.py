@@ -1,7 +1,5 @@
 """Files kept between runs are read back whole, or written again."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -29,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"0123\ncontent"])
-def test_a_damaged_file_counts_as_missing_and_is_replaced(folder: Path, damage: bytes) -> None:
+def test_a_damaged_file_counts_as_missing_and_is_replaced(folder, damage):
     assert kept_files.read("a-1") is None
     kept_files.keep("a-1", b"content")
     whole = (folder / "a-1").read_bytes()
@@ -40,7 +38,7 @@ def test_a_damaged_file_counts_as_missing_and_is_replaced(folder: Path, damage: 
     assert kept_files.read("a-1") == b"content"
 
 
-def test_a_newer_file_replaces_older_ones_of_its_kind(folder: Path) -> None:
+def test_a_newer_file_replaces_older_ones_of_its_kind(folder):
     for name in ("a-1", "a-2", "b-1"):
         kept_files.keep(name, b"", replaces=f"{name[0]}-*")
     assert sorted(path.name for path in folder.iterdir()) == ["a-2", "b-1"]
@@ -53,7 +51,7 @@ def test_a_newer_file_replaces_older_ones_of_its_kind(folder: Path) -> None:
 
 @pytest.mark.parametrize("place", ["folder", "file"])
 @pytest.mark.parametrize("mode", [0o020, 0o002])
-def test_what_others_could_have_written_is_not_read(folder: Path, place: str, mode: int) -> None:
+def test_what_others_could_have_written_is_not_read(folder, place, mode):
     kept_files.keep("a-1", b"content")
     path = folder if place == "folder" else folder / "a-1"
     path.chmod(path.stat().st_mode | mode)
@@ -62,7 +60,7 @@ def test_what_others_could_have_written_is_not_read(folder: Path, place: str, mo
     assert kept_files.read("a-1") == b"content"
 
 
-def test_what_another_user_owns_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_user_owns_is_not_read(folder, monkeypatch):
     kept_files.keep("a-1", b"content")
     real = os.stat
 
@@ -76,9 +74,7 @@ def test_what_another_user_owns_is_not_read(folder: Path, monkeypatch: pytest.Mo
     assert [path.name for path in folder.iterdir()] == ["a-1"]
 
 
-def test_files_are_made_private_whatever_the_mask_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_made_private_whatever_the_mask_is(tmp_path, monkeypatch):
     """Folders of our own that an earlier version left open are closed; named ones are left."""
     open_folder = tmp_path / "own"
     open_folder.mkdir()
@@ -99,7 +95,7 @@ def test_files_are_made_private_whatever_the_mask_is(
 
 
 @pytest.mark.parametrize("document", [None, {}, ["x", []], ["x", [[1]]], [["a"], [["b"]]]])
-def test_a_whole_file_of_another_form_is_made_again(folder: Path, document: Any) -> None:
+def test_a_whole_file_of_another_form_is_made_again(folder, document):
     from cluster_sim.collectives.algorithms import torus
 
     def answers() -> list[Any]:
@@ -115,7 +111,7 @@ def test_a_whole_file_of_another_form_is_made_again(folder: Path, document: Any)
     assert kept_files.read_json(names[0], lambda content: content) != document
 
 
-def test_a_killed_writer_leaves_nothing_for_long(folder: Path) -> None:
+def test_a_killed_writer_leaves_nothing_for_long(folder):
     kept_files.keep("a-1", b"content")
     orphan = unfinished(folder / "other")
     dead = orphan.with_name(orphan.name.replace(f"-{os.getpid()}.", "-4194305."))
@@ -136,7 +132,7 @@ class Limit:
         return f"{self.seconds:.1f} s"
 
 
-def test_exact_text_tells_all_inputs_apart() -> None:
+def test_exact_text_tells_all_inputs_apart():
     values = [
         *(Limit(1.0), Limit(1.0 + 2**-52), Limit(1.0, 0.5), {"a": Limit(1.0)}, [Limit(1.0)]),
         *(1, 1.0, True, "1", b"1", None, Fraction(1, 3), (1, 2), (1, (2,)), "[1,2]", {1: 2}),
@@ -151,14 +147,12 @@ def test_exact_text_tells_all_inputs_apart() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), print, Limit, [object()]])
-def test_an_input_that_cannot_be_told_from_others_is_no_key(value: object) -> None:
+def test_an_input_that_cannot_be_told_from_others_is_no_key(value):
     with pytest.raises(TypeError, match="no exact text"):
         kept_files.exact_text(value)
 
 
-def test_the_digest_of_the_catalogue_is_kept_with_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_digest_of_the_catalogue_is_kept_with_it(folder, monkeypatch):
     digest, rows = shipped_rows()
     assert digest == catalogue.digest_of(reversed(rows))
     (kept,) = folder.iterdir()

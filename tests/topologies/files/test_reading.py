@@ -1,7 +1,5 @@
 """Reading text, tables and YAML from foreign files, and files that do not exist."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from topologies.files.table import as_named, as_text
 from topologies.files.yaml_documents import read_yaml
 
 
-def test_text_is_read_without_its_mark(tmp_path: Path) -> None:
+def test_text_is_read_without_its_mark(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\n")
     assert read_text(path, limit_bytes=100) == "one\n"
@@ -23,17 +21,12 @@ def test_text_is_read_without_its_mark(tmp_path: Path) -> None:
     assert read_text(path, limit_bytes=10, lenient=True) == "a\N{REPLACEMENT CHARACTER}b"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"a" * 11, r"the list is over the limit of 10 B\. Cut it\."),
-        (b"ab\n\xff", r"the list line 2: not UTF-8 text\."),
-        (None, r"the list cannot be read: there is no such file in .*, which holds no .txt file\."),
-    ],
-)
-def test_an_unreadable_file_is_refused_in_one_line(
-    tmp_path: Path, content: bytes | None, message: str
-) -> None:
+@pytest.mark.parametrize(("content", "message"), [
+    (b"a" * 11, r"the list is over the limit of 10 B\. Cut it\."),
+    (b"ab\n\xff", r"the list line 2: not UTF-8 text\."),
+    (None, r"the list cannot be read: there is no such file in .*, which holds no .txt file\."),
+])  # fmt: skip
+def test_an_unreadable_file_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "a.txt"
     if content is not None:
         path.write_bytes(content)
@@ -42,19 +35,16 @@ def test_an_unreadable_file_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("name", ["x" * 5000 + "/y", "a\x00b/c", "\x1b[31m/red"])
-def test_names_that_no_file_can_have_are_printed_harmlessly(tmp_path: Path, name: str) -> None:
+def test_names_that_no_file_can_have_are_printed_harmlessly(tmp_path, name):
     message = no_such_file(tmp_path / name)
     assert message.isprintable()
     assert len(message) < 400
 
 
-def test_a_file_that_is_not_there_is_told_with_what_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_not_there_is_told_with_what_is(tmp_path, monkeypatch):
     (tmp_path / "study.yaml").touch()
-    assert no_such_file(tmp_path / "sudy.yaml") == (
-        f"there is no such file in {tmp_path}. Did you mean study.yaml? Correct the path."
-    )
+    message = f"there is no such file in {tmp_path}. Did you mean study.yaml? Correct the path."
+    assert no_such_file(tmp_path / "sudy.yaml") == message
     folder = no_such_file(tmp_path / "a" / "b" / "c.csv")
     assert folder == f"there is no folder {tmp_path / 'a'}. Correct the path."
     for name in ("a.csv", "b.csv", "c.csv", "d.csv", "e.csv", "f.txt"):
@@ -70,7 +60,7 @@ def test_a_file_that_is_not_there_is_told_with_what_is(
 
 
 @given(st.lists(st.text("=+-@a1. \t'%", min_size=1, max_size=6), min_size=1, max_size=9))
-def test_no_cell_of_text_is_a_formula(texts: list[str]) -> None:
+def test_no_cell_of_text_is_a_formula(texts):
     """Numbers are left to be numbers."""
     for cell in map(as_text, texts):
         number = cell.rstrip("% ").lstrip("+-")
@@ -80,12 +70,9 @@ def test_no_cell_of_text_is_a_formula(texts: list[str]) -> None:
     assert [as_named(as_text(name)) for name in names] == names
 
 
-BOMB = "a0: &a0 {tp: 1}\n" + "\n".join(
-    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 9)
-)
-MERGES = "a0: &a0 {tp: 1}\n" + "\n".join(
-    f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}" for level in range(1, 9)
-)
+TENFOLD = [(f"a{level}: &a{level}", ", ".join([f"*a{level - 1}"] * 10)) for level in range(1, 9)]
+BOMB = "\n".join(["a0: &a0 {tp: 1}", *(f"{key} [{ten}]" for key, ten in TENFOLD)])
+MERGES = "\n".join(["a0: &a0 {tp: 1}", *(f"{key} {{<<: [{ten}]}}" for key, ten in TENFOLD)])
 
 
 def read(folder: Path, text: str, *, all_text: bool = False) -> dict[str, object]:
@@ -94,7 +81,7 @@ def read(folder: Path, text: str, *, all_text: bool = False) -> dict[str, object
     return read_yaml(path, limit_bytes=10**6, content="keys", all_text=all_text)
 
 
-def test_values_are_what_they_look_like_or_text(tmp_path: Path) -> None:
+def test_values_are_what_they_look_like_or_text(tmp_path):
     text = "a: 1\nb: [1.5, yes, 2024-01-01x]\nc: 1:30\nd: &x {e: null}\nf: *x"
     assert read(tmp_path, text)["b"] == [1.5, True, "2024-01-01x"]
     assert read(tmp_path, text)["f"] == {"e": None}
@@ -102,29 +89,26 @@ def test_values_are_what_they_look_like_or_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [BOMB, MERGES])
-def test_a_short_file_cannot_come_to_millions_of_values(tmp_path: Path, text: str) -> None:
+def test_a_short_file_cannot_come_to_millions_of_values(tmp_path, text):
     begun = time.process_time()
     with pytest.raises(InputError, match=r"come to more than|merge keys"):
         read(tmp_path, text)
     assert time.process_time() - begun < 5
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('x: !!int ""', "the tag tag:yaml.org,2002:int is not read; leave it out"),
-        ("!!python/object/apply:os.system ['true']", "is not read"),
-        ("a: 1\na: 2", "line 2 is not YAML: the key a is given twice"),
-        ("a: &a {b: 1}\nc: {<<: *a}", "line 2 is not YAML: merge keys"),
-        ("a: &a [*a]", "an alias stands within what it repeats"),
-        ("[1]: 2", "a key must be a text or a number"),
-        ("a: " + "[" * 40 + "]" * 40, "nested too deeply"),
-        ("a: " + "9" * 5000, "is not YAML"),
-        ("", "holds no keys"),
-        ("a: 1\n---\nb: 2", "another document"),
-    ],
-)
-def test_a_faulty_document_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [
+    ('x: !!int ""', "the tag tag:yaml.org,2002:int is not read; leave it out"),
+    ("!!python/object/apply:os.system ['true']", "is not read"),
+    ("a: 1\na: 2", "line 2 is not YAML: the key a is given twice"),
+    ("a: &a {b: 1}\nc: {<<: *a}", "line 2 is not YAML: merge keys"),
+    ("a: &a [*a]", "an alias stands within what it repeats"),
+    ("[1]: 2", "a key must be a text or a number"),
+    ("a: " + "[" * 40 + "]" * 40, "nested too deeply"),
+    ("a: " + "9" * 5000, "is not YAML"),
+    ("", "holds no keys"),
+    ("a: 1\n---\nb: 2", "another document"),
+])  # fmt: skip
+def test_a_faulty_document_is_refused_in_one_line(tmp_path, text, message):
     with pytest.raises(InputError) as mistake:
         read(tmp_path, text)
     assert message in str(mistake.value)
@@ -132,9 +116,7 @@ def test_a_faulty_document_is_refused_in_one_line(tmp_path: Path, text: str, mes
 
 
 @given(text=st.text(alphabet="ab:[]{}&*<!|>-#'\"\n ,?0.%@~", max_size=60))
-def test_any_text_is_read_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory, text):
     message = ""
     try:
         assert isinstance(read(tmp_path_factory.mktemp("y"), text), dict)

@@ -1,7 +1,5 @@
 """Files appear whole or not at all, even if a writer is killed or the disk is full."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -15,12 +13,11 @@ from topologies.files.writing import OLD, PART, remove_orphans, unfinished, whol
 
 
 def killed_while(code: str, folder: Path) -> None:
-    """Run code that kills its own process."""
     code = f"import os, signal\n{code}\n    os.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", code], cwd=folder, check=False).returncode == -9
 
 
-def test_a_killed_run_leaves_nothing_once_another_writes(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_nothing_once_another_writes(tmp_path):
     code = (
         "from experiments.reports.run_directory import run_directory\n"
         "with run_directory('out', command='list', inputs={}) as run:\n    run.json('a', {})"
@@ -32,9 +29,7 @@ def test_a_killed_run_leaves_nothing_once_another_writes(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_an_earlier_run_comes_back_where_a_writer_was_killed_between_two_names(
-    tmp_path: Path,
-) -> None:
+def test_an_earlier_run_comes_back_where_a_writer_was_killed_between_two_names(tmp_path):
     mine = unfinished(tmp_path / "out").name
     dead = mine.replace(str(os.getpid()), "999999999").replace(PART, OLD)
     (tmp_path / dead).mkdir()
@@ -43,7 +38,7 @@ def test_an_earlier_run_comes_back_where_a_writer_was_killed_between_two_names(
     assert (tmp_path / "out" / "run.json").read_text() == "earlier"
 
 
-def test_what_a_living_process_or_another_host_writes_is_let_be(tmp_path: Path) -> None:
+def test_what_a_living_process_or_another_host_writes_is_let_be(tmp_path):
     mine = unfinished(tmp_path / "out")
     other = tmp_path / f".out.elsewhere-999999999{PART}"
     for path in (mine, other):
@@ -53,7 +48,7 @@ def test_what_a_living_process_or_another_host_writes_is_let_be(tmp_path: Path) 
     assert other.exists()
 
 
-def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_with_the_file(tmp_path):
     with pytest.raises(OSError, match="No space left") as caught, whole_file(tmp_path / "x.csv"):
         raise OSError(28, "No space left on device")
     assert caught.value.filename == str(tmp_path / "x.csv")
@@ -70,13 +65,12 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
 
 
 def fill(folder: Path) -> None:
-    """Write until the disk is full."""
     with whole_files(folder) as part:
         (part / "a").write_text("half")
         raise OSError(28, "full", str(part / "b"))
 
 
-def test_a_folder_of_files_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_folder_of_files_appears_whole_or_not_at_all(tmp_path):
     for folder in (tmp_path / "new", tmp_path / "deep" / "new"):
         with pytest.raises(OSError, match="full"):
             fill(folder)
@@ -89,7 +83,7 @@ def test_a_folder_of_files_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_nothing_is_written_over_what_is_no_file(tmp_path: Path, kind: str) -> None:
+def test_nothing_is_written_over_what_is_no_file(tmp_path, kind):
     """A device would be replaced by a file: a root user's /dev/zero once was."""
     target = tmp_path / kind
     os.mkfifo(target) if kind == "pipe" else target.mkdir()

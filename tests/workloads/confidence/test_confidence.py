@@ -1,13 +1,8 @@
 """Intervals: exact quantiles, each step of widening, ties, coverage, and small examples."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,14 +60,12 @@ def _two_tables() -> Residuals:
     return Residuals((*(_row("large", 0.1) for _ in range(100)), _row("small", -0.3)))
 
 
-def test_every_table_has_the_same_weight() -> None:
-    residuals = _two_tables()
-    quantile = score_quantile(TENSOR, residuals)
-    assert quantile == pytest.approx(0.3)
+def test_every_table_has_the_same_weight():
+    assert score_quantile(TENSOR, _two_tables()) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("tables", [1, 2, 3])
-def test_a_kind_with_few_tables_is_drawn_towards_its_family(tables: int) -> None:
+def test_a_kind_with_few_tables_is_drawn_towards_its_family(tables):
     rows = [_row(str(number), 0.1) for number in range(15)]
     rows += [_row(f"of experts {n}", 0.4, kind="training.experts") for n in range(tables)]
     residuals = Residuals(tuple(rows))
@@ -92,19 +85,14 @@ def test_a_kind_with_few_tables_is_drawn_towards_its_family(tables: int) -> None
         (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST),
     ],
 )
-def test_each_step_away_from_what_was_measured_widens(
-    prediction: Prediction, factor: float
-) -> None:
+def test_each_step_away_from_what_was_measured_widens(prediction, factor):
     assert widening(prediction, _two_tables()) == pytest.approx(factor)
 
 
-def test_a_degree_measured_under_the_framework_by_name_does_not_widen() -> None:
+def test_a_degree_measured_under_the_framework_by_name_does_not_widen():
     """Steps of experts at tp 8, where the framework's dense steps were measured at tp 8."""
-    rows = (_row("sparse", 0.1, kind="training.experts"), _row("dense", 0.1))
-    rows = tuple(
-        replace(row, framework="mine", tp=tp) for row, tp in zip(rows, (1, 8), strict=True)
-    )
-    residuals = Residuals(rows)
+    sparse = _row("sparse", 0.1, kind="training.experts", framework="mine", tp=1)
+    residuals = Residuals((sparse, _row("dense", 0.1, framework="mine")))
     step_of_experts = Prediction("training.experts", "h100", 8, 1, 64, framework="mine")
     for changes, factor in (
         ({}, 1.0),
@@ -116,49 +104,45 @@ def test_a_degree_measured_under_the_framework_by_name_does_not_widen() -> None:
         assert widening(replace(step_of_experts, **changes), residuals) == expected
 
 
-def test_the_basis_names_measurements_and_reasons() -> None:
+def test_the_basis_names_measurements_and_reasons():
     ends = interval(10.0, Prediction(TENSOR, "h100", 16, 1, 64, framework="mine"), _two_tables())
     assert "no measured step of mine on such a chip" in ends.basis
     assert "×1.40 for tp 16 beyond 8" in ends.basis
 
 
-def test_residuals_survive_their_file() -> None:
+def test_residuals_survive_their_file():
     residuals = _two_tables()
     again = parse("\n".join(csv_lines(residuals.rows)))
     assert [row.table for row in again.rows] == [row.table for row in residuals.rows]
     assert again.rows[-1] == residuals.rows[-1]
 
 
-def test_every_kind_has_a_name_and_a_family_with_measurements() -> None:
+def test_every_kind_has_a_name_and_a_family_with_measurements():
     assert set(FAMILY) == set(NAMES)
     families = {FAMILY[row.kind] for row in shipped_residuals().rows}
     assert families >= set(FAMILY.values())
 
 
-def test_a_ratio_is_surer_than_a_value() -> None:
-    rows = (_row("a", 0.30), _row("a", 0.32), _row("b", -0.2), _row("b", -0.25))
-    residuals = Residuals(rows)
-    assert ratio_half_width(TENSOR, residuals) == pytest.approx(0.05)
-    assert ratio_half_width(TENSOR, residuals) < score_quantile(TENSOR, residuals)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in NAMES if FAMILY[kind] == "training"])
-def test_shipped_ratios_are_surer_than_shipped_values(kind: str) -> None:
-    assert 0 < ratio_half_width(kind) <= score_quantile(kind, shipped_residuals())
-
-
-def test_a_ratio_widens_as_a_value_does() -> None:
+def test_a_ratio_is_surer_than_a_value_and_widens_as_it_does():
     rows = (_row("a", 0.30), _row("a", 0.32), _row("b", -0.2), _row("b", -0.25))
     residuals, seen = Residuals(rows), Prediction(TENSOR, "h100", 8, 1, 64)
+    assert ratio_half_width(TENSOR, residuals) == pytest.approx(0.05)
+    assert ratio_half_width(TENSOR, residuals) < score_quantile(TENSOR, residuals)
     assert margin(seen, seen, residuals) == pytest.approx(0.05)
     larger = Prediction(TENSOR, "h100", 16, 1, 64)
     wider = pytest.approx(DOUBLED["tp"] * 0.05)
     assert margin(seen, larger, residuals) == margin(larger, seen, residuals) == wider
 
 
-def test_plain_shapes_are_the_model_itself() -> None:
+@pytest.mark.parametrize("kind", [kind for kind in NAMES if FAMILY[kind] == "training"])
+def test_shipped_ratios_are_surer_than_shipped_values(kind):
+    assert 0 < ratio_half_width(kind) <= score_quantile(kind, shipped_residuals())
+
+
+def test_plain_shapes_are_the_model_itself():
     ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
-    assert collective_interval(ring, 8, 2**20, 1.0) == Interval(1.0, 1.0, basis=_exact())
+    basis = "rates and latencies as given, no machine behind"
+    assert collective_interval(ring, 8, 2**20, 1.0) == Interval(1.0, 1.0, basis=basis)
     real = cluster("trn2.48xlarge")
     assert collective_interval(real, 16, 2**20, 1.0, ideal=True).high == 1.0
     assert collective_interval(real, 16, 2**20, 1.0).high > 1.0
@@ -166,40 +150,32 @@ def test_plain_shapes_are_the_model_itself() -> None:
     assert (alone.low, alone.high) == (0.0, 0.0)
 
 
-def _exact() -> str:
-    return "rates and latencies as given, no machine behind"
-
-
 @pytest.mark.parametrize(
     ("size", "kind"), [(0, "small"), (2**16 - 1, "small"), (2**16, "medium"), (2**22, "large")]
 )
-def test_collectives_are_told_apart_by_size(size: int, kind: str) -> None:
+def test_collectives_are_told_apart_by_size(size, kind):
     assert collective_kind(size) == f"collective.{kind}"
 
 
-def test_training_is_told_apart_by_what_dominates_its_error() -> None:
+def test_training_is_told_apart_by_what_dominates_its_error():
     assert training_kind(experts=True, zero=3) == "training.experts"
     assert training_kind(experts=False, zero=3) == "training.sharded"
     assert training_kind(experts=False, zero=2) == TENSOR
     assert training_kind(experts=False, zero=2, unfused=True) == "training.unfused"
 
 
-def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
-    model = named("llama-3.1-8b")
-    plan = ParallelPlan(tp=8, dp=8, global_batch=64)
-    measured, unknown = (
-        training_interval(model, plan, cluster(name), 1.0)
-        for name in ("dgx-h100:8", "mi300x-platform:8")
-    )
+def test_a_step_on_a_chip_without_training_rows_is_less_sure():
+    model, plan = named("llama-3.1-8b"), ParallelPlan(tp=8, dp=8, global_batch=64)
+    measured = training_interval(model, plan, cluster("dgx-h100:8"), 1.0)
+    unknown = training_interval(model, plan, cluster("mi300x-platform:8"), 1.0)
     assert unknown.factor > measured.factor
 
 
-def test_a_catalogue_of_the_user_says_whose_kernels_are_measured(tmp_path: Path) -> None:
+def test_a_catalogue_of_the_user_says_whose_kernels_are_measured(tmp_path):
     """Rows of the user count in both directions, and in every kind of answer about kernels."""
-    rows = {"trn3": "measured", "h100": "assumed"}
-    lines = [f"{chip},kernel_times,,{grade},name,stated,me,,," for chip, grade in rows.items()]
-    file = tmp_path / "mine.csv"
-    file.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+    row = "{},kernel_times,,{},name,stated,me,,,\n".format
+    file, columns = tmp_path / "mine.csv", ",".join(COLUMNS)
+    file.write_text(f"{columns}\n{row('trn3', 'measured')}{row('h100', 'assumed')}")
     catalogue = shipped_catalogue().with_overlay(file)
     model, plan = named("llama-3.1-8b"), ParallelPlan(tp=8, dp=8, global_batch=64)
     for name, better in (("trn3-gen1", True), ("dgx-h100:8", False)):
@@ -211,41 +187,34 @@ def test_a_catalogue_of_the_user_says_whose_kernels_are_measured(tmp_path: Path)
         assert (after.factor <= before.factor) == better
 
 
-def test_more_mixed_nodes_are_less_sure() -> None:
+def test_more_mixed_nodes_are_less_sure():
     """The chance of a slow node grows with their number, and the interval with it."""
-    few, many = (_research(chips, pipelined=True) for chips in (8, 64))
-    residuals = shipped_residuals()
-    assert interval(1.0, few, residuals).high < interval(1.0, many, residuals).high
-    assert "a slow node in 18% of runs adds 22.4 s" in interval(1.0, many, residuals).basis
-    alone = _research(64, pipelined=False)
-    assert alone.slow.share < many.slow.share
-
-
-def _research(chips: int, *, pipelined: bool) -> Prediction:
-    slow = slowing(chips, 16, pipelined=pipelined)
-    return Prediction("training.research", "h100", ranks=chips, slow=slow)
+    few, many = (
+        interval(1.0, Prediction("training.research", "h100", ranks=chips,
+                                 slow=slowing(chips, 16, pipelined=True)), shipped_residuals())
+        for chips in (8, 64)
+    )  # fmt: skip
+    assert few.high < many.high
+    assert "a slow node in 18% of runs adds 22.4 s" in many.basis
+    alone, in_line = (slowing(64, 16, pipelined=pipelined) for pipelined in (False, True))
+    assert alone.share < in_line.share
 
 
 @given(st.floats(1e-3, 1e3), st.floats(0, 1e3), st.floats(0.0, 1.0), st.floats(0.01, 1.0))
-def test_ends_of_a_mixture_leave_a_tenth_outside_of_each(
-    value: float, more: float, share: float, half: float
-) -> None:
+def test_ends_of_a_mixture_leave_a_tenth_outside_of_each(value, more, share, half):
     low, high = mixture_ends(value, Slowing(share, more), half)
     spread = half / NormalDist().inv_cdf(0.9)
 
-    def below(time: float) -> float:
+    for end, below in ((low, 0.1), (high, 0.9)):
         usual, slow = (
-            NormalDist(math.log(centre), spread).cdf(math.log(time))
+            NormalDist(math.log(centre), spread).cdf(math.log(end))
             for centre in (value, value + more)
         )
-        return (1 - share) * usual + share * slow
-
-    assert below(low) == pytest.approx(0.1, abs=1e-9)
-    assert below(high) == pytest.approx(0.9, abs=1e-9)
+        assert (1 - share) * usual + share * slow == pytest.approx(below, abs=1e-9)
 
 
 @pytest.mark.parametrize(("share", "centre"), [(0.0, 10.0), (1.0, 40.0)])
-def test_a_mixture_of_one_part_is_that_part(share: float, centre: float) -> None:
+def test_a_mixture_of_one_part_is_that_part(share, centre):
     ends = mixture_ends(10.0, Slowing(share, 30.0), 0.2)
     assert ends == pytest.approx((centre * math.exp(-0.2), centre * math.exp(0.2)))
 
@@ -261,13 +230,12 @@ def test_a_mixture_of_one_part_is_that_part(share: float, centre: float) -> None
         (vendors_test, {"h100": "nccl-tests", "trn2": "nccom-test"}),
     ],
 )
-def test_domains_are_named(named_by: Callable[[str], Any], names: dict[str, Any]) -> None:
+def test_domains_are_named(named_by, names):
     assert {name: named_by(name) for name in names} == names
 
 
-def test_times_of_different_kinds_share_nothing_that_was_measured() -> None:
-    residuals = shipped_residuals()
+def test_times_of_different_kinds_share_nothing_that_was_measured():
     tensor = Prediction(TENSOR, "h100", 8, 1, 64)
     sharded = Prediction("training.sharded", "h100", 1, 1, 64)
-    alone = max(half_width(each, residuals) for each in (tensor, sharded))
+    alone = max(half_width(each, shipped_residuals()) for each in (tensor, sharded))
     assert margin(tensor, sharded) == margin(sharded, tensor) == alone

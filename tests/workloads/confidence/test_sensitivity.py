@@ -1,7 +1,5 @@
 """Sensitivity, propagation through ranges and Poisson counts: exact answers of known ones."""
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -34,7 +32,7 @@ def _transfer_s(catalogue: Catalogue) -> float:
     return catalogue.value("trn2", "link_latency") + 3e6 / catalogue.value("trn2", "link_bandwidth")
 
 
-def test_elasticities_are_those_of_the_formula() -> None:
+def test_elasticities_are_those_of_the_formula():
     rows = {row.input: row for row in sensitivity(_transfer_s, shipped_catalogue())}
     catalogue = shipped_catalogue()
     latency, total = catalogue.value("trn2", "link_latency"), _transfer_s(catalogue)
@@ -44,7 +42,7 @@ def test_elasticities_are_those_of_the_formula() -> None:
     assert rows["trn2.link_bandwidth"].elasticity == pytest.approx(moved / 0.01)
 
 
-def test_an_answer_that_jumps_takes_wider_steps() -> None:
+def test_an_answer_that_jumps_takes_wider_steps():
     """An answer in proportion to a number, less one step of five per cent on the way."""
 
     def jumping_s(catalogue: Catalogue) -> float:
@@ -57,31 +55,24 @@ def test_an_answer_that_jumps_takes_wider_steps() -> None:
     assert wide.elasticity == pytest.approx(0.5)
 
 
-def test_a_range_is_walked_to_both_ends() -> None:
-    row = next(
-        row for row in sensitivity(_transfer_s, shipped_catalogue()) if "latency" in row.input
-    )
-    entry, total = (
-        shipped_catalogue().entry("trn2", "link_latency"),
-        _transfer_s(shipped_catalogue()),
-    )
-    assert (row.low, row.high) == (entry.low, entry.high)
-    assert entry.low is not None
-    assert row.change_low == pytest.approx((entry.low - entry.value) / total)
-    assert row.change_low < 0 < (row.change_high or 0)
-
-
-def test_the_largest_swing_comes_first() -> None:
+def test_a_range_is_walked_to_both_ends():
     rows = sensitivity(_transfer_s, shipped_catalogue())
+    row = next(row for row in rows if "latency" in row.input)
+    entry = shipped_catalogue().entry("trn2", "link_latency")
+    assert (row.low, row.high) == (entry.low, entry.high)
+    change_s = entry.low - entry.value
+    assert row.change_low == pytest.approx(change_s / _transfer_s(shipped_catalogue()))
+    assert row.change_low < 0 < row.change_high
+    # The largest swing comes first.
     assert [row.swing for row in rows] == sorted((row.swing for row in rows), reverse=True)
     frame = sensitivity_frame(rows)
     assert list(frame.columns)[:4] == ["input", "low", "high", "change_low"]
 
 
-def test_a_refused_end_is_left_empty() -> None:
+def test_a_refused_end_is_left_empty():
     lowest = shipped_catalogue().entry("trn2", "link_latency").low
 
-    def picky(catalogue: Catalogue) -> float:
+    def picky(catalogue):
         if catalogue.value("trn2", "link_latency") == lowest:
             raise InputError("too fast")
         return _transfer_s(catalogue)
@@ -91,14 +82,14 @@ def test_a_refused_end_is_left_empty() -> None:
     assert row.change_high is not None
 
 
-def test_a_noting_catalogue_has_the_same_numbers_under_another_digest() -> None:
+def test_a_noting_catalogue_has_the_same_numbers_under_another_digest():
     noted = noting(shipped_catalogue())
     assert noted.value("trn2", "cores") == shipped_catalogue().value("trn2", "cores")
     assert list(noted.read) == [("trn2", "cores", "")]
     assert noted != shipped_catalogue()
 
 
-def test_reads_are_recorded_again_where_an_answer_is_cached_by_its_catalogue() -> None:
+def test_reads_are_recorded_again_where_an_answer_is_cached_by_its_catalogue():
     """A second ranking in a process, as of a notebook, ranks as many numbers as the first."""
     cached = functools.cache(_transfer_s)
     first, second = (sensitivity(cached, shipped_catalogue()) for _ in range(2))
@@ -106,7 +97,7 @@ def test_reads_are_recorded_again_where_an_answer_is_cached_by_its_catalogue() -
     assert second == first
 
 
-def test_numbers_of_a_variant_that_the_answer_chooses_are_ranked() -> None:
+def test_numbers_of_a_variant_that_the_answer_chooses_are_ranked():
     """As a framework does, whose variants were read without being recorded."""
     chosen = {"trn2.hbm_bandwidth": "kernel-guide"}
 
@@ -121,7 +112,7 @@ def test_numbers_of_a_variant_that_the_answer_chooses_are_ranked() -> None:
 ENDS = st.floats(0.02, 1.5)
 
 
-def test_the_lattice_is_normal_and_its_inputs_are_independent() -> None:
+def test_the_lattice_is_normal_and_its_inputs_are_independent():
     scores = lattice()
     assert np.abs(scores.mean(axis=1)).max() < 0.01
     assert np.abs(scores.std(axis=1) - 1).max() < 0.01
@@ -130,22 +121,25 @@ def test_the_lattice_is_normal_and_its_inputs_are_independent() -> None:
 
 @given(ENDS, ENDS, ENDS, ENDS)
 def test_a_ratio_of_two_inputs_is_as_wide_as_the_root_of_their_squares(
-    down: float, up: float, other_down: float, other_up: float
-) -> None:
+    down, up, other_down, other_up
+):
     """Where both sides of both are equal, this is exact; else the formula is a little off."""
-    one = Uncertain(math.exp(-down), math.exp(up))
-    other = Uncertain(math.exp(-other_down), math.exp(other_up))
-    ratio = one.over(other)
+
+    def between_exp(low, high):
+        return Uncertain(math.exp(-low), math.exp(high))
+
+    ratio = between_exp(down, up).over(between_exp(other_down, other_up))
     assert math.log(ratio.low) == pytest.approx(-math.hypot(down, other_up))
     assert math.log(ratio.high) == pytest.approx(math.hypot(up, other_down))
-    even = Uncertain(math.exp(-up), math.exp(up)), Uncertain(math.exp(-down), math.exp(down))
-    drawn = even[0].factors(lattice()[0]) / even[1].factors(lattice()[1])
-    ends = ends_of(drawn, 1.0)
+    scores, others = lattice()[:2]
+    ends = ends_of(
+        between_exp(up, up).factors(scores) / between_exp(down, down).factors(others), 1.0
+    )
     assert math.log(ends["high"]) == pytest.approx(math.hypot(up, down), rel=0.02)
     assert math.log(ends["low"]) == pytest.approx(-math.hypot(up, down), rel=0.02)
 
 
-def test_an_input_that_is_known_is_a_point_and_has_no_score() -> None:
+def test_an_input_that_is_known_is_a_point_and_has_no_score():
     factors = AS_STATED.factors(lattice()[0])
     assert AS_STATED.is_point
     assert (factors == 1.0).all()
@@ -154,13 +148,13 @@ def test_an_input_that_is_known_is_a_point_and_has_no_score() -> None:
 
 
 @given(ENDS, ENDS)
-def test_factors_and_scores_are_inverse(down: float, up: float) -> None:
+def test_factors_and_scores_are_inverse(down, up):
     factor = Uncertain(math.exp(-down), math.exp(up))
     scores = np.linspace(-3, 3, 13)
     assert factor.scores(factor.factors(scores)) == pytest.approx(scores, abs=1e-9)
 
 
-def test_an_answer_goes_through_all_its_values() -> None:
+def test_an_answer_goes_through_all_its_values():
     at, values = (-1.0, 0.0, 2.0), (3.0, 1.0, 7.0)
     assert between(values, at, np.array(at)).tolist() == list(values)
     assert between(values, at, np.array([-2.0, 3.0])).tolist() == [5.0, 10.0]
@@ -168,19 +162,14 @@ def test_an_answer_goes_through_all_its_values() -> None:
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.95, 0.999, 0.999999])
 @pytest.mark.parametrize("mean", [0.0, 1e-4, 0.3, 2.0, 17.5, 144.0, 145.0, 900.0, 12345.6, 1e6])
-def test_counts_are_those_of_scipy(share: float, mean: float) -> None:
+def test_counts_are_those_of_scipy(share, mean):
     assert fewest(share, mean) == max(0, int(stats.poisson.ppf(share, mean)))
-
-
-def test_a_chance_that_is_met_exactly_is_enough() -> None:
-    assert fewest(stats.poisson.cdf(5, 2.0), 2.0) == 5
+    assert fewest(stats.poisson.cdf(5, 2.0), 2.0) == 5  # a chance that is met exactly is enough
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.999])
 @pytest.mark.parametrize("means", [{1: 2.0, 3: 0.7}, {1: 0.3, 2: 4.0, 50: 0.02}, {4: 1.5}])
-def test_a_sum_of_sizes_is_the_convolution_of_its_parts(
-    share: float, means: dict[int, float]
-) -> None:
+def test_a_sum_of_sizes_is_the_convolution_of_its_parts(share, means):
     chances = np.array([1.0])
     for size, mean in means.items():
         spread = np.zeros(300 * size)
@@ -189,6 +178,6 @@ def test_a_sum_of_sizes_is_the_convolution_of_its_parts(
     assert fewest_of_sizes(share, means) == np.searchsorted(np.cumsum(chances), share)
 
 
-def test_many_parts_of_several_sizes_are_normal() -> None:
+def test_many_parts_of_several_sizes_are_normal():
     assert fewest_of_sizes(0.95, {1: 900.0}) == fewest(0.95, 900.0)
     assert fewest_of_sizes(0.95, {1: 900.0, 2: 1e-9}) == pytest.approx(fewest(0.95, 900.0), abs=1)

@@ -1,7 +1,5 @@
 """Demand: published traces, files of every documented form, what-ifs and noise."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,35 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from workloads.demand import (
-    BUNDLED,
-    azure_code,
-    azure_conv,
-    azure_mix,
-    burstgpt,
-    constant,
-    deepseek_day,
-    deepseek_nodes,
-    demand,
-    demand_from,
-    measured_noise,
-    mix,
-    period_means,
-    read_demand,
-    servegen,
-    whole_requests,
-    with_noise,
-)
-from workloads.demand.read import filled
+from workloads.demand import BUNDLED, deepseek_day, deepseek_nodes, demand, demand_from, servegen
+from workloads.demand.bundled import azure_code, azure_conv, azure_mix, burstgpt
+from workloads.demand.read import filled, read_demand
+from workloads.demand.trace import constant, mix, period_means, whole_requests
+from workloads.demand.what_if import measured_noise, with_noise
 
 
 def _file(folder: Path, text: str) -> Path:
-    path = folder / "demand.csv"
-    path.write_text(text)
+    (path := folder / "demand.csv").write_text(text)
     return path
 
 
-def test_bundled_demands_have_the_published_totals() -> None:
+def test_bundled_demands_have_the_published_totals():
     assert azure_code().requests.sum() == 16_803_695
     assert azure_conv().requests.sum() == 27_303_999
     assert azure_code().minutes == azure_conv().minutes == 10_080
@@ -56,7 +38,7 @@ def test_bundled_demands_have_the_published_totals() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BUNDLED))
-def test_every_bundled_demand_is_sound(name: str) -> None:
+def test_every_bundled_demand_is_sound(name):
     load = demand(name)
     for column in (load.requests, load.prompt_tokens, load.output_tokens):
         assert column.shape == (len(load.services), load.minutes)
@@ -65,23 +47,23 @@ def test_every_bundled_demand_is_sound(name: str) -> None:
     assert load.prompt_tokens.min() > 0
 
 
-def test_noise_is_as_measured_and_far_from_poisson() -> None:
+def test_noise_is_as_measured_and_far_from_poisson():
     assert measured_noise(azure_code())[0] == pytest.approx(0.116, abs=0.001)
     assert measured_noise(azure_conv())[0] == pytest.approx(0.070, abs=0.001)
 
 
-def test_drawn_noise_has_the_asked_spread_and_is_reproducible() -> None:
+def test_drawn_noise_has_the_asked_spread_and_is_reproducible():
     flat = constant(100_000.0, minutes=20_000)
-    drawn = with_noise(flat, np.random.default_rng(3), relative_sd=0.1)
-    again = with_noise(flat, np.random.default_rng(3), relative_sd=0.1)
+    drawn, again, poisson = (
+        with_noise(flat, np.random.default_rng(3), relative_sd=spread) for spread in (0.1, 0.1, 0)
+    )
     assert np.array_equal(drawn.requests, again.requests)
     assert drawn.requests.mean() == pytest.approx(100_000, rel=0.005)
     assert drawn.requests.std() / 100_000 == pytest.approx(0.1, rel=0.03)
-    poisson = with_noise(flat, np.random.default_rng(3), relative_sd=0.0)
     assert poisson.requests.std() == pytest.approx(np.sqrt(100_000), rel=0.03)
 
 
-def test_minutes_hours_and_services_of_a_file(tmp_path: Path) -> None:
+def test_minutes_hours_and_services_of_a_file(tmp_path):
     path = _file(
         tmp_path,
         "service,hour_utc,requests,prompt_tokens\n"
@@ -97,7 +79,7 @@ def test_minutes_hours_and_services_of_a_file(tmp_path: Path) -> None:
     assert set(load.output_tokens[0]) == {3.0}
 
 
-def test_a_log_is_counted_by_the_minute(tmp_path: Path) -> None:
+def test_a_log_is_counted_by_the_minute(tmp_path):
     path = _file(
         tmp_path,
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -109,7 +91,7 @@ def test_a_log_is_counted_by_the_minute(tmp_path: Path) -> None:
     assert load.output_tokens[0, 2] == 1
 
 
-def test_relative_times_and_wide_columns(tmp_path: Path) -> None:
+def test_relative_times_and_wide_columns(tmp_path):
     path = _file(tmp_path, "day,hour,chat_requests,api_requests\n0,23,60,0\n1,0,120,60\n")
     load = read_demand(path)
     assert load.services == ("chat", "api")
@@ -117,30 +99,27 @@ def test_relative_times_and_wide_columns(tmp_path: Path) -> None:
     assert load.requests[0, [0, 60]].tolist() == [1, 2]
 
 
-def test_missing_periods_have_no_requests(tmp_path: Path) -> None:
+def test_missing_periods_have_no_requests(tmp_path):
     path = _file(tmp_path, "time_s,requests\n0,5\n60,5\n240,5\n")
     assert read_demand(path).requests.tolist() == [[5, 5, 0, 0, 5]]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("minute,requets\n0,1\n", "unknown column 'requets'.*Did you mean requests"),
-        ("requests\n1\n", "no time column"),
-        ("minute,requests\n0,x\n", "row 2: requests is 'x'"),
-        ("minute,requests\n0,-1\n", "row 2: requests is '-1'"),
-        ("minute,requests\n0,1\n,2\n", "row 3: minute is empty"),
-        ("minute,requests\n0,1\n0,2\n", "two rows for one period"),
-        ("minute,requests\n0,1\n1.5,2\n2,1\n", "not on a grid of whole minutes"),
-        ("minute,requests\n0,0\n1,0\n", "no requests at all"),
-        ("minute,requests\n0,1\n9e12,1\n", "check the unit"),
-        ("time,requests\n2024-05-10,1\nnoon,2\n", "row 3: time is 'noon'"),
-        ("minute,requests\n", "no rows"),
-        ("", "is empty; its first line names the columns"),
-        ("minute,requests,load_share_of_peak,load_share\n0,1,1,1\n", "two columns mean load_share"),
-    ],
-)
-def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [
+    ("minute,requets\n0,1\n", "unknown column 'requets'.*Did you mean requests"),
+    ("requests\n1\n", "no time column"),
+    ("minute,requests\n0,x\n", "row 2: requests is 'x'"),
+    ("minute,requests\n0,-1\n", "row 2: requests is '-1'"),
+    ("minute,requests\n0,1\n,2\n", "row 3: minute is empty"),
+    ("minute,requests\n0,1\n0,2\n", "two rows for one period"),
+    ("minute,requests\n0,1\n1.5,2\n2,1\n", "not on a grid of whole minutes"),
+    ("minute,requests\n0,0\n1,0\n", "no requests at all"),
+    ("minute,requests\n0,1\n9e12,1\n", "check the unit"),
+    ("time,requests\n2024-05-10,1\nnoon,2\n", "row 3: time is 'noon'"),
+    ("minute,requests\n", "no rows"),
+    ("", "is empty; its first line names the columns"),
+    ("minute,requests,load_share_of_peak,load_share\n0,1,1,1\n", "two columns mean load_share"),
+])  # fmt: skip
+def test_bad_files_are_refused_in_one_line(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as caught:
         read_demand(_file(tmp_path, text))
     assert "\n" not in str(caught.value)
@@ -153,18 +132,15 @@ RATES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", "rps,timestamp\n5,2026-11-01T00:00:00-05:00\n7,2026-11-01T01:00:00-05:00\n"),
-        ("a.csv", "time,qps\n1793509200,5\n1793512800,7\n"),
-        ("a.csv", "Time,requests_per_second\n1793509200000,5\n1793512800000,7\n"),
-        ("a.csv", "timestamp_ms,requests\n1793509200000,18000\n1793512800000,25200\n"),
-        ("a.csv", "time_s,requests\n" + "1793509200,18000\n" * 2 + "1793512800,25200\n"),
-        ("a.json", json.dumps(RATES)),
-    ],
-)
-def test_rates_are_read_in_the_forms_that_people_have(tmp_path: Path, name: str, text: str) -> None:
+@pytest.mark.parametrize(("name", "text"), [
+    ("a.csv", "rps,timestamp\n5,2026-11-01T00:00:00-05:00\n7,2026-11-01T01:00:00-05:00\n"),
+    ("a.csv", "time,qps\n1793509200,5\n1793512800,7\n"),
+    ("a.csv", "Time,requests_per_second\n1793509200000,5\n1793512800000,7\n"),
+    ("a.csv", "timestamp_ms,requests\n1793509200000,18000\n1793512800000,25200\n"),
+    ("a.csv", "time_s,requests\n" + "1793509200,18000\n" * 2 + "1793512800,25200\n"),
+    ("a.json", json.dumps(RATES)),
+])  # fmt: skip
+def test_rates_are_read_in_the_forms_that_people_have(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
     read = read_demand(path)
@@ -175,7 +151,7 @@ def test_rates_are_read_in_the_forms_that_people_have(tmp_path: Path, name: str,
     assert "1,618 prompt tokens and 110 output tokens" in read.notes[-1]
 
 
-def test_means_by_other_names_are_not_assumed(tmp_path: Path) -> None:
+def test_means_by_other_names_are_not_assumed(tmp_path):
     text = "time_s,rps,avg_input_tokens,completion_tokens\n0,1,2000,6000\n60,1,2000,6000\n"
     read = read_demand(_file(tmp_path, text))
     assert read.mean_lengths() == (2000.0, 100.0)
@@ -183,20 +159,15 @@ def test_means_by_other_names_are_not_assumed(tmp_path: Path) -> None:
     assert demand("azure-code").notes == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.json", b'{"data": {"result": []}}', "has 0 series; ask for one"),
-        ("a.json", b'{"data": {"result": [{"value": [1, "2"]}]}}', "give an answer of query_range"),
-        ("a.csv", b"\xff\xfe\x00", "is not UTF-8 text"),
-        (".", b"", "is a directory; give a CSV file or a bundled name"),
-        ("azure-cod", b"", "Did you mean azure-code"),
-        ("nowhere/file.csv", b"", "there is no folder"),
-    ],
-)
-def test_what_is_no_demand_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, message: str
-) -> None:
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.json", b'{"data": {"result": []}}', "has 0 series; ask for one"),
+    ("a.json", b'{"data": {"result": [{"value": [1, "2"]}]}}', "give an answer of query_range"),
+    ("a.csv", b"\xff\xfe\x00", "is not UTF-8 text"),
+    (".", b"", "is a directory; give a CSV file or a bundled name"),
+    ("azure-cod", b"", "Did you mean azure-code"),
+    ("nowhere/file.csv", b"", "there is no folder"),
+])  # fmt: skip
+def test_what_is_no_demand_is_named(tmp_path, monkeypatch, name, content, message):
     monkeypatch.chdir(tmp_path)
     if content:
         Path(name).write_bytes(content)
@@ -204,12 +175,12 @@ def test_what_is_no_demand_is_named(
         demand(name)
 
 
-def test_an_average_over_more_than_there_is_is_refused() -> None:
+def test_an_average_over_more_than_there_is_is_refused():
     with pytest.raises(InputError, match="cannot average over 100,000 minutes"):
         demand_from(["azure-code"], average_minutes=100_000)
 
 
-def test_a_wrong_beginning_is_refused_before_the_rest_is_read(tmp_path: Path) -> None:
+def test_a_wrong_beginning_is_refused_before_the_rest_is_read(tmp_path):
     more = "".join(f"{minute},1\n" for minute in range(1, 200_000)) + "1,2,3\n"
     with pytest.raises(InputError, match="not a readable CSV"):
         read_demand(_file(tmp_path, "minute,requests\n0,1\n" + more))
@@ -217,7 +188,7 @@ def test_a_wrong_beginning_is_refused_before_the_rest_is_read(tmp_path: Path) ->
         read_demand(_file(tmp_path, "minute,requests\n0,x\n" + more))
 
 
-def test_services_of_different_spans_ask_for_one(tmp_path: Path) -> None:
+def test_services_of_different_spans_ask_for_one(tmp_path):
     path = _file(tmp_path, "service,minute,requests\na,0,1\na,1,1\nb,5,1\nb,6,2\n")
     with pytest.raises(InputError, match=r"different spans.*name one service"):
         read_demand(path)
@@ -226,21 +197,18 @@ def test_services_of_different_spans_ask_for_one(tmp_path: Path) -> None:
         read_demand(path, service="c")
 
 
-def test_mix_aligns_the_week() -> None:
+def test_mix_aligns_the_week():
     load = azure_mix()
     assert load.services == ("conv", "code")
     code = azure_code()
     monday = int(np.flatnonzero(code.index == "2024-05-13T09:00")[0])
     mixed = int(np.flatnonzero(load.index == "2024-05-13T09:00")[0])
     assert load.requests[1, mixed] == code.requests[0, monday]
-
-
-def test_mix_refuses_to_tear_a_day_apart() -> None:
     with pytest.raises(InputError, match="whole weeks"):
         mix([constant(1, minutes=60), constant(1, minutes=60, start="2024-01-02T00:00")])
 
 
-def test_a_gap_of_hours_takes_the_same_hours_of_another_day() -> None:
+def test_a_gap_of_hours_takes_the_same_hours_of_another_day():
     """Two hours are bridged by a line."""
     hours, present = np.tile(np.arange(100.0, 124.0) ** 2, 3), np.ones(72, bool)
     present[[8, 9, 30, 31, 32]] = False
@@ -251,7 +219,7 @@ def test_a_gap_of_hours_takes_the_same_hours_of_another_day() -> None:
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1, max_size=50), st.integers(1, 20))
-def test_averages_and_whole_requests_keep_the_sum(values: list[float], minutes: int) -> None:
+def test_averages_and_whole_requests_keep_the_sum(values, minutes):
     load = constant(1.0, minutes=len(values)).times(np.array(values))
     averaged = load.averaged(minutes)
     assert averaged.requests.sum() == pytest.approx(load.requests.sum(), abs=1e-6)
@@ -259,13 +227,13 @@ def test_averages_and_whole_requests_keep_the_sum(values: list[float], minutes: 
     assert period_means(load.requests, len(values)).std() == pytest.approx(0, abs=1e-9)
 
 
-def test_lengths_of_averaged_minutes_are_those_of_their_requests() -> None:
+def test_lengths_of_averaged_minutes_are_those_of_their_requests():
     load = constant(1.0, minutes=4).times(np.array([1.0, 3.0, 0.0, 0.0]))
     load = replace(load, prompt_tokens=np.array([[100.0, 200.0, 5.0, 7.0]]))
     assert load.averaged(2).prompt_tokens.tolist() == [[175.0, 175.0, 5.0, 7.0]]
 
 
-def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None:
+def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path):
     """Between minutes of hundreds of requests an empty one is a gap, and a day takes another's."""
     counts = np.tile(500.0 + np.arange(1440.0), 4)
     kept = np.ones(len(counts), bool)
@@ -274,14 +242,13 @@ def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None
     minute = np.arange(len(counts))
     rows = [f"{at},{count:g}" for at, count in zip(minute[kept], counts[kept], strict=True)]
     read = read_demand(_file(tmp_path, "minute,requests\n" + "\n".join(rows) + "\n"))
-    assert read.notes[0] == (
-        "1,442 minutes of service had no row in the demand file and were filled."
-    )
+    note = "1,442 minutes of service had no row in the demand file and were filled."
+    assert read.notes[0] == note
     assert np.array_equal(read.requests[0], counts)
     assert read.between(0, 1440).notes == read.notes
 
 
-def test_a_shape_beside_a_file_is_as_large_as_the_file(tmp_path: Path) -> None:
+def test_a_shape_beside_a_file_is_as_large_as_the_file(tmp_path):
     """Three days of counts beside a bundled week: no weight is needed, and the counts stand."""
     minutes = "\n".join(f"{minute},{300 + minute % 7}" for minute in range(3 * 1440))
     path = _file(tmp_path, f"minute,requests\n{minutes}\n")

@@ -1,8 +1,5 @@
 """The batch tier: exact accounts, closed forms, deadlines, and where its units come from."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +59,7 @@ def _account(run: FleetRun) -> dict[str, Any]:
     return document
 
 
-def test_a_night_with_room_serves_everything_in_unit_time_of_its_work() -> None:
+def test_a_night_with_room_serves_everything_in_unit_time_of_its_work():
     """240 requests a minute are the work of two units; six are free."""
     account = _account(_run(_work(240.0, 1440)))
     work_h = account["served_requests"] / 120 / 60 * 64
@@ -74,7 +71,7 @@ def test_a_night_with_room_serves_everything_in_unit_time_of_its_work() -> None:
     assert account["revenue_usd"] == account["served_tokens"] / 1e6 * 2.0 * 0.5
 
 
-def test_a_constant_night_without_enough_units_expires_what_the_closed_form_says() -> None:
+def test_a_constant_night_without_enough_units_expires_what_the_closed_form_says():
     """Arrivals a, capacity c < a, deadline D: from D / (1 − c/a) on, a − c a minute expire."""
     arriving, served, deadline = 900.0, 6 * 120.0, 120
     run = _run(_work(arriving, 1440, hours=deadline / 60))
@@ -83,13 +80,12 @@ def test_a_constant_night_without_enough_units_expires_what_the_closed_form_says
     late = (arriving - served) * (1440 - begins)
     assert account["served_requests"] == pytest.approx(served * 1440, rel=0.015)
     assert account["late_requests"] == pytest.approx(late, rel=0.03)
-    assert run.batch is not None
     first = int(np.flatnonzero(run.batch.late)[0])
     assert first == pytest.approx(begins, rel=0.03)
     assert account["wait_s"]["max"] <= deadline * 60 == account["deadline_s"]
 
 
-def test_training_keeps_its_units_until_a_deadline_asks_for_them() -> None:
+def test_training_keeps_its_units_until_a_deadline_asks_for_them():
     """Work of one unit for 24 hours, on six that train: it takes a sixth of them, and no more."""
     jobs = [TrainingJob("elastic", 6, reclaim="shrink")]
     run = _run(_work(120.0, 2 * 1440, hours=4), jobs=jobs)
@@ -100,7 +96,7 @@ def test_training_keeps_its_units_until_a_deadline_asks_for_them() -> None:
     assert account["wait_s"]["p99"] > 1800
 
 
-def test_serving_comes_first_and_batch_work_waits_for_the_night() -> None:
+def test_serving_comes_first_and_batch_work_waits_for_the_night():
     """All ten units serve by day; requests that have arrived by then are answered at night."""
     minutes = 3 * 1440
     day = (np.arange(minutes) % 1440) >= 720
@@ -112,7 +108,7 @@ def test_serving_comes_first_and_batch_work_waits_for_the_night() -> None:
     assert account["wait_s"]["max"] > 11 * 3600
 
 
-def test_a_policy_sees_the_deadlines_and_may_say_how_many_units() -> None:
+def test_a_policy_sees_the_deadlines_and_may_say_how_many_units():
     seen: list[float] = []
 
     def policy(view: View) -> Decision:
@@ -135,37 +131,29 @@ def test_a_policy_sees_the_deadlines_and_may_say_how_many_units() -> None:
     reclaim=st.sampled_from(("shrink", "checkpoint", "preempt", "pause")),
     seed=st.integers(0, 2**16),
 )
-def test_requests_tokens_and_time_are_conserved(
-    share: float, hours: float, reclaim: str, seed: int
-) -> None:
+def test_requests_tokens_and_time_are_conserved(share, hours, reclaim, seed):
     tier = BatchTier(share, deadline_s=hours * 3600)
     arrivals = azure_code().between(0, 1440)
     demand = scaled_to_fleet(interactive(arrivals, tier), [SERVICE], 24, peak_share=0.8)
     work = batch_work(demand, [SERVICE], tier)
     run = simulate(
-        demand,
-        [SERVICE],
-        Fleet(32, failures=Failures(40_000.0, 600.0, servers=4)),
-        forecast(),
-        jobs=[TrainingJob("run", 8, 2, reclaim=reclaim), evaluation_job(32)],
-        batch=work,
+        demand, [SERVICE], Fleet(32, failures=Failures(40_000.0, 600.0, servers=4)), forecast(),
+        jobs=[TrainingJob("run", 8, 2, reclaim=reclaim), evaluation_job(32)], batch=work,
         rng=np.random.default_rng(seed),
-    )
+    )  # fmt: skip
     account = _account(run)
     total = role_units(run).sum(axis=1)
     assert total == pytest.approx(32.0)
-    assert work is not None
     assert account["arrived_requests"] == pytest.approx(work.demand.requests.sum(), abs=1)
     frame = timeline(run)
     assert frame["batch_waiting_requests"].min() >= 0
     assert frame["batch_served_requests"].sum() == account["served_requests"]
 
 
-def test_a_share_leaves_the_interactive_service() -> None:
+def test_a_share_leaves_the_interactive_service():
     tier, demand = BatchTier(0.2), constant(100.0, minutes=10)
     rest = interactive(demand, tier)
     work = batch_work(rest, [SERVICE], tier)
-    assert work is not None
     assert rest.requests[0, 0] == 80.0
     assert work.demand.requests[0, 0] == pytest.approx(20.0)
 
@@ -174,29 +162,25 @@ TWO = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
 NINE, FIVE = constant(1.0, minutes=9), constant(1.0, minutes=5)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: BatchTier(0.0), "give a share above 0"),
-        (lambda: BatchTier(1.0), "below 1"),
-        (lambda: BatchTier(0.2, FIVE), "and of a demand of its own"),
-        (lambda: BatchTier(0.2, None, 30.0), "at least a minute"),
-        (lambda: batch_work(NINE, TWO, BatchTier(0.1)), "Give one --model"),
-        (lambda: batch_work(NINE, [SERVICE], BatchTier(demand=FIVE)), "as long"),
-    ],
-)
-def test_mistakes_are_refused(call: Callable[[], object], message: str) -> None:
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: BatchTier(0.0), "give a share above 0"),
+    (lambda: BatchTier(1.0), "below 1"),
+    (lambda: BatchTier(0.2, FIVE), "and of a demand of its own"),
+    (lambda: BatchTier(0.2, None, 30.0), "at least a minute"),
+    (lambda: batch_work(NINE, TWO, BatchTier(0.1)), "Give one --model"),
+    (lambda: batch_work(NINE, [SERVICE], BatchTier(demand=FIVE)), "as long"),
+])  # fmt: skip
+def test_mistakes_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
-def test_batch_work_of_the_last_day_needs_its_part_of_the_loans() -> None:
+def test_batch_work_of_the_last_day_needs_its_part_of_the_loans():
     """One unit's work all day, 24 unit-hours, beside a night on which 50 of 100 units are free."""
     minutes = 10 * 1440
     tier = BatchTier(demand=constant(120.0, minutes=minutes))
-    options = FleetOptions(
-        FleetInputs(unit_rate=2.0, failures="off"), DemandInputs(days=float("inf"))
-    )
+    fleet, demand = FleetInputs(unit_rate=2.0, failures="off"), DemandInputs(days=float("inf"))
+    options = FleetOptions(fleet, demand)
     built = scenario(cluster("trn2-ultraserver:100"), constant(6000.0, minutes=minutes), options)
     built = replace(built, tier=tier).at(built.horizon)
     loan = lend_on(built, Night("06:00")).summary()

@@ -1,25 +1,17 @@
 """Changes of roles: what each costs, limits, spikes, reclaimed jobs and refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.toy_fleet import (
-    FLAT_DAY,
-    FREE,
-    SERVICE,
-    scaled_to_fleet,
-    simulate,
-)
+from tests.support.toy_fleet import FLAT_DAY, FREE, SERVICE, scaled_to_fleet, simulate
 from topologies.errors import InputError
 from workloads.demand import azure_conv, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import best_static, clock, forecast, oracle, static, threshold
-from workloads.fleet.policies.view import Limits, Policy
+from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import changes_frame, role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
@@ -28,38 +20,33 @@ from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        threshold(),
-        forecast(),
-        static(60),
-        clock(60, 60),
-        oracle(np.full((1, 1440), 50.0), lead_s=600, shortest_valley_s=3600),
-    ],
-    ids=["threshold", "forecast", "static", "clock", "oracle"],
-)
-def test_flat_demand_changes_no_roles(policy: Policy) -> None:
+@pytest.mark.parametrize("policy", [
+    threshold(),
+    forecast(),
+    static(60),
+    clock(60, 60),
+    oracle(np.full((1, 1440), 50.0), lead_s=600, shortest_valley_s=3600),
+], ids=["threshold", "forecast", "static", "clock", "oracle"])  # fmt: skip
+def test_flat_demand_changes_no_roles(policy):
     run = simulate(FLAT_DAY, [SERVICE], Fleet(100), policy, jobs=default_jobs(100))
     assert run.changes == ()
     assert summary(run)["slo_attainment"] == 1.0
 
 
 @pytest.mark.parametrize("policy", [threshold(), forecast(), clock(90, 10)])
-def test_an_infinite_change_cost_is_the_static_split(policy: Policy) -> None:
+def test_an_infinite_change_cost_is_the_static_split(policy):
     load = scaled_to_fleet(azure_conv().between(480, 960), [SERVICE], 90)
     never = ChangeCosts.fixed(float("inf"))
     need = units_needed(load, [SERVICE])
-    runs = [
-        simulate(load, [SERVICE], Fleet(100, costs=never), each, jobs=default_jobs(100))
-        for each in (policy, static(best_static(need)))
-    ]
+    jobs, fleet = default_jobs(100), Fleet(100, costs=never)
+    policies = (policy, static(best_static(need)))
+    runs = [simulate(load, [SERVICE], fleet, each, jobs=jobs) for each in policies]
     assert np.array_equal(runs[0].kinds[0].spent_server_ms, runs[1].kinds[0].spent_server_ms)
     assert summary(runs[0]) == summary(runs[1])
     assert runs[0].changes == ()
 
 
-def test_units_stay_for_the_length_of_their_lease() -> None:
+def test_units_stay_for_the_length_of_their_lease():
     down_up = constant(60 * 3.5 * 80, minutes=180).times(np.repeat([1.0, 0.1, 1.0], 60))
     fleet = Fleet(88, costs=FREE, limits=Limits(min_lease_s=7200.0))
     policy = threshold(hold_s=0.0, hysteresis=0.0)
@@ -67,21 +54,16 @@ def test_units_stay_for_the_length_of_their_lease() -> None:
     assert set(changes_frame(leased)["to"]) == {"lent"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"fleet": Fleet(0)}, "0 units"),
-        ({"services": []}, "0 services for a demand of 1"),
-        ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, unit has 100 units"),
-        ({"jobs": [evaluation_job(3), evaluation_job(3)]}, "2 evaluation jobs"),
-    ],
-)
-def test_a_fleet_without_units_and_jobs_too_large_for_it_are_refused(
-    arguments: dict[str, object], message: str
-) -> None:
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"fleet": Fleet(0)}, "0 units"),
+    ({"services": []}, "0 services for a demand of 1"),
+    ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, unit has 100 units"),
+    ({"jobs": [evaluation_job(3), evaluation_job(3)]}, "2 evaluation jobs"),
+])  # fmt: skip
+def test_a_fleet_without_units_and_jobs_too_large_for_it_are_refused(arguments, message):
     accepted = {"services": [SERVICE], "fleet": Fleet(100), **arguments}
     with pytest.raises(InputError, match=message):
-        simulate(FLAT_DAY, policy=static(1), **accepted)  # type: ignore[arg-type]
+        simulate(FLAT_DAY, policy=static(1), **accepted)
 
 
 WEIGHTS_BYTES, STATE_BYTES, MORE_S = 3e12, 2e13, 7.0
@@ -89,13 +71,9 @@ UNITS, GANG, MINUTES = 10, 8, 90
 COSTS = replace(ChangeCosts.from_catalogue(4), checkpoint_stall_s=0.0, snooze_s=0.0)
 START = {"mode_switch_s", "runtime_start_s", "compile_hit_s", "warm_up_s", "load"}
 BACK = {
-    "pause": START | {"pause_s"},
-    "preempt": START,
-    "shrink": START,
-    "checkpoint": START | {"save"},
-    "evaluation": {"drain_s"},
-    "spare": START,
-}
+    "pause": START | {"pause_s"}, "preempt": START, "shrink": START, "checkpoint": START | {"save"},
+    "evaluation": {"drain_s"}, "spare": START,
+}  # fmt: skip
 """Costs that a unit waits for on its way to serving, by what it did before."""
 FORTH = {"drain_s", "mode_switch_s", "runtime_start_s", "restart_s"}
 """Costs between serving and the first step of a gang that starts."""
@@ -108,12 +86,10 @@ DURATIONS = (
 def _run(costs: ChangeCosts, before: int, after: int, jobs: list[TrainingJob]) -> FleetRun:
     """Let ``before`` units serve in the first minute and ``after`` units from then on."""
     return simulate(
-        constant(1.0, minutes=MINUTES),
-        [Service("chat", fixed_rate(10.0), WEIGHTS_BYTES)],
-        Fleet(UNITS, costs=costs),
-        lambda view: float(before if view.minute == 0 else after),
+        constant(1.0, minutes=MINUTES), [Service("chat", fixed_rate(10.0), WEIGHTS_BYTES)],
+        Fleet(UNITS, costs=costs), lambda view: float(before if view.minute == 0 else after),
         jobs=jobs,
-    )
+    )  # fmt: skip
 
 
 def _jobs(kind: str) -> list[TrainingJob]:
@@ -139,7 +115,7 @@ def _back_closed_s(costs: ChangeCosts, kind: str) -> float:
 
 
 @pytest.mark.parametrize("kind", BACK)
-def test_a_change_to_serving_takes_the_sum_of_its_costs(kind: str) -> None:
+def test_a_change_to_serving_takes_the_sum_of_its_costs(kind):
     base = _back_s(COSTS, kind)
     assert base == pytest.approx(_back_closed_s(COSTS, kind), abs=0.01)
     for name in DURATIONS:
@@ -156,7 +132,7 @@ def test_a_change_to_serving_takes_the_sum_of_its_costs(kind: str) -> None:
         assert COSTS.to_serving_s(WEIGHTS_BYTES) == pytest.approx(base, abs=0.01)
 
 
-def test_a_gang_computes_when_its_units_have_changed_and_it_has_started() -> None:
+def test_a_gang_computes_when_its_units_have_changed_and_it_has_started():
     job = TrainingJob("job", GANG, GANG, reclaim="pause", checkpoint_every_s=1e9)
 
     def trained_s(costs: ChangeCosts) -> float:

@@ -1,7 +1,5 @@
 """The closed form of a fleet's lending agrees with a simulated policy that knows the demand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -25,17 +23,15 @@ from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, Pol
 UNITS = 200
 
 
+def _options(**words: Any) -> FleetOptions:
+    period = DemandInputs(days=1, start_day=1)
+    return FleetOptions(FleetInputs(unit_rate=20.0), period, PolicyInputs(**words))
+
+
 @pytest.fixture(scope="module")
 def base() -> Scenario:
-    return scenario(
-        cluster(f"trn2-ultraserver:{UNITS}"),
-        demand("azure-conv"),
-        FleetOptions(
-            FleetInputs(unit_rate=20.0),
-            DemandInputs(days=1, start_day=1),
-            PolicyInputs(kind=("trn2-ultraserver:50", f"trn2-ultraserver:{UNITS - 50}")),
-        ),
-    )
+    options = _options(kind=("trn2-ultraserver:50", f"trn2-ultraserver:{UNITS - 50}"))
+    return scenario(cluster(f"trn2-ultraserver:{UNITS}"), demand("azure-conv"), options)
 
 
 def _simulated(built: Scenario) -> float:
@@ -43,7 +39,7 @@ def _simulated(built: Scenario) -> float:
     return float(simulated["training_chip_hours"] / simulated["chip_hours"])
 
 
-def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
+def test_the_closed_form_is_what_foresight_lends(base):
     """The level within a point, and what longer changes or more demand do within a tenth."""
     middle, share = expected(base).lendable_share, _simulated(base)
     assert middle == pytest.approx(share, abs=0.01)
@@ -59,7 +55,7 @@ def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
 
 
 @pytest.mark.parametrize("capacity", [0.95, 1.2])
-def test_a_faster_unit_lends_what_the_same_demand_leaves(base: Scenario, capacity: float) -> None:
+def test_a_faster_unit_lends_what_the_same_demand_leaves(base, capacity):
     """The ends of the interval of a unit's capacity, against runs of units that are as fast."""
     other = scenario(
         base.cluster,
@@ -76,30 +72,22 @@ def test_a_faster_unit_lends_what_the_same_demand_leaves(base: Scenario, capacit
     assert (share > lendable_share(base)) == (capacity > 1)
 
 
-def test_what_is_not_lent_is_paid_for(base: Scenario) -> None:
+def test_what_is_not_lent_is_paid_for(base):
     forecast = expected(base)
     demand = base.demand
     tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
     usd = base.economics.usd_per_chip_s * demand.minutes * 60 * UNITS * 64
-    assert forecast.usd_per_million_tokens == pytest.approx(
-        usd * (1 - forecast.lendable_share) / tokens * 1e6
-    )
+    paid_usd = usd * (1 - forecast.lendable_share)
+    assert forecast.usd_per_million_tokens == pytest.approx(paid_usd / tokens * 1e6)
     assert at(base, shipped_catalogue()) == forecast  # of kinds that are one, as of --cluster
 
 
 @pytest.mark.parametrize("regions", [(), ("us=-8:70%", "eu=+1:30%")])
-def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions: tuple[str, ...]) -> None:
+def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions):
     names = ("us", "eu", "us") if regions else ("", "", "")
-    built = scenario(
-        [cluster(text) for text in ("trn2-ultraserver:60", "trn3-gen2:30", "trn3-gen2:20")],
-        demand("azure-conv"),
-        FleetOptions(
-            FleetInputs(unit_rate=20.0),
-            DemandInputs(days=1, start_day=1),
-            PolicyInputs(kind=("trn2-ultraserver", "trn3-gen2"), region=regions),
-        ),
-        places=names,
-    )
+    clusters = [cluster(each) for each in ("trn2-ultraserver:60", "trn3-gen2:30", "trn3-gen2:20")]
+    options = _options(kind=("trn2-ultraserver", "trn3-gen2"), region=regions)
+    built = scenario(clusters, demand("azure-conv"), options, places=names)
     whole = expected(built)
     assert whole.lendable_share == pytest.approx(_simulated(built), abs=0.015)
     assert at(built, shipped_catalogue()).lendable_share == pytest.approx(whole.lendable_share)
@@ -108,17 +96,10 @@ def test_the_closed_form_of_several_kinds_is_what_foresight_lends(regions: tuple
     )
 
 
-def test_a_region_without_users_may_be_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = scenario(
-        [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")],
-        demand("azure-conv"),
-        FleetOptions(
-            FleetInputs(unit_rate=20.0),
-            DemandInputs(days=1, start_day=1),
-            PolicyInputs(region=("us=-8:0%", "eu=+1:100%")),
-        ),
-        places=("us", "eu"),
-    )
+def test_a_region_without_users_may_be_the_first(monkeypatch):
+    clusters = [cluster("trn2-ultraserver:30"), cluster("trn2-ultraserver:60")]
+    options = _options(region=("us=-8:0%", "eu=+1:100%"))
+    built = scenario(clusters, demand("azure-conv"), options, places=("us", "eu"))
     timed: list[float] = []
 
     def services(demand: Demand, *rest: Any, **words: Any) -> tuple[Service, ...]:
@@ -136,7 +117,7 @@ def _lent(need: FloatArray, units: float, **changes: float) -> FloatArray:
     return np.asarray(units - kept_units(need, **changes).sum(axis=0))
 
 
-def test_changes_without_end_leave_what_the_peak_does_not_need() -> None:
+def test_changes_without_end_leave_what_the_peak_does_not_need():
     need = np.array([[1.0, 4.0, 2.0], [1.0, 1.0, 1.0]])
     endless = _lent(need, 10.0, lead_s=float("inf"), back_s=0.0)
     assert endless.tolist() == [5.0] * 3
@@ -147,7 +128,7 @@ def test_changes_without_end_leave_what_the_peak_does_not_need() -> None:
     assert half.tolist() == [6.5, 5.0, 7.0]
 
 
-def test_broken_shares_of_servers_and_of_larger_parts_come_together() -> None:
+def test_broken_shares_of_servers_and_of_larger_parts_come_together():
     servers = Failures(97 * 3600.0 / 4, 3 * 3600.0, servers=4)
     assert broken_share(servers) == pytest.approx(0.03)
     more = replace(servers, domains=(Domain("rack", 9 * 3600.0, 3600.0),))

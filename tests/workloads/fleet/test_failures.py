@@ -1,7 +1,5 @@
 """Failures of a fleet: published rates, closed forms, and servers that are down."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import exp, inf, sqrt
 
@@ -17,15 +15,7 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import static
-from workloads.fleet.policies.view import View
-from workloads.fleet.processes.failures import (
-    SERVER,
-    Domain,
-    Failures,
-    Fleet,
-    Interruption,
-    failures_from,
-)
+from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption, failures_from
 from workloads.fleet.results import role_server_ms, summary
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
@@ -38,7 +28,7 @@ GPUS, DAYS, UNEXPECTED = 16_384, 54, 419
 interruptions were not planned, most of them of hardware."""
 
 
-def test_the_catalogue_has_the_published_rate_of_a_chip() -> None:
+def test_the_catalogue_has_the_published_rate_of_a_chip():
     entry = shipped_catalogue().entry("fleet.failure", "chip_mtbf")
     hours = GPUS * DAYS * 24 / UNEXPECTED
     assert entry.source.startswith("LLAMA3")
@@ -63,21 +53,15 @@ def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
     )
 
 
-@pytest.mark.parametrize(
-    ("racks", "parts", "size"),
-    [
-        ((), 12_800, 0.25),
-        ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2),), 6400, 0.5),
-        ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4),), 800, 4.0),
-    ],
-    ids=["servers by themselves", "half a unit", "four units"],
-)
-def test_broken_hours_of_a_domain_are_those_of_the_closed_form(
-    racks: tuple[Domain, ...], parts: int, size: float
-) -> None:
+@pytest.mark.parametrize(("racks", "parts", "size"), [
+    ((), 12_800, 0.25),
+    ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2),), 6400, 0.5),
+    ((Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4),), 800, 4.0),
+], ids=["servers by themselves", "half a unit", "four units"])  # fmt: skip
+def test_broken_hours_of_a_domain_are_those_of_the_closed_form(racks, parts, size):
     """Within five standard errors of a compound Poisson process; overlaps take up to a share."""
     units, days, seeds = 3200, 1, 2
-    (domain,) = racks or (Domain(SERVER, 200 * 3600.0, 2 * 3600.0, units=0),)
+    (domain,) = racks or (Domain("server", 200 * 3600.0, 2 * 3600.0, units=0),)
     own_s = 1e15 if racks else domain.mtbf_s / 4
     failures = Failures(own_s, domain.repair_s, servers=4, domains=racks)
     runs = [_run_with(failures, units, days, seed) for seed in range(seeds)]
@@ -94,12 +78,10 @@ def test_broken_hours_of_a_domain_are_those_of_the_closed_form(
         assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * units * 4)
 
 
-def test_domains_of_machines_from_the_catalogue() -> None:
+def test_domains_of_machines_from_the_catalogue():
     """Servers fail by cause, cables and racks by their own rates; a rack of NVL72 is the unit."""
-    trainium, nvl72 = (
-        failures_from(cluster(name), (), domains=True)
-        for name in ("trn2-ultraserver:2000", "gb200-nvl72:100")
-    )
+    names = ("trn2-ultraserver:2000", "gb200-nvl72:100")
+    trainium, nvl72 = (failures_from(cluster(name), (), domains=True) for name in names)
     domains = {one.name: one for one in trainium.domains}
     assert set(domains) == {"rack", "power feed", "scale-up domain"}
     assert (domains["rack"].units, domains["rack"].servers) == (0, 2)
@@ -120,15 +102,13 @@ def _trained_through(failures: Failures, days: int) -> FleetRun:
     """A fleet of 100 units of which 90 are in one gang that always trains."""
     units = 100
     return simulate(
-        constant(60.0, minutes=days * 1440),
-        [Service("chat", fixed_rate(3.5), 1e9)],
-        Fleet(units, failures=failures),
-        static(10),
+        constant(60.0, minutes=days * 1440), [Service("chat", fixed_rate(3.5), 1e9)],
+        Fleet(units, failures=failures), static(10),
         jobs=[TrainingJob("base", units=90, step_tokens=16e6)],
-    )
+    )  # fmt: skip
 
 
-def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike() -> None:
+def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike():
     """Ninety of a hundred units train, so nine in ten faults stop the gang; the rest only count."""
     faults = (Interruption("switch", 2 * 3600.0), Interruption("software", 6 * 3600.0))
     run = _trained_through(Failures(1e15, 3600.0, servers=4, interruptions=faults), 3)
@@ -148,7 +128,7 @@ def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike() -> None:
     assert tally.tokens < quiet.jobs[0][1].tokens
 
 
-def test_faults_that_never_occur_change_nothing() -> None:
+def test_faults_that_never_occur_change_nothing():
     some = Failures(40 * 3600.0, 3600.0, servers=4)
     never = replace(some, interruptions=(Interruption("switch", inf),))
     without, with_them = _trained_through(some, 1), _trained_through(never, 1)
@@ -158,24 +138,21 @@ def test_faults_that_never_occur_change_nothing() -> None:
         Interruption("switch", 0.0)
 
 
-def test_interruptions_of_machines_are_those_of_a_job_on_all_chips() -> None:
+def test_interruptions_of_machines_are_those_of_a_job_on_all_chips():
     """A single server needs no fabric, so only its software stops what it trains."""
     machine = cluster("trn2-ultraserver:2000")
     rates = {one.name: one.per_s for one in failure_rates(machine, machine.chips).causes}
-    shipped = {
-        one.name: one.mtbf_s for one in failures_from(machine, (), domains=True).interruptions
-    }
-    assert shipped == {
-        "optical link": pytest.approx(1 / rates["optical_link"]),
-        "switch": pytest.approx(1 / rates["switch"]),
-        "software": pytest.approx(1 / rates["software"]),
-    }
+    interruptions = failures_from(machine, (), domains=True).interruptions
+    shipped = {one.name: one.mtbf_s for one in interruptions}
+    assert shipped == pytest.approx({
+        name.replace("_", " "): 1 / rates[name] for name in ("optical_link", "switch", "software")
+    })  # fmt: skip
     alone = failures_from(cluster("dgx-h100"), (), domains=True).interruptions
     assert [one.name for one in alone] == ["software"]
     assert failures_from(machine, ()).interruptions == ()
 
 
-def test_a_lost_server_takes_its_share_and_no_more() -> None:
+def test_a_lost_server_takes_its_share_and_no_more():
     """40 serving units, one server of four down for ever in each that fails."""
     flat = constant(1.0, minutes=600)
     load = scaled_to_fleet(flat, [SERVICE], 40)
@@ -192,10 +169,9 @@ def test_a_lost_server_takes_its_share_and_no_more() -> None:
     assert hours["broken_chip_hours"] == pytest.approx(total[-1, Role.BROKEN] * 16 / 3.6e6)
 
 
-def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
-    gang = TrainingJob(
-        "gang", units=20, min_units=10, reclaim="shrink", checkpoint="peer", standby="warm"
-    )
+def test_a_gang_loses_the_whole_unit_which_then_works_on():
+    words = {"reclaim": "shrink", "checkpoint": "peer", "standby": "warm"}
+    gang = TrainingJob("gang", units=20, min_units=10, **words)
     load = scaled_to_fleet(constant(1.0, minutes=600), [SERVICE], 2)
     forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
     jobs = (gang, evaluation_job(22))
@@ -209,22 +185,12 @@ def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
     assert total.sum() == 22 * 4
 
 
-def test_serving_is_topped_up_for_servers_that_are_down() -> None:
+def test_serving_is_topped_up_for_servers_that_are_down():
     load = scaled_to_fleet(constant(1.0, minutes=1440), [SERVICE], 40)
     often = Failures(unit_mtbf_s=40 * 3600.0, repair_s=10 * 3600.0, servers=4)
     seen: list[int] = []
-
-    def policy(view: View) -> float:
-        seen.append(view.broken)
-        return 40.0
-
-    run = simulate(
-        load,
-        [SERVICE],
-        Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often),
-        policy,
-        jobs=(evaluation_job(60),),
-    )
+    fleet, jobs = Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often), [evaluation_job(60)]
+    run = simulate(load, [SERVICE], fleet, lambda view: seen.append(view.broken) or 40.0, jobs=jobs)
     # A policy sees the servers that are down as units, of which it counts whole ones.
     down = np.diff(role_server_ms(run.kinds[0])[:, Role.BROKEN]) / (4 * 60_000)
     assert down.max() > 2

@@ -1,9 +1,6 @@
 """Electricity by the hour: reading prices, their cost, and training held while they are high."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,24 +27,19 @@ MINUTES = 600
 DEAR = (np.arange(MINUTES) >= 200) & (np.arange(MINUTES) < 320)
 
 
-def test_a_bad_price_file_is_refused_before_capacity_is_simulated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_price_file_is_refused_before_capacity_is_simulated(tmp_path, monkeypatch):
     def never(*_: object, **__: object) -> None:
         raise AssertionError("the capacity was simulated first")
 
     monkeypatch.setattr("workloads.fleet.setup.serving.capacity_table", never)
-    bad = tmp_path / "price.csv"
-    bad.write_text("hour,usd_per_mwh\n25,10\n")
+    (bad := tmp_path / "price.csv").write_text("hour,usd_per_mwh\n25,10\n")
     with pytest.raises(InputError, match="hour must be 0 to 23"):
         cs.run_fleet("trn2-ultraserver:2", model="llama-3.1-8b", days=0.1, price=bad)
 
 
-def test_a_mistake_in_prices_by_region_names_the_region_and_the_row(tmp_path: Path) -> None:
-    path, rows = (
-        tmp_path / "price.csv",
-        [f"{at},{hour},20" for at in ("us", "eu") for hour in range(24)],
-    )
+def test_a_mistake_in_prices_by_region_names_the_region_and_the_row(tmp_path):
+    path = tmp_path / "price.csv"
+    rows = [f"{at},{hour},20" for at in ("us", "eu") for hour in range(24)]
     for last, message in (
         ("eu,24,20", "price.csv, region eu: hour must be 0 to 23"),
         ("eu,23,", "price.csv, region eu, row 49: usd_per_mwh is empty; it must be a number"),
@@ -59,23 +51,15 @@ def test_a_mistake_in_prices_by_region_names_the_region_and_the_row(tmp_path: Pa
 
 def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:
     """Ten units serve; four pause, four checkpoint or shrink, two evaluate."""
-    jobs = (
-        TrainingJob("paused", 4, 4, reclaim="pause"),
-        TrainingJob("saved", 4, 2, reclaim="shrink"),
-        evaluation_job(20),
-    )
+    paused = TrainingJob("paused", 4, 4, reclaim="pause")
+    jobs = (paused, TrainingJob("saved", 4, 2, reclaim="shrink"), evaluation_job(20))
     return simulate(
-        constant(10.0, minutes=MINUTES),
-        [SERVICE],
-        Fleet(20, costs=ChangeCosts.fixed(60.0)),
-        static(10),
-        signals=Signals(held=held),
-        jobs=jobs,
-        economics=ECONOMICS,
-    )
+        constant(10.0, minutes=MINUTES), [SERVICE], Fleet(20, costs=ChangeCosts.fixed(60.0)),
+        static(10), signals=Signals(held=held), jobs=jobs, economics=ECONOMICS,
+    )  # fmt: skip
 
 
-def test_training_that_is_held_is_saved_and_goes_on_afterwards() -> None:
+def test_training_that_is_held_is_saved_and_goes_on_afterwards():
     free, held = _run(np.zeros(MINUTES, bool)), _run(DEAR)
     units = role_units(held)
     busy = units[:, Role.TRAINING] + units[:, Role.EVALUATION]
@@ -90,7 +74,7 @@ def test_training_that_is_held_is_saved_and_goes_on_afterwards() -> None:
         assert (after.reclaims, after.starts) == (1, 1)
 
 
-def test_electricity_costs_its_price_in_every_minute() -> None:
+def test_electricity_costs_its_price_in_every_minute():
     prices = Prices(np.where(DEAR, 90.0, 30.0), cap_usd_per_mwh=50.0)
     held, free = _run(prices.dear), _run(np.zeros(MINUTES, bool))
     numbers = summary(held, prices)
@@ -101,7 +85,7 @@ def test_electricity_costs_its_price_in_every_minute() -> None:
     assert summary(free)["electricity_usd"] is None
 
 
-def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path: Path) -> None:
+def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path):
     file = tmp_path / "prices.csv"
     file.write_text("hour,usd_per_mwh\n" + "".join(f"{h},{h - 5}\n" for h in reversed(range(24))))
     day = read_tariff(file)("2024-05-10T22:30", 180)
@@ -113,7 +97,7 @@ def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path: Pat
     assert week.dear.tolist() == [True, False]
 
 
-def test_dated_prices_hold_until_the_next(tmp_path: Path) -> None:
+def test_dated_prices_hold_until_the_next(tmp_path):
     file = tmp_path / "prices.csv"
     file.write_text("time,usd_per_mwh\n2024-05-10T00:00,10\n2024-05-10T01:00Z,20\n")
     assert read_tariff(file)("2024-05-10T00:59", 2).usd_per_mwh.tolist() == [10.0, 20.0]
@@ -122,24 +106,17 @@ def test_dated_prices_hold_until_the_next(tmp_path: Path) -> None:
         read_tariff(file)("2024-05-10T00:00", 121)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("hour,usd\n0,1\n", "has no 'usd'"),
-        ("usd_per_mwh\n1\n", "one of hour and time"),
-        ("hour,usd_per_mwh\n0,1\n1,2\n", "0 to 23"),
-        (
-            "hour,usd_per_mwh\n0,x\n",
-            "row 2: usd_per_mwh is 'x'; it must be a number from -1,000,000",
-        ),
-        ("hour,usd_per_mwh\n0,1e300\n", "row 2: usd_per_mwh is '1e.300'; it must be a number"),
-        ("time,usd_per_mwh\n2024-05-10,1\n2024-05-09,1\n", "ascending times"),
-        ("time,usd_per_mwh\nnoon,1\n2024-05-09,1\n", "ascending times"),
-    ],
-)
-def test_bad_prices_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "prices.csv"
-    file.write_text(text)
+@pytest.mark.parametrize(("text", "message"), [
+    ("hour,usd\n0,1\n", "has no 'usd'"),
+    ("usd_per_mwh\n1\n", "one of hour and time"),
+    ("hour,usd_per_mwh\n0,1\n1,2\n", "0 to 23"),
+    ("hour,usd_per_mwh\n0,x\n", "row 2: usd_per_mwh is 'x'; it must be a number from -1,000,000"),
+    ("hour,usd_per_mwh\n0,1e300\n", "row 2: usd_per_mwh is '1e.300'; it must be a number"),
+    ("time,usd_per_mwh\n2024-05-10,1\n2024-05-09,1\n", "ascending times"),
+    ("time,usd_per_mwh\nnoon,1\n2024-05-09,1\n", "ascending times"),
+])  # fmt: skip
+def test_bad_prices_are_refused(tmp_path, text, message):
+    (file := tmp_path / "prices.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         read_tariff(file)("2024-05-10T00:00", 60)
 
@@ -149,19 +126,14 @@ HOURS = np.arange(24)
 NIGHT_TARIFF = np.where(HOURS < 8, 20.0, 100.0)
 
 
-@pytest.mark.parametrize(
-    ("hourly", "share", "hours"),
-    [
-        (NIGHT_TARIFF, 0.0, 0),
-        (NIGHT_TARIFF, 8 / 24, 8),
-        (NIGHT_TARIFF, 1.0, 24),
-        (np.full(24, 50.0), 0.5, 12),
-        (20.0 + HOURS, 0.25, 6),
-    ],
-)
-def test_the_stated_share_of_each_day_trains(
-    hourly: np.ndarray[Any, Any], share: float, hours: float
-) -> None:
+@pytest.mark.parametrize(("hourly", "share", "hours"), [
+    (NIGHT_TARIFF, 0.0, 0),
+    (NIGHT_TARIFF, 8 / 24, 8),
+    (NIGHT_TARIFF, 1.0, 24),
+    (np.full(24, 50.0), 0.5, 12),
+    (20.0 + HOURS, 0.25, 6),
+])  # fmt: skip
+def test_the_stated_share_of_each_day_trains(hourly, share, hours):
     prices = np.repeat(np.tile(hourly, 3), 60)
     policy = price_aware(static(1), share=share)
     trains = np.zeros(2 * DAY, bool)
@@ -170,7 +142,7 @@ def test_the_stated_share_of_each_day_trains(
             minute=minute, hour=minute % DAY / 60, load=np.ones((1, minute + 1)),
             prices_usd_per_mwh=prices[minute:],
         )  # fmt: skip
-        trains[minute] = policy(view).training is None  # type: ignore[union-attr]
+        trains[minute] = policy(view).training is None
     assert (trains.reshape(2, DAY).sum(axis=1) / 60).tolist() == [hours] * 2
 
 
@@ -183,7 +155,7 @@ def _by_region(folder: Path) -> Path:
     return file
 
 
-def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path: Path) -> None:
+def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path):
     tariff = read_tariff(_by_region(tmp_path), carbon_usd_per_t=50.0, zones={"us": -8.0, "eu": 1.0})
     prices = tariff("2024-05-10T00:00", 24 * 60)
     each = {name: prices.within(name) for name in ("us", "eu")}
@@ -195,7 +167,7 @@ def test_prices_and_carbon_are_those_of_a_region_at_its_hour(tmp_path: Path) -> 
     assert each["eu"].carbon_kg(np.full(24 * 60, 2e6)) == pytest.approx(2.0 * carbon.sum())
 
 
-def _run_regions(folder: Path, policy: str, **words: float) -> cs.FleetResult:
+def _run_regions(folder, policy, **words):
     """Run a day of ten units in either region."""
     machines = {"us": "trn2-ultraserver:10", "eu": "trn2-ultraserver:10"}
     return cs.run_fleet(
@@ -204,12 +176,11 @@ def _run_regions(folder: Path, policy: str, **words: float) -> cs.FleetResult:
     )  # fmt: skip
 
 
-def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path) -> None:
+def test_each_region_trains_when_its_own_power_is_cheap(tmp_path):
     done = _run_regions(tmp_path, "price", price_share=0.5)
     frame, kinds = done.frame(), done.run.kinds
     hour = np.arange(len(frame)) // 60
     prices = done.scenario.prices
-    assert prices is not None
     for kind, ahead_h in zip(kinds, (-8, 1), strict=True):
         local = (hour + ahead_h) % 24  # the cheaper half of its day is the first
         assert frame[f"{kind.name}_training_units"][local >= 13].max() == 0
@@ -223,10 +194,8 @@ def test_each_region_trains_when_its_own_power_is_cheap(tmp_path: Path) -> None:
     assert ends["low"] <= done.summary["carbon_kg"] <= ends["high"]
 
 
-def test_a_price_of_carbon_moves_training_to_the_clean_region(tmp_path: Path) -> None:
-    free, weighed = (
-        _run_regions(tmp_path, "mpc", carbon_price=cost).summary for cost in (0.0, 2000.0)
-    )
+def test_a_price_of_carbon_moves_training_to_the_clean_region(tmp_path):
+    free, weighed = (_run_regions(tmp_path, "mpc", carbon_price=p).summary for p in (0.0, 2000.0))
     for (most, least), done in ((("us", "eu"), free), (("eu", "us"), weighed)):
         tokens = {row["region"]: row["training_tokens"] for row in done["regions"]}
         assert tokens[most] > 2 * tokens[least]

@@ -1,7 +1,5 @@
 """The fluid fleet by the minute against the same requests served token by token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,18 +19,8 @@ from workloads.fleet.setup.serving import Prompts, ways_of
 from workloads.fleet.state.services import Queue, Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
-from workloads.serving import (
-    Lengths,
-    Profile,
-    Requests,
-    Slo,
-    TableRuns,
-    capacity_table,
-    profile,
-    serve,
-    serve_apart,
-)
-from workloads.serving.tables import Capacity
+from workloads.serving import Lengths, Profile, Requests, Slo, profile, serve, serve_apart
+from workloads.serving.tables import Capacity, TableRuns, capacity_table
 
 MODEL, WHERE = named("llama-3.1-70b"), cluster("trn2-ultraserver:2")
 PROMPT, OUTPUT = 1500, 100
@@ -126,9 +114,7 @@ def _arrivals(parts: list[tuple[int, float]], rate_per_s: float, seed: int) -> F
 
 @given(parts=SEGMENTS, seed=st.integers(0, 99))
 @examples(12)
-def test_a_fluid_serves_and_delays_as_its_replicas_do(
-    unit: Unit, parts: list[tuple[int, float]], seed: int
-) -> None:
+def test_a_fluid_serves_and_delays_as_its_replicas_do(unit, parts, seed):
     """Completions and waits of every minute, through bursts beyond what the replicas serve."""
     table = unit.capacity
     arrival_s = _arrivals(parts, table.rate_max_per_s, seed)
@@ -139,14 +125,8 @@ def test_a_fluid_serves_and_delays_as_its_replicas_do(
     ttft_s, end_s = unit.run(requests)
     minute = (arrival_s // 60).astype(int)
     came = np.bincount(minute, minlength=minutes)
-    shape = (1, minutes)
-    demand = Demand(
-        ("chat",),
-        "2024-01-01T00:00",
-        came[None].astype(float),
-        np.full(shape, float(PROMPT)),
-        np.full(shape, float(OUTPUT)),
-    )
+    lengths = (np.full((1, minutes), float(tokens)) for tokens in (PROMPT, OUTPUT))
+    demand = Demand(("chat",), "2024-01-01T00:00", came[None].astype(float), *lengths)
     run = simulate(demand, [Service("chat", table)], Fleet(1), static(1))
     fluid = service_minutes(run, 0)
     assert not fluid.shed_requests.any()

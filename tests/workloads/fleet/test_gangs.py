@@ -1,7 +1,5 @@
 """Gangs of night jobs: sizes that failures allow, what a failure loses, copies in host memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,33 +44,20 @@ def _fleet(units: int, unit_mtbf_s: float) -> Fleet:
 
 def _job(units: int, checkpoint: str) -> TrainingJob:
     return TrainingJob(
-        "gang",
-        units=units,
-        min_units=units,
-        tokens_per_s=((1, 1e5),),
-        step_tokens=16e6,
-        state_bytes=5.6e12,
-        checkpoint=checkpoint,
-        standby="warm",
-        checkpoint_every_s=1800.0,
-    )
+        "gang", units=units, min_units=units, tokens_per_s=((1, 1e5),), step_tokens=16e6,
+        state_bytes=5.6e12, checkpoint=checkpoint, standby="warm", checkpoint_every_s=1800.0,
+    )  # fmt: skip
 
 
-def test_the_closed_form_is_the_goodput_of_a_simulated_gang() -> None:
+def test_the_closed_form_is_the_goodput_of_a_simulated_gang():
     """Some 130 failures a run, with spare units to replace those under repair."""
     unit_mtbf_s = 4e5
     job, fleet = _job(100, "peer"), _fleet(140, unit_mtbf_s)
     days = 130 * unit_mtbf_s / job.units / 86400
     shares = []
     for seed in range(2):
-        run = simulate(
-            constant(60.0, minutes=round(days * 1440)),
-            [SERVICE],
-            fleet,
-            static(1),
-            jobs=[job],
-            rng=np.random.default_rng(seed),
-        )
+        demand, rng = constant(60.0, minutes=round(days * 1440)), np.random.default_rng(seed)
+        run = simulate(demand, [SERVICE], fleet, static(1), jobs=[job], rng=rng)
         ((_, tally),) = run.jobs
         assert tally.failures > 90
         shares.append(tally.useful_unit_ms / tally.held_unit_ms)
@@ -82,7 +67,7 @@ def test_the_closed_form_is_the_goodput_of_a_simulated_gang() -> None:
     assert np.mean(shares) == pytest.approx(expected, abs=0.03)
 
 
-def test_all_kinds_of_failures_stop_a_gang() -> None:
+def test_all_kinds_of_failures_stop_a_gang():
     failures = Failures(
         1000.0, 1.0, servers=4,
         domains=(Domain("rack", 500.0, 1.0, units=5),),
@@ -92,7 +77,7 @@ def test_all_kinds_of_failures_stop_a_gang() -> None:
     assert gang_mtbf_s(failures, 10, 50) == pytest.approx(1 / (0.01 + 0.004 + 0.002))
 
 
-def test_the_size_is_the_largest_that_computes_for_nine_tenths_of_its_time() -> None:
+def test_the_size_is_the_largest_that_computes_for_nine_tenths_of_its_time():
     job, fleet = _job(5000, "peer"), _fleet(10_000, 2.8e6)
     most = most_units(job, fleet)
     assert 100 < most < 5000
@@ -103,7 +88,7 @@ def test_the_size_is_the_largest_that_computes_for_nine_tenths_of_its_time() -> 
 
 
 @pytest.mark.parametrize("units", [1, 20, 63, 64, 100, 7812, 100_000])
-def test_smaller_gangs_are_more_and_use_as_much_of_the_fleet(units: int) -> None:
+def test_smaller_gangs_are_more_and_use_as_much_of_the_fleet(units):
     usual = default_jobs(units)
     assert default_jobs(units, most=(units, units)) == usual
     small = default_jobs(units, most=(7, 3))
@@ -118,7 +103,7 @@ def test_smaller_gangs_are_more_and_use_as_much_of_the_fleet(units: int) -> None
     assert all(job.fits(job.units) > 0 for job in small)
 
 
-def test_a_fleet_whose_gangs_were_made_smaller_says_so() -> None:
+def test_a_fleet_whose_gangs_were_made_smaller_says_so():
     large = cs.run_fleet(
         "trn2-ultraserver:30000", "azure-code", policy="static", days=0.02, unit_rate=1.0
     ).scenario
@@ -137,7 +122,7 @@ def _gang(job: TrainingJob, costs: ChangeCosts) -> tuple[simpy.Environment, Ledg
     return env, ledger, Gang(0, job, env, ledger, costs, 10**9)
 
 
-def test_a_gang_checkpoints_and_loses_what_it_did_not_save() -> None:
+def test_a_gang_checkpoints_and_loses_what_it_did_not_save():
     """100 s of training, 10 s checkpoint, and a stop without notice 40 s later."""
     job = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 8.0),), checkpoint_every_s=100)
     env, ledger, gang = _gang(job, replace(FREE, checkpoint_stall_s=10.0))
@@ -155,7 +140,7 @@ def test_a_gang_checkpoints_and_loses_what_it_did_not_save() -> None:
     assert ledger.spent_server_ms[Role.CHECKPOINTING] == 4 * 10_000
 
 
-def test_a_restart_waits_and_a_restore_is_shorter() -> None:
+def test_a_restart_waits_and_a_restore_is_shorter():
     job = TrainingJob("j", units=2, min_units=2, reclaim="pause", tokens_per_s=((2, 1.0),))
     env, _, gang = _gang(job, replace(FREE, restart_s=600.0, restore_s=60.0))
     gang.admit(np.arange(2))
@@ -169,7 +154,7 @@ def test_a_restart_waits_and_a_restore_is_shorter() -> None:
     assert gang.tally.starts == 2
 
 
-def test_a_failure_stops_all_and_shrinks_to_what_fits() -> None:
+def test_a_failure_stops_all_and_shrinks_to_what_fits():
     job = TrainingJob(
         "j", units=9, min_units=3, step_units=3, tokens_per_s=((9, 9.0),), checkpoint_every_s=1e6
     )
@@ -184,7 +169,7 @@ def test_a_failure_stops_all_and_shrinks_to_what_fits() -> None:
     assert gang.tally.lost_tokens == 9 * 50
 
 
-def test_peers_lose_what_was_computed_since_the_last_copy() -> None:
+def test_peers_lose_what_was_computed_since_the_last_copy():
     """Two units make a step of 5 tokens in 2.5 s: after 51 s, 1 s of work is in no copy."""
     job = TrainingJob(
         "j", units=2, tokens_per_s=((1, 1.0),), step_tokens=5.0, checkpoint="peer", standby="warm"
@@ -197,7 +182,7 @@ def test_peers_lose_what_was_computed_since_the_last_copy() -> None:
     assert gang.tally.lost_tokens == 2.0
 
 
-def test_a_night_job_recovers_as_a_job_of_weeks_does() -> None:
+def test_a_night_job_recovers_as_a_job_of_weeks_does():
     """Detection, start or warm start, and reading from peers or store, by one definition."""
     machine, catalogue = cluster("trn2-ultraserver:8"), shipped_catalogue()
     costs = ChangeCosts.of(machine)
@@ -227,7 +212,7 @@ def test_a_night_job_recovers_as_a_job_of_weeks_does() -> None:
         assert loading_ms / 4 == pytest.approx(1000 * (detection_s + restart_s), abs=2)
 
 
-def test_a_partner_that_fails_in_a_recovery_costs_the_work_since_the_checkpoint() -> None:
+def test_a_partner_that_fails_in_a_recovery_costs_the_work_since_the_checkpoint():
     """Of two units the second is always the partner."""
     job = TrainingJob("j", units=2, tokens_per_s=((2, 1.0),), checkpoint="peer")
     env, _, gang = _gang(job, ChangeCosts.from_catalogue(1))
@@ -240,7 +225,7 @@ def test_a_partner_that_fails_in_a_recovery_costs_the_work_since_the_checkpoint(
     assert gang.tally.lost_tokens == pytest.approx(100.5)
 
 
-def test_jobs_of_a_file_state_copies_and_spares(tmp_path: Path) -> None:
+def test_jobs_of_a_file_state_copies_and_spares(tmp_path):
     file = tmp_path / "jobs.csv"
     file.write_text("name,units,checkpoint,standby\na,2,peer,warm\nb,2,peer,\nc,2,,\n")
     settings = [(job.checkpoint, job.standby) for job in read_jobs(file)]
@@ -258,25 +243,20 @@ def _prepared(folder: Path, row: str) -> Scenario:
     return scenario(cluster("trn2-ultraserver:4"), constant(60.0), options, models=model)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("a,2,1,8e12,pause,async", "state of a pause take 2,000 GB .* reclaim checkpoint"),
-        ("a,2,1,5e12,,peer", "job a: copies at peers take 5,000 GB .* room for 1,759"),
-        # Copies of 1.2 TB and a state of 0.6 TB fit alone, and not together.
-        ("a,2,1,1.6e12,pause,peer", "copies at peers and the state of a pause take 2,000 GB"),
-    ],
-)
-def test_copies_and_states_are_held_against_host_memory(
-    tmp_path: Path, row: str, message: str
-) -> None:
+@pytest.mark.parametrize(("row", "message"), [
+    ("a,2,1,8e12,pause,async", "state of a pause take 2,000 GB .* reclaim checkpoint"),
+    ("a,2,1,5e12,,peer", "job a: copies at peers take 5,000 GB .* room for 1,759"),
+    # Copies of 1.2 TB and a state of 0.6 TB fit alone, and not together.
+    ("a,2,1,1.6e12,pause,peer", "copies at peers and the state of a pause take 2,000 GB"),
+])  # fmt: skip
+def test_copies_and_states_are_held_against_host_memory(tmp_path, row, message):
     """8 TB over four servers are 2 TB a server, and 7 TB 1.75; the host has room for 1.76 TB."""
     with pytest.raises(InputError, match=message):
         _prepared(tmp_path, row)
     assert _prepared(tmp_path, "a,2,1,7e12,pause,async").jobs[0].reclaim == "pause"
 
 
-def test_default_jobs_that_do_not_fit_say_so() -> None:
+def test_default_jobs_that_do_not_fit_say_so():
     jobs = default_jobs(64)
     assert host_memory_note(jobs, 64) == ""
     saved = [replace(job, reclaim="checkpoint") if job.reclaim == "pause" else job for job in jobs]

@@ -1,7 +1,5 @@
 """Intervals of a fleet's results: points without uncertainty, brute force with it, and pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import cluster_sim as cs
+from tests.support.commands import document_of
 from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import Horizon, azure_code
@@ -63,9 +62,7 @@ def _ends(fleet: FleetResult, causes: Causes) -> dict[str, Any]:
     return fleet_intervals(fleet.scenario, fleet.summary, _forecast, causes=causes)
 
 
-def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(
-    fleet: FleetResult,
-) -> None:
+def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(fleet):
     repeated: list[Any] = []
 
     def watch(each: Iterable[Any], _: str) -> Sequence[Any]:
@@ -83,16 +80,15 @@ def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(
 
 
 @pytest.mark.parametrize("cause", ["demand", "capacity", "step_time"])
-def test_more_uncertainty_of_any_input_is_wider(fleet: FleetResult, cause: str) -> None:
-    little, much = (
-        _ends(fleet, replace(KNOWN, **{cause: Uncertain(1 / factor, factor)}))["training_tokens"]
-        for factor in (1.05, 1.25)
-    )
+def test_more_uncertainty_of_any_input_is_wider(fleet, cause):
+    spreads = (Uncertain(1 / factor, factor) for factor in (1.05, 1.25))
+    ends = (_ends(fleet, replace(KNOWN, **{cause: spread})) for spread in spreads)
+    little, much = (each["training_tokens"] for each in ends)
     assert much["low"] < little["low"] <= fleet.summary["training_tokens"]
     assert much["high"] > little["high"] >= fleet.summary["training_tokens"]
 
 
-def test_the_step_time_scales_tokens_and_nothing_else(fleet: FleetResult) -> None:
+def test_the_step_time_scales_tokens_and_nothing_else(fleet):
     ends, tokens = _ends(fleet, replace(KNOWN, step_time=SPREAD)), fleet.summary["training_tokens"]
     assert ends["training_tokens"]["low"] == pytest.approx(tokens * 0.8, rel=0.005)
     assert ends["training_tokens"]["high"] == pytest.approx(tokens * 1.25, rel=0.005)
@@ -101,6 +97,28 @@ def test_the_step_time_scales_tokens_and_nothing_else(fleet: FleetResult) -> Non
     assert ends["usd_per_training_step"]["high"] == pytest.approx(
         fleet.summary["usd_per_training_step"] / 0.8, rel=0.005
     )
+
+
+def test_the_price_scales_money_and_nothing_else(fleet: FleetResult) -> None:
+    ends, results = _ends(fleet, replace(KNOWN, price=SPREAD)), fleet.summary
+    for name in STATED:
+        low, high = (0.8, 1.25) if name.startswith(("cost", "usd")) else (1.0, 1.0)
+        if results[name] is not None:
+            assert ends[name]["low"] == pytest.approx(results[name] * low, rel=0.005), name
+            assert ends[name]["high"] == pytest.approx(results[name] * high, rel=0.005), name
+
+
+@pytest.mark.parametrize("words", ["fleet --days 0.1", "lend --until 06:00 --confidence 70%"])
+def test_answers_carry_the_range_of_a_price_and_name_its_row(words: str) -> None:
+    """The price of a Trn3 of 144 chips is assumed: 504 USD/h, 432 to 648."""
+    shared = ["--cluster=trn3-gen2:20", "--demand=azure-code", "--unit-rate=5", "--failures=off"]
+    document = document_of([*words.split(), *shared, "--json"])
+    price = document["interval"]["inputs"]["price"]
+    assert (price["low"], price["high"]) == pytest.approx((432 / 504, 648 / 504))
+    assert price["basis"].startswith("trn3-gen2 price 504 USD/h (assumed")
+    name = "usd" if "usd" in document else "cost_usd"
+    ends = document["interval"][name]
+    assert ends["high"] / document[name] == pytest.approx(648 / 504, rel=0.01)
 
 
 def _by_brute_force(fleet: FleetResult, causes: Causes, draws: int) -> list[dict[str, Any]]:
@@ -122,7 +140,7 @@ def _by_brute_force(fleet: FleetResult, causes: Causes, draws: int) -> list[dict
 
 
 @pytest.mark.slow
-def test_the_interval_is_that_of_brute_force(fleet: FleetResult) -> None:
+def test_the_interval_is_that_of_brute_force(fleet):
     ends, rows = _ends(fleet, ALL), _by_brute_force(fleet, ALL, 300)
     for name in (
         *("training_tokens", "training_chip_hours", "inference_chip_hours", "served_tokens"),
@@ -137,11 +155,10 @@ def test_the_interval_is_that_of_brute_force(fleet: FleetResult) -> None:
         assert inside.mean() == pytest.approx(0.8, abs=0.1), name
 
 
-def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind() -> None:
+def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind():
     """With and without, ends differ by less than 4 % of the result."""
-    large = cs.run_fleet(
-        "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.2, scale_to_peak=0.6
-    )
+    words = {"policy": "static", "unit_rate": 5.0, "days": 0.2, "scale_to_peak": 0.6}
+    large = cs.run_fleet("trn2-ultraserver:2500", **words)
     small = miniature(large.scenario)
     assert small.cluster.domains == 1000
     assert miniature(small) is small
@@ -158,14 +175,13 @@ def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind() -> None:
             assert by_small[name][end] == pytest.approx(by_large[name][end], abs=0.04 * value)
 
 
-def test_stated_sizes_keep_the_fleet_as_it_is() -> None:
-    stated = cs.run_fleet(
-        "trn2-ultraserver:2500", policy="static", unit_rate=5.0, days=0.01, reserve=20
-    )
+def test_stated_sizes_keep_the_fleet_as_it_is():
+    words = {"policy": "static", "unit_rate": 5.0, "days": 0.01, "reserve": 20}
+    stated = cs.run_fleet("trn2-ultraserver:2500", **words)
     assert miniature(stated.scenario) is stated.scenario
 
 
-def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_stated() -> None:
+def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_stated():
     """Weeks that grow by a tenth differ by that; a single day says nothing of the next."""
     week = np.tile(np.repeat([1.0, 3.0], 720), 7)
     growing = np.concatenate([week * 1.1**number for number in range(8)])
@@ -178,7 +194,7 @@ def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_state
     assert "5 days" in level.basis
 
 
-def test_a_fleet_without_failures_or_with_a_stated_rate_knows_them() -> None:
+def test_a_fleet_without_failures_or_with_a_stated_rate_knows_them():
     done = cs.run_fleet("trn2-ultraserver:8", unit_rate=5.0, days=0.02, failures="off")
     causes = causes_of(done.scenario)
     assert causes.capacity.is_point
@@ -194,29 +210,21 @@ FAILING = Failures(43_200.0, 60.0)
 def _run(policy: Policy, *, failures: Failures = FAILING, days: int = 3, seed: int = 0) -> FleetRun:
     load = scaled_to_fleet(azure_code().between(0, days * 1440), [SERVICE], UNITS)
     costs = replace(ChangeCosts.from_catalogue(4), miss_share=0.3)
-    return simulate(
-        load,
-        [SERVICE],
-        Fleet(UNITS, costs=costs, failures=failures),
-        policy,
-        jobs=default_jobs(UNITS),
-        rng=np.random.default_rng(seed),
-    )
+    fleet, rng = Fleet(UNITS, costs=costs, failures=failures), np.random.default_rng(seed)
+    return simulate(load, [SERVICE], fleet, policy, jobs=default_jobs(UNITS), rng=rng)
 
 
-def test_failures_do_not_depend_on_the_policy() -> None:
+def test_failures_do_not_depend_on_the_policy():
     """Repairs that take no time leave no unit that is down, so that every draw counts."""
     at_once = replace(FAILING, repair_s=0.0)
-    counts = [
-        _run(policy, failures=at_once, days=1).failures
-        for policy in (static(5), static(55), threshold(headroom=0.3))
-    ]
+    policies = (static(5), static(55), threshold(headroom=0.3))
+    counts = [_run(policy, failures=at_once, days=1).failures for policy in policies]
     assert counts[0] > 50
     assert len(set(counts)) == 1
     assert _run(static(5), failures=at_once, days=1, seed=1).failures != counts[0]
 
 
-def test_a_difference_is_surer_than_two_runs_of_their_own() -> None:
+def test_a_difference_is_surer_than_two_runs_of_their_own():
     """Headrooms of 10 and 20 %: three days of which two are a weekend."""
     runs = [_run(threshold(headroom=share)) for share in (0.1, 0.2)]
     one, two = (daily_training(run) for run in runs)
@@ -224,19 +232,15 @@ def test_a_difference_is_surer_than_two_runs_of_their_own() -> None:
     assert len(one) == 3
     paired = paired_interval(one, two)
     alone = [paired_interval(days, np.zeros(3)) for days in (one, two)]
-    assert paired is not None
-    assert alone[0] is not None
-    assert alone[1] is not None
     assert 0 < paired.low < paired.high  # less headroom trains more, for sure
     assert alone[0].low < alone[1].high  # which the two by themselves do not say
     assert (paired.high - paired.low) < 0.1 * (alone[0].high - alone[0].low)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=12), st.integers(0, 9))
-def test_the_interval_is_student_s(values: list[float], seed: int) -> None:
+def test_the_interval_is_student_s(values, seed):
     other = np.random.default_rng(seed).normal(size=len(values))
     ends = paired_interval(np.array(values), other)
-    assert ends is not None
     expected = stats.ttest_rel(values, other).confidence_interval(0.8)
     assert (ends.low, ends.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
     assert paired_interval(np.array(values[:1]), other[:1]) is None

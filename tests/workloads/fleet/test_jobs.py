@@ -1,9 +1,6 @@
 """Jobs of a fleet: files, sizes, arrival and deadlines, costs of changes, post-training."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +16,7 @@ from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import (
-    BEHIND,
-    LOCKSTEP,
-    MODES,
-    PostTraining,
-    Split,
-    TrainingJob,
-    read_jobs,
-)
+from workloads.fleet.inputs.jobs import MODES, PostTraining, TrainingJob, read_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import jobs_frame, summary
@@ -37,7 +26,7 @@ from workloads.fleet.state.services import Service
 from workloads.serving.tables import fixed_rate
 
 
-def test_sizes_and_rates_of_jobs() -> None:
+def test_sizes_and_rates_of_jobs():
     job = TrainingJob("j", units=100, min_units=10, step_units=20, tokens_per_s=((10, 1.0),))
     assert [job.fits(n) for n in (9, 10, 29, 30, 99, 1000)] == [0, 10, 10, 30, 90, 90]
     curve = TrainingJob("k", units=100, tokens_per_s=((10, 100.0), (100, 500.0)))
@@ -46,9 +35,8 @@ def test_sizes_and_rates_of_jobs() -> None:
     assert 100 < curve.rate(30) < 500
 
 
-def test_jobs_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.csv"
-    path.write_text(
+def test_jobs_from_a_file(tmp_path):
+    (path := tmp_path / "jobs.csv").write_text(
         "name,units,min_units,step_units,count,iteration_s,step_tokens,reclaim,evaluation\n"
         "big,16,4,4,1,2.0,1000,shrink,\n"
         "small,2,,,3,,,,\n"
@@ -61,31 +49,31 @@ def test_jobs_from_a_file(tmp_path: Path) -> None:
     assert evaluation.evaluation
     assert evaluation.min_units == 1
     assert evaluation.reclaim == "drain"
+    path.write_text("name,units,arrives_h,deadline_h,work_tokens\nnight,4,20,30,1e12\n")
+    (job,) = read_jobs(path)
+    assert (job.arrives_s, job.deadline_s, job.work_tokens) == (72_000.0, 108_000.0, 1e12)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("name,unit\na,1\n", "has no 'unit'.*Did you mean units"),
-        ("name\na\n", "no column 'units'"),
-        ("name,units\na,0\n", "min_units 0, units 0"),
-        ("name,units,reclaim\na,2,paus\n", "reclaim 'paus' is none of .*Did you mean pause"),
-        ("name,units,reclaim\na,2,drain\n", "evaluation is given back by draining"),
-        ("name,units,count\na,2,99999\n", "more than 1,000 jobs"),
-        ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
-        ("name,units,evaluation\na,2,2\n", "row 2: evaluation is '2'; write 1 or 0"),
-        ("name,units\n", "has no rows below its header"),
-        ("name,units\na,2\na,3\n", "2 jobs are called 'a'. Give each its own name"),
-    ],
-)
-def test_bad_job_files(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "jobs.csv"
-    path.write_text(text)
+@pytest.mark.parametrize(("text", "message"), [
+    ("name,unit\na,1\n", "has no 'unit'.*Did you mean units"),
+    ("name\na\n", "no column 'units'"),
+    ("name,units\na,0\n", "min_units 0, units 0"),
+    ("name,units,reclaim\na,2,paus\n", "reclaim 'paus' is none of .*Did you mean pause"),
+    ("name,units,reclaim\na,2,drain\n", "evaluation is given back by draining"),
+    ("name,units,count\na,2,99999\n", "more than 1,000 jobs"),
+    ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
+    ("name,units,evaluation\na,2,2\n", "row 2: evaluation is '2'; write 1 or 0"),
+    ("name,units,arrives_h,deadline_h\nnight,4,20,10\n", "deadline must come later"),
+    ("name,units\n", "has no rows below its header"),
+    ("name,units\na,2\na,3\n", "2 jobs are called 'a'. Give each its own name"),
+])  # fmt: skip
+def test_bad_job_files(tmp_path, text, message):
+    (path := tmp_path / "jobs.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         read_jobs(path)
 
 
-def test_costs_come_from_the_catalogue_and_scale() -> None:
+def test_costs_come_from_the_catalogue_and_scale():
     costs = ChangeCosts.from_catalogue(4)
     nvme = costs.load_s(4 * 0.75e12)
     assert nvme == pytest.approx(85, rel=0.01)
@@ -105,9 +93,8 @@ FREE = ChangeCosts.fixed(0.0)
 
 
 def _run(*jobs: TrainingJob, costs: ChangeCosts = FREE) -> FleetRun:
-    return simulate(
-        DEMAND, [SERVICE], Fleet(12, costs=costs), static(2), jobs=jobs, economics=PRICES
-    )
+    fleet = Fleet(12, costs=costs)
+    return simulate(DEMAND, [SERVICE], fleet, static(2), jobs=jobs, economics=PRICES)
 
 
 def _job(name: str, **changes: object) -> TrainingJob:
@@ -115,7 +102,7 @@ def _job(name: str, **changes: object) -> TrainingJob:
     return TrainingJob(name, **{**usual, **changes})  # type: ignore[arg-type]
 
 
-def test_a_job_arrives_ends_and_hands_on_its_units() -> None:
+def test_a_job_arrives_ends_and_hands_on_its_units():
     first = _job("first", work_tokens=360_000.0, deadline_s=3700.0, priority=0)
     second = _job("second", arrives_s=7200.0, work_tokens=180_000.0, deadline_s=8000.0, priority=1)
     third = _job("third", priority=2)
@@ -131,7 +118,7 @@ def test_a_job_arrives_ends_and_hands_on_its_units() -> None:
     assert (document["jobs_in_time"], document["jobs_with_deadline"]) == (1, 2)
 
 
-def test_a_job_begins_when_it_arrives() -> None:
+def test_a_job_begins_when_it_arrives():
     """Also between two decisions of the policy."""
     for arrives_s in (0.0, 5 * 3600.0, 5 * 3600.0 + 31.0):
         run = _run(_job("late", arrives_s=arrives_s))
@@ -139,7 +126,7 @@ def test_a_job_begins_when_it_arrives() -> None:
         assert jobs_frame(run).loc[0, "tokens"] == pytest.approx(tokens, abs=0.11)
 
 
-def test_checkpoints_are_written_to_the_store() -> None:
+def test_checkpoints_are_written_to_the_store():
     """Ten hours, one checkpoint each half hour, of the job's real size."""
     costs = ChangeCosts.from_catalogue(4)
     run = _run(_job("one", state_bytes=1e12, checkpoint_every_s=1800.0), costs=costs)
@@ -147,7 +134,7 @@ def test_checkpoints_are_written_to_the_store() -> None:
     assert 18 <= written <= 20
 
 
-def test_money_adds_up() -> None:
+def test_money_adds_up():
     run = _run(_job("one"))
     document = summary(run)
     assert document["revenue_usd"] == pytest.approx(document["served_tokens"] * 2e-6)
@@ -159,20 +146,10 @@ def test_money_adds_up() -> None:
     assert document["margin_usd"] == pytest.approx(document["revenue_usd"] - cost)
 
 
-def test_a_file_of_jobs_has_hours(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.csv"
-    path.write_text("name,units,arrives_h,deadline_h,work_tokens\nnight,4,20,30,1e12\n")
-    (job,) = read_jobs(path)
-    assert (job.arrives_s, job.deadline_s, job.work_tokens) == (72_000.0, 108_000.0, 1e12)
-    path.write_text("name,units,arrives_h,deadline_h\nnight,4,20,10\n")
-    with pytest.raises(InputError, match="deadline must come later"):
-        read_jobs(path)
-
-
 Process = Generator[simpy.Event, Any, None]
 
 
-def _simulated_step_s(split: Split, behind: int, steps: int = 40) -> float:
+def _simulated_step_s(split: Any, behind: int, steps: int = 40) -> float:
     """Mean step of the second half of a run: rollouts and updates as processes that wait."""
     env = simpy.Environment()
     batches: simpy.Store = simpy.Store(env)
@@ -202,32 +179,22 @@ def _simulated_step_s(split: Split, behind: int, steps: int = 40) -> float:
 
 
 @given(
-    st.floats(1.0, 1e3),
-    st.floats(1.0, 1e3),
-    st.floats(0.0, 50.0),
+    st.floats(1.0, 1e3), st.floats(1.0, 1e3), st.floats(0.0, 50.0), st.integers(1, 20),
     st.integers(1, 20),
-    st.integers(1, 20),
-)
+)  # fmt: skip
 @examples(60)
-def test_the_steady_state_is_that_of_waiting_processes(
-    rollout: float, update: float, transfer: float, rollouts: int, updates: int
-) -> None:
-    for behind, mode in ((0, LOCKSTEP), (1, BEHIND)):
+def test_a_steady_state_is_that_of_waiting_processes(rollout, update, transfer, rollouts, updates):
+    for behind, mode in enumerate(MODES):
         split = PostTraining(rollout, update, transfer, 1e4, mode).on(rollouts, updates)
         assert split.step_s == pytest.approx(_simulated_step_s(split, behind))
 
 
 @given(
-    st.floats(1.0, 1e3),
-    st.floats(1.0, 1e3),
-    st.floats(0.0, 500.0),
-    st.integers(2, 60),
+    st.floats(1.0, 1e3), st.floats(1.0, 1e3), st.floats(0.0, 500.0), st.integers(2, 60),
     st.sampled_from(MODES),
-)
+)  # fmt: skip
 @examples(200)
-def test_no_other_split_is_faster(
-    rollout: float, update: float, transfer: float, units: int, mode: str
-) -> None:
+def test_no_other_split_is_faster(rollout, update, transfer, units, mode):
     job = PostTraining(rollout, update, transfer, 1e5, mode)
     every = min(job.on(count, units - count).step_s for count in range(1, units))
     best = job.best(units)
@@ -236,11 +203,9 @@ def test_no_other_split_is_faster(
     assert best.tokens_per_s * best.step_s == pytest.approx(1e5)
 
 
-def test_the_longer_phase_bounds_a_step() -> None:
-    slow_rollouts, slow_updates = (
-        PostTraining(rollout, update, 1.0, 1e4).on(4, 4)
-        for rollout, update in ((10.0, 1000.0), (1000.0, 10.0))
-    )
+def test_the_longer_phase_bounds_a_step():
+    splits = [PostTraining(*each, 1.0, 1e4).on(4, 4) for each in ((10.0, 1000.0), (1000.0, 10.0))]
+    slow_rollouts, slow_updates = splits
     assert (slow_rollouts.bound, slow_updates.bound) == ("rollouts", "updates")
     assert slow_rollouts.step_s == pytest.approx(250.0)
     assert slow_updates.step_s == pytest.approx(251.0)
@@ -249,13 +214,13 @@ def test_the_longer_phase_bounds_a_step() -> None:
         TrainingJob("tuning", 4, post_training="behind")
 
 
-def test_weights_go_through_all_adapters_of_a_unit() -> None:
+def test_weights_go_through_all_adapters_of_a_unit():
     """405 billion parameters of 2 B through 64 adapters of 200 Gbit/s."""
     assert transfer_s(cluster("trn2-ultraserver:4"), 405e9) == pytest.approx(810e9 / 1.6e12)
     assert transfer_s(cluster("trn2-ultraserver"), 405e9) == 0.0
 
 
-def test_the_fleet_runs_post_training_at_night(tmp_path: Path) -> None:
+def test_the_fleet_runs_post_training_at_night(tmp_path):
     jobs = tmp_path / "jobs.csv"
     rows = "rl,8,8,,one-behind,4000000\ngrpo,4,2,,lockstep,\n"
     jobs.write_text("name,units,min_units,reclaim,post_training,step_tokens\n" + rows)

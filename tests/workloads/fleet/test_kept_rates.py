@@ -1,7 +1,5 @@
 """Kept training rates are equal to computed ones, and are named by all their inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,27 +30,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("plan", [None, ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))])
-def test_a_rate_is_searched_once_and_kept_exactly(
-    plan: ParallelPlan | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rate_is_searched_once_and_kept_exactly(plan, monkeypatch):
     searched = iter([TrainingRate(2, 1 / 3, plan)])
     monkeypatch.setattr(night_work, "_searched", lambda *inputs: next(searched))
     rates = [training_rate(MODEL, cluster("trn2.48xlarge")) for _ in range(2)]
     assert rates == [TrainingRate(2, 1 / 3, plan)] * 2
 
 
-@pytest.mark.parametrize(
-    ("machine", "units"),
-    [
-        ("trn2.48xlarge:64", 8),
-        ("trn2.48xlarge:2", 2),
-        ("trn2-ultraserver:16", 2),
-        ("dgx-h100:9", 8),
-    ],
-)
-def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(
-    machine: str, units: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("machine", "units"), [
+    ("trn2.48xlarge:64", 8),
+    ("trn2.48xlarge:2", 2),
+    ("trn2-ultraserver:16", 2),
+    ("dgx-h100:9", 8),
+])  # fmt: skip
+def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(machine, units, monkeypatch):
     searched, plan = [], ParallelPlan(tp=8)
     speeds = {"none": 6.0, "selective": 7.0}
 
@@ -70,7 +61,7 @@ def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(
     assert searched == [(units, chips, name) for name in ("none", "selective", "full")]
 
 
-def test_other_inputs_have_other_names() -> None:
+def test_other_inputs_have_other_names():
     machine = cluster("trn2.48xlarge")
     assert rate_digest(MODEL, machine) == rate_digest(MODEL, cluster("trn2.48xlarge"))
     others = {

@@ -1,11 +1,8 @@
 """Several kinds of units in one fleet: laws, placement, and what users state wrongly."""
 
-from __future__ import annotations
-
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +24,7 @@ from workloads.fleet.policies.predictive import (
     predictive,
 )
 from workloads.fleet.policies.rules import forecast, static, threshold
-from workloads.fleet.policies.view import Limits, Policy, Situation, View
+from workloads.fleet.policies.view import Decision, Limits, Policy, Situation, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, role_units, summary, timeline
 from workloads.fleet.simulation import Kind, serving_units, simulate, speeds_of
@@ -56,9 +53,7 @@ def _demand(peak_per_s: float) -> Demand:
 
 @pytest.mark.parametrize("parts", [(7, 5), (1, 11), (4, 4, 4)])
 @pytest.mark.parametrize("policy", [threshold, forecast, lambda: static(6)])
-def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
-    parts: Sequence[int], policy: Any
-) -> None:
+def test_kinds_of_the_same_units_are_one_kind_of_their_sum(parts, policy):
     demand = _demand(20.0)
     whole = simulate(demand, [_kind("all", 12)], policy())
     divided = simulate(demand, [_kind(f"part {n}", n) for n in parts], policy())
@@ -76,34 +71,23 @@ def test_kinds_of_the_same_units_are_one_kind_of_their_sum(
 @given(
     units=st.lists(st.integers(1, 9), min_size=1, max_size=3),
     rates=st.lists(st.sampled_from([0.5, 2.0, 3.1]), min_size=3, max_size=3),
-    chips=st.lists(st.sampled_from([8, 64, 144]), min_size=3, max_size=3),
-    never=st.booleans(),
-    load=st.floats(0.1, 1.5),
-    seed=st.integers(0, 5),
-)
+    chips=st.lists(st.sampled_from([8, 64, 144]), min_size=3, max_size=3), never=st.booleans(),
+    load=st.floats(0.1, 1.5), seed=st.integers(0, 5),
+)  # fmt: skip
 @examples(25)
-def test_every_kind_keeps_its_chips_and_every_token_is_counted(
-    units: list[int], rates: list[float], chips: list[int], never: bool, load: float, seed: int
-) -> None:
+def test_every_kind_keeps_its_chips_and_all_tokens_count(units, rates, chips, never, load, seed):
     kinds = [
         _kind(
-            f"kind {n}",
-            *(units[n], rates[n]),
-            chips=chips[n],
-            failures=Failures(2e5 * (n + 1), 3600.0),
-            serves=n == 0 or not never,
-        )
-        for n in range(len(units))
-    ]
+            f"kind {n}", *(units[n], rates[n]), chips=chips[n],
+            failures=Failures(2e5 * (n + 1), 3600.0), serves=n == 0 or not never,
+        ) for n in range(len(units))
+    ]  # fmt: skip
     demand = _demand(load * sum(n * rate for n, rate in zip(units, rates, strict=False)))
     run = simulate(demand, kinds, threshold(), rng=np.random.default_rng(seed))
     for kind in run.kinds:
-        part = replace(run, kinds=(kind,))
-        total = role_chip_ms(part)
-        minutes = np.arange(MINUTES + 1)
-        assert np.array_equal(
-            total.sum(axis=1), minutes * 60_000 * kind.units * kind.chips_per_unit
-        )
+        total = role_chip_ms(replace(run, kinds=(kind,)))
+        chip_ms = np.arange(MINUTES + 1) * 60_000 * kind.units * kind.chips_per_unit
+        assert np.array_equal(total.sum(axis=1), chip_ms)
         assert kind.speed.any() or total[-1, Role.SERVING] == 0
     numbers = summary(run)
     parts = numbers["served_tokens"] + numbers["queued_tokens"] + numbers["shed_tokens"]
@@ -119,7 +103,7 @@ def test_every_kind_keeps_its_chips_and_every_token_is_counted(
             assert np.allclose(each, frame[f"{role}_units"])
 
 
-def test_the_second_kind_serves_only_what_the_first_cannot() -> None:
+def test_the_second_kind_serves_only_what_the_first_cannot():
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
     run = simulate(constant(60 * 3.0 * 6, minutes=30), kinds, static(6))
     assert [float(kind.service_units[-1, 0]) for kind in run.kinds] == [4.0, 4.0]
@@ -128,7 +112,7 @@ def test_the_second_kind_serves_only_what_the_first_cannot() -> None:
     assert [float(kind.service_units[-1, 0]) for kind in low.kinds] == [2.0, 0.0]
 
 
-def test_units_that_break_are_replaced_from_the_next_kind() -> None:
+def test_units_that_break_are_replaced_from_the_next_kind():
     fails = Failures(3e4, 1e9)
     kinds = [_kind("first", 5, failures=fails), _kind("second", 5)]
     run = simulate(constant(60 * 2.0 * 5, minutes=MINUTES), kinds, static(5))
@@ -138,7 +122,7 @@ def test_units_that_break_are_replaced_from_the_next_kind() -> None:
     assert run.queues[0].served[-1] == run.queues[0].capacity[-1] == 600
 
 
-def test_a_kind_that_never_serves_trains_all_the_time() -> None:
+def test_a_kind_that_never_serves_trains_all_the_time():
     kinds = [_kind("serves", 4), replace(_kind("trains", 3), serves=False)]
     run = simulate(_demand(20.0), kinds, threshold())
     evaluation = role_units(replace(run, kinds=run.kinds[1:]))[:, Role.EVALUATION]
@@ -148,16 +132,10 @@ def test_a_kind_that_never_serves_trains_all_the_time() -> None:
     assert [kind.service_units[-1, 0] for kind in stated.kinds] == [2.0, 0.0]
 
 
-def test_a_policy_sees_the_kinds_and_may_place_them_itself() -> None:
+def test_a_policy_sees_the_kinds_and_may_place_them_itself():
     seen: list[View] = []
-
-    def mine(view: View) -> Any:
-        """Serve on one unit of the first kind and three of the second."""
-        seen.append(view)
-        return [[1], [3]]
-
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
-    run = simulate(constant(60 * 7.5, minutes=10), kinds, mine)
+    run = simulate(constant(450.0, minutes=10), kinds, lambda view: seen.append(view) or [[1], [3]])
     assert [float(kind.service_units[-1, 0]) for kind in run.kinds] == [1.0, 3.0]
     first, second = seen[-1].kinds
     assert (first.name, first.units, second.speed.tolist()) == ("first", 4, [0.5])
@@ -167,51 +145,36 @@ def test_a_policy_sees_the_kinds_and_may_place_them_itself() -> None:
         simulate(constant(60.0, minutes=2), kinds, lambda view: [[1], [1], [1]])
 
 
-def test_a_limit_on_training_is_spent_where_units_serve_last() -> None:
-    from workloads.fleet.policies.view import Decision
-
-    def four(_: View) -> Decision:
-        """Serve on one unit, and train on four."""
-        return Decision([1], training=4)
-
+def test_a_limit_on_training_is_spent_where_units_serve_last():
     kinds = [_kind("first", 4), _kind("second", 3)]
-    run = simulate(constant(60.0, minutes=10), kinds, four)
+    run = simulate(constant(60.0, minutes=10), kinds, lambda _: Decision([1], training=4))
     lent = [role_units(replace(run, kinds=(kind,)))[-1, Role.EVALUATION] for kind in run.kinds]
     assert lent == [1.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    ("limits", "placed"),
-    [
-        (Limits(), [[1], [0]]),
-        (Limits(floor=3), [[3], [0]]),
-        (Limits(floor=6), [[4], [4]]),  # four of the first, and four that serve as two of it
-        (Limits(cap=2), [[1], [0]]),
-    ],
-)
-def test_floor_and_cap_hold_for_all_kinds_together(limits: Limits, placed: list[list[int]]) -> None:
+@pytest.mark.parametrize(("limits", "placed"), [
+    (Limits(), [[1], [0]]),
+    (Limits(floor=3), [[3], [0]]),
+    (Limits(floor=6), [[4], [4]]),  # four of the first, and four that serve as two of it
+    (Limits(cap=2), [[1], [0]]),
+])  # fmt: skip
+def test_floor_and_cap_hold_for_all_kinds_together(limits, placed):
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
     kinds = [replace(kind, fleet=replace(kind.fleet, limits=limits)) for kind in kinds]
     for policy in (static(1), lambda _: [[1], [0]]):
         run = simulate(constant(60.0, minutes=2), kinds, policy)
         assert [kind.service_units[-1].tolist() for kind in run.kinds] == placed
     crowded = simulate(constant(60.0, minutes=2), kinds, lambda _: [[3], [4]])
-    counted = (
-        3 * crowded.kinds[0].service_units[-1, 0] + 1.5 * crowded.kinds[1].service_units[-1, 0]
-    )
-    assert counted / 3 == (2 if limits.cap else max(5, limits.floor))
+    first, second = (kind.service_units[-1, 0] for kind in crowded.kinds)
+    assert first + second / 2 == (2 if limits.cap else max(5, limits.floor))
 
 
-def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
+def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind():
     kinds = [_kind("small", 2), _kind("large", 3, chips=128, serves=False)]
     kinds[1] = replace(kinds[1], economics=replace(PRICES, busy_w=1500.0))
     dear = np.repeat([10.0, 50.0], 5)
-
-    def by_day(view: View) -> Any:
-        """Serve on all units of the first kind in the dear minutes."""
-        return 2 if view.minute >= 5 else 0
-
-    run = simulate(constant(0.001, minutes=10), kinds, by_day)
+    # All units of the first kind serve in the dear minutes.
+    run = simulate(constant(0.001, minutes=10), kinds, lambda view: 2 if view.minute >= 5 else 0)
     numbers = summary(run, Prices(dear))
     always, by_turns = 3 * 128 * 1500.0, 2 * 64 * 750.0
     paid = (10 * (always + by_turns) + 50 * always) / (2 * always + by_turns)
@@ -221,17 +184,16 @@ def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind() -> None:
     assert sum(row["electricity_usd"] for row in rows) == pytest.approx(numbers["electricity_usd"])
 
 
-def test_costs_are_divided_among_the_kinds_that_work() -> None:
+def test_costs_are_divided_among_the_kinds_that_work():
     kinds = [_kind("serves", 4), replace(_kind("idle", 4, jobs=()), serves=False)]
     kinds[0] = replace(kinds[0], jobs=())
     numbers = summary(simulate(constant(60.0, minutes=5), kinds, static(1)))
     assert numbers["serving_cost_share"] == 1.0  # nothing trains, so that serving pays for all
-    assert numbers["usd_per_million_tokens"] == pytest.approx(
-        numbers["cost_usd"] / numbers["served_tokens"] * 1e6
-    )
+    usd = numbers["cost_usd"] / numbers["served_tokens"]
+    assert numbers["usd_per_million_tokens"] == pytest.approx(usd * 1e6)
 
 
-def test_speed_is_the_ratio_of_rates() -> None:
+def test_speed_is_the_ratio_of_rates():
     kinds = [_kind("a", 1, 2.0), _kind("b", 1, 3.0), replace(_kind("c", 1, 5.0), serves=False)]
     assert speeds_of(constant(6.0, minutes=3), kinds)[:, 0] == pytest.approx([1.0, 1.5, 0.0])
 
@@ -242,23 +204,13 @@ def _planning() -> Policy:
     return predictive(expected_by_forecast(), PolicyInputs(), situation)
 
 
-def test_a_plan_serves_with_the_kind_whose_training_is_worth_least() -> None:
+def test_a_plan_serves_with_the_kind_whose_training_is_worth_least():
     quarter = np.full(2, 15.0)
     ahead = Outlook(
-        quarter,
-        np.full((1, 2), 3.0),
-        np.zeros((2, 1)),
-        np.zeros(2),
-        np.array([4.0, 8.0]),
-        0.0,
-        0.0,
-        np.zeros(2),
-        other_units=np.full(2, 9.0),
-        speed=np.array([[1.0], [0.5]]),
-        away=np.zeros((2, 1), bool),
-        rise=np.ones(2),
-        worth=np.array([1.0, 0.2]),
-    )
+        quarter, np.full((1, 2), 3.0), np.zeros((2, 1)), np.zeros(2), np.array([4.0, 8.0]), 0.0,
+        0.0, np.zeros(2), other_units=np.full(2, 9.0), speed=np.array([[1.0], [0.5]]),
+        away=np.zeros((2, 1), bool), rise=np.ones(2), worth=np.array([1.0, 0.2]),
+    )  # fmt: skip
     step = first_step(ahead)
     assert step.kept.tolist() == [[0.0], [6.0]]
     assert step.training.tolist() == [4.0, 2.0]
@@ -278,14 +230,11 @@ def _batch(rate: float, per_minute: float) -> BatchWork:
 
 @pytest.mark.parametrize("policy", [threshold, _planning])
 @pytest.mark.parametrize("speeds", [(2.0, 2.0), (2.0, 1.0)])
-def test_batch_requests_run_on_every_kind_that_serves(
-    policy: Any, speeds: tuple[float, ...]
-) -> None:
+def test_batch_requests_run_on_every_kind_that_serves(policy, speeds):
     kinds = [_kind(f"kind {n}", 6, rate) for n, rate in enumerate(speeds)]
     kinds.append(replace(_kind("trains", 3), serves=False))
     run = simulate(_demand(12.0), kinds, policy(), batch=_batch(2.0, 240.0))
     queue = run.batch
-    assert queue is not None
     assert queue.arrivals.sum() == queue.served.sum() + queue.late.sum() + queue.waiting[-1]
     assert queue.late.sum() == 0
     spent = [role_chip_ms(replace(run, kinds=(kind,)))[-1, Role.BATCH] for kind in run.kinds]
@@ -302,25 +251,22 @@ def _fleet(clusters: Any = FLEET, policy: str | Policy = "threshold", **words: A
     return cs.run_fleet(clusters, "azure-code", policy=policy, **{**usual, **words})
 
 
-def test_a_machine_that_is_stated_twice_is_one_kind() -> None:
-    once, twice = (
-        _fleet(names)
-        for names in (["trn2-ultraserver:9"], ["trn2-ultraserver:4", "trn2-ultraserver:5"])
-    )
+def test_a_machine_that_is_stated_twice_is_one_kind():
+    divided = ["trn2-ultraserver:4", "trn2-ultraserver:5"]
+    once, twice = (_fleet(names) for names in (["trn2-ultraserver:9"], divided))
     assert once.summary == twice.summary
 
 
-def test_a_run_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    (tmp_path / "prices.csv").write_text(
-        "hour,usd_per_mwh\n" + "".join(f"{hour},{hour}\n" for hour in range(24))
-    )
+def test_a_run_can_be_sent_to_another_process(tmp_path):
+    rows = "".join(f"{hour},{hour}\n" for hour in range(24))
+    (tmp_path / "prices.csv").write_text("hour,usd_per_mwh\n" + rows)
     fleet = _fleet(failures="on", price=tmp_path / "prices.csv")
     sent = pickle.loads(pickle.dumps(fleet))
     assert sent.summary == fleet.summary
     assert sent.frame().equals(fleet.frame())
 
 
-def test_the_cheapest_the_fastest_and_the_stated_serve_first() -> None:
+def test_the_cheapest_the_fastest_and_the_stated_serve_first():
     by_price, by_chips = (_fleet(serve_on=word).scenario.kinds for word in ("cheapest", "fastest"))
     assert [kind.name for kind in by_price] == ["trn2-ultraserver", "trn3-gen2"]
     assert [kind.name for kind in by_chips] == ["trn2-ultraserver", "trn3-gen2"]

@@ -1,14 +1,10 @@
 """Lending for a night: windows, calibration on unseen traces, loans, and the command."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -18,6 +14,7 @@ import cluster_sim as cs
 from experiments.figures.fleet import loan_figure
 from tests.support.commands import document_of
 from tests.support.examples import examples
+from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.confidence.poisson import fewest_of_sizes
@@ -35,7 +32,6 @@ from workloads.fleet.lending.backtest import Nights, expectations
 from workloads.fleet.lending.front import read_calendar, with_shared_return
 from workloads.fleet.processes.failures import failures_from
 
-FloatArray = npt.NDArray[np.float64]
 DAY = 1440
 
 
@@ -58,7 +54,7 @@ def _units(trace: FloatArray, units: int = 1000) -> FloatArray:
 
 
 @pytest.mark.parametrize("each_s", [0.0, 20.0, 45.0, 70.0, 200.0, 2000.0])
-def test_units_that_share_a_store_are_back_in_time_and_no_others_count(each_s: float) -> None:
+def test_units_that_share_a_store_are_back_in_time_and_no_others_count(each_s):
     day = np.repeat([30.0, 10.0, 20.0, 5.0, 100.0], [240, 45, 90, 120, 945])
     plain = lend(np.tile(day, 14), "2024-01-01T00:00", Night("08:15"), Terms(100, start_s=60.0))
     shared = with_shared_return(plain, lambda units: units * each_s)
@@ -73,7 +69,7 @@ def test_units_that_share_a_store_are_back_in_time_and_no_others_count(each_s: f
     assert with_shared_return(plain, lambda _: 0.0).unit_hours >= shared.unit_hours
 
 
-def test_the_backtest_is_what_would_have_been_answered() -> None:
+def test_the_backtest_is_what_would_have_been_answered():
     """The walk through the history gives each night the answer that a cut history gives."""
     need, question = _units(NOISY), Night("06:00", confidence=0.85)
     whole = lend(need, "2024-01-01T00:00", question, Terms(1000))
@@ -85,7 +81,7 @@ def test_the_backtest_is_what_would_have_been_answered() -> None:
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
 @examples(60)
-def test_loans_add_up_to_the_windows(units: list[int]) -> None:
+def test_loans_add_up_to_the_windows(units):
     edges = list(range(0, 60 * len(units) + 1, 60))
     total = np.zeros(60 * len(units), int)
     for loan in whole_loans(edges, units):
@@ -95,9 +91,7 @@ def test_loans_add_up_to_the_windows(units: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(0, 400))
 @examples(60)
-def test_a_unit_is_lent_for_longer_than_a_change_there_and_back(
-    units: list[int], least: int
-) -> None:
+def test_a_unit_is_lent_for_longer_than_a_change_there_and_back(units, least):
     """Each unit's stretches are cut by brute force: the n-th unit is free where n are."""
     edges = list(range(0, 60 * len(units) + 1, 60))
     lent = without_short_loans(edges, np.array(units), least)
@@ -108,13 +102,12 @@ def test_a_unit_is_lent_for_longer_than_a_change_there_and_back(
             if 60 * len(stretch[0]) > least:
                 expected[stretch.start() : stretch.end()] += 1
     assert lent.tolist() == expected.tolist()
-    assert largest_return(whole_loans(edges, units)) == max(
-        np.maximum(-np.diff([*units, 0]), 0), default=0
-    )
+    most = max(np.maximum(-np.diff([*units, 0]), 0), default=0)
+    assert largest_return(whole_loans(edges, units)) == most
 
 
 @pytest.mark.parametrize(("hours", "lent"), [(0.0, 800.0), (4.9, 800.0), (5.0, 0.0)])
-def test_units_that_could_not_be_back_are_not_lent(hours: float, lent: float) -> None:
+def test_units_that_could_not_be_back_are_not_lent(hours, lent):
     """Ten hours of 80 units, and a change that takes as long in either direction."""
     day = np.repeat([20.0, 80.0], [600, 840])
     terms = Terms(100, start_s=hours * 3600, reclaim_s=hours * 3600, tokens_per_unit_s=1.0)
@@ -125,20 +118,18 @@ def test_units_that_could_not_be_back_are_not_lent(hours: float, lent: float) ->
     assert bool(loan.short_note) == (lent == 0)
 
 
-def test_the_backtest_keeps_the_floor() -> None:
+def test_the_backtest_keeps_the_floor():
     """A floor above all demand is never exceeded, though the answer by itself was."""
     need = _units(burstgpt().requests.sum(axis=0)[: 60 * DAY])
-    free, kept = (
-        lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000, floor_units=floor)).tested
-        for floor in (0, 950)
-    )
+    terms = (Terms(1000, floor_units=floor) for floor in (0, 950))
+    free, kept = (lend(need, "2024-01-01T00:00", Night("06:00"), each).tested for each in terms)
     assert free.violated.any()
     assert free.missed.max() > 0.5
     assert not kept.violated.any()
     assert not kept.missed.any()
 
 
-def test_change_time_inf_lends_nothing() -> None:
+def test_change_time_inf_lends_nothing():
     done = cs.lend("trn2-ultraserver:60", "burstgpt", unit_rate=10.0, change_time="inf")
     never = done.summary
     assert (never["lent_unit_hours"], never["loans"], never["usd"]) == (0.0, [], 0.0)
@@ -146,7 +137,7 @@ def test_change_time_inf_lends_nothing() -> None:
     assert "are not lent, as no unit can change its role" in done.loan.short_note
 
 
-def test_reserve_counts_racks_that_fail() -> None:
+def test_reserve_counts_racks_that_fail():
     """Mean units out of 7,812: 7.03 by servers, 1.39 by racks of half a unit, 0.08 by cables."""
     machine = cluster("rainier")
     out = failures_from(machine, (), domains=True).units_out(machine.domains)
@@ -154,7 +145,7 @@ def test_reserve_counts_racks_that_fail() -> None:
     assert fewest_of_sizes(0.95, out) == 14 > fewest_of_sizes(0.95, {1: 7.031})
 
 
-def test_what_a_loan_earns() -> None:
+def test_what_a_loan_earns():
     """Ten hours of 80 units: chip-hours by price, tokens without starting and giving back.
 
     A batch tier takes its part of the 800 unit-hours before anything trains.
@@ -177,7 +168,7 @@ def test_what_a_loan_earns() -> None:
         assert both.training_tokens == pytest.approx(trained_h * 3600 * 2.0 * 0.9)
 
 
-def test_mistakes_are_told_in_a_line(tmp_path: Path) -> None:
+def test_mistakes_are_told_in_a_line(tmp_path):
     flat = np.full(3 * DAY, 10.0)
     with pytest.raises(InputError, match="whole nights; at least 5"):
         lend(flat, "2024-01-01T00:00", Night("06:00"), Terms(20))
@@ -191,7 +182,7 @@ def test_mistakes_are_told_in_a_line(tmp_path: Path) -> None:
             read_calendar(tmp_path / "holidays.txt")
 
 
-def test_the_figure_names_the_confidence() -> None:
+def test_the_figure_names_the_confidence():
     loan = lend(_units(NOISY), "2024-01-01T00:00", Night("06:00"), Terms(1000))
     top, bottom = loan_figure(loan).axes
     assert "95 % (asked)" in top.get_legend_handles_labels()[1]
@@ -208,7 +199,7 @@ def _weeks_with_holidays() -> tuple[FloatArray, tuple[str, ...]]:
     return np.repeat(days, DAY) + noise, tuple(dates.strftime("%Y-%m-%d"))
 
 
-def test_nights_are_judged_by_weekday_and_on_holidays() -> None:
+def test_nights_are_judged_by_weekday_and_on_holidays():
     need, dates = _weeks_with_holidays()
     plain = lend(need, "2024-01-01T00:00", Night("06:00"), Terms(100))
     tested = plain.summary()["backtest"]
@@ -229,23 +220,20 @@ def test_nights_are_judged_by_weekday_and_on_holidays() -> None:
     ("holiday", "last", "recent"),
     [(None, 8, [7, 8, 9, 10, 11]), (8, 1, [4, 7, 9, 10, 11]), (1, 8, [7, 8, 9, 10, 11])],
 )
-def test_a_night_is_expected_to_be_like_earlier_ones_of_its_kind(
-    holiday: int | None, last: int, recent: list[int]
-) -> None:
+def test_a_night_is_expected_to_be_like_earlier_ones_of_its_kind(holiday, last, recent):
     """A Tuesday decided on before the Monday ended; each night needs its own number of units."""
     number, days = 15, np.arange(16)
     need = np.ones((15, 2))  # 2 % of its mean are added to every expectation
     level = np.where(days == number, 3.98, 0.98)  # four times as busy before, with these 2 %
     calendar = days == (-1 if holiday is None else holiday)
-    nights = Nights(
-        need, np.array([0, 2]), days[:15, None] + 0.0, level, days % 7, calendar, days - 1
-    )
+    days_of, edges = days[:15, None] + 0.0, np.array([0, 2])
+    nights = Nights(need, edges, days_of, level, days % 7, calendar, days - 1)
     both = np.mean([day for day in (1, 8) if day != holiday] + recent)
     forms = [last, np.mean(recent), both, both * 2.0, both * 4.0**0.8]
     assert expectations(nights, number)[:, 0] - 0.02 == pytest.approx(forms)
 
 
-def test_a_weekday_that_breaks_too_often_is_named() -> None:
+def test_a_weekday_that_breaks_too_often_is_named():
     loan = lend(_weeks_with_holidays()[0], "2024-01-01T00:00", Night("06:00"), Terms(100))
     fridays = np.where(loan.nights.weekday[loan.tested.number] == 4, True, False)
     broken = replace(loan, tested=replace(loan.tested, violated=fridays))
@@ -255,7 +243,7 @@ def test_a_weekday_that_breaks_too_often_is_named() -> None:
     assert none.weekday_note == ""
 
 
-def test_a_loan_carries_all_its_uncertain_inputs() -> None:
+def test_a_loan_carries_all_its_uncertain_inputs():
     """Tokens are less sure than unit-hours, and without any uncertainty everything is a point."""
     stated: dict[str, Any] = {"unit_rate": 10.0, "confidence": "90%", "scale_to_peak": 0.8}
     certain = cs.lend("trn2-ultraserver:40", "burstgpt", **stated, failures="off")
@@ -275,7 +263,7 @@ def test_a_loan_carries_all_its_uncertain_inputs() -> None:
     assert certain.intervals["training_goodput"] == {"low": 1.0, "high": 1.0}
 
 
-def test_a_loan_is_shown_by_night_by_lead_time_and_in_a_picture(tmp_path: Path) -> None:
+def test_a_loan_is_shown_by_night_by_lead_time_and_in_a_picture(tmp_path):
     tonight = cs.lend("trn2-ultraserver:50", "burstgpt", unit_rate=1.0, failures="off")
     assert tonight.interval.low <= tonight.loan.unit_hours <= tonight.interval.high
     assert len(tonight.frame()) == tonight.summary["backtest"]["nights"]

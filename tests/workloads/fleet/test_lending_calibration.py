@@ -1,19 +1,17 @@
 """The stated confidence of a loan holds on traces of many kinds, to none of which it was fitted."""
 
-from __future__ import annotations
-
+import itertools
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand import azure_code, azure_conv, burstgpt, period_means, servegen
 from workloads.fleet.lending.answer import Night, Terms, lend
 from workloads.fleet.lending.front import lead_times
 
-FloatArray = npt.NDArray[np.float64]
 DAY = 1440
 WARM, JUDGED = 14, 60
 DAYS = WARM + JUDGED
@@ -89,17 +87,12 @@ def _hourly_bursts(rng: np.random.Generator) -> FloatArray:
 
 
 KINDS: dict[str, Callable[[np.random.Generator], FloatArray]] = {
-    "growing": _growing,
-    "holidays": _holidays,
-    "bursts": _bursts,
-    "walk": _walk,
-    "wandering phase": _wandering_phase,
-    "flat": _flat,
-    "burstgpt": _hourly_bursts,
+    "growing": _growing, "holidays": _holidays, "bursts": _bursts, "walk": _walk,
+    "wandering phase": _wandering_phase, "flat": _flat, "burstgpt": _hourly_bursts,
     "azure code": _week_again(azure_code().requests[0]),
     "azure conv": _week_again(azure_conv().requests[0]),
     "servegen large": _week_again(servegen().requests[0] / 100),
-}
+}  # fmt: skip
 
 
 def _broken(kind: str, seed: int, question: Night, every: int) -> int:
@@ -110,25 +103,19 @@ def _broken(kind: str, seed: int, question: Night, every: int) -> int:
 
 
 def _check(seeds: range, questions: list[tuple[Night, int]]) -> None:
-    broken = np.array(
-        [
-            _broken(kind, seed, question, every)
-            for kind in KINDS
-            for seed in seeds
-            for question, every in questions
-        ]
-    )
+    cases = itertools.product(KINDS, seeds, questions)
+    broken = np.array([_broken(kind, seed, *question) for kind, seed, question in cases])
     assert 0.03 <= broken.mean() / JUDGED <= 0.055
     assert ((broken >= 1) & (broken <= 4)).mean() >= 0.9
     assert broken.max() <= 6
 
 
-def test_answers_at_95_per_cent_break_on_one_to_four_nights_of_sixty() -> None:
+def test_answers_at_95_per_cent_break_on_one_to_four_nights_of_sixty():
     _check(range(1), [(Night("06:00"), 1), (Night("06:00", "22:00"), 60)])
 
 
 @pytest.mark.slow
-def test_answers_are_calibrated_for_any_night_sampling_and_seed() -> None:
+def test_answers_are_calibrated_for_any_night_sampling_and_seed():
     questions = [
         (Night("06:00"), 1),
         (Night("06:00"), 15),
@@ -140,16 +127,14 @@ def test_answers_are_calibrated_for_any_night_sampling_and_seed() -> None:
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.9])
-def test_other_confidences_hold_as_well(confidence: float) -> None:
+def test_other_confidences_hold_as_well(confidence):
     question = Night("06:00", confidence=confidence)
     share = np.mean([_broken(kind, 2, question, 1) for kind in KINDS]) / JUDGED
     assert 0.5 * (1 - confidence) <= share <= 1.1 * (1 - confidence) + 0.01
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(6, marks=pytest.mark.slow)])
-def test_99_per_cent_holds_on_nights_whose_history_bears_it_out(
-    monkeypatch: pytest.MonkeyPatch, seeds: int
-) -> None:
+def test_99_per_cent_holds_on_nights_whose_history_bears_it_out(monkeypatch, seeds):
     """On 300 nights of each kind, those with 99 earlier errors break at most as often as stated."""
     hour = np.arange(300 * DAY) % DAY / 60
     shape = 1 + 0.8 * np.sin((hour - 9) / 12 * np.pi)
@@ -166,13 +151,11 @@ def test_99_per_cent_holds_on_nights_whose_history_bears_it_out(
     assert np.mean(violated) <= 0.01
 
 
-def test_a_short_history_states_what_it_bears_out_and_refuses_more() -> None:
+def test_a_short_history_states_what_it_bears_out_and_refuses_more():
     """Nine errors bear out 9 of 10, whether nothing is stated or more."""
     load = KINDS["walk"](np.random.default_rng(0))
-    short, long = (
-        lend(load[: days * DAY] / load.max() * 900, START, Night("06:00"), TERMS)
-        for days in (11, 40)
-    )
+    need, night = load / load.max() * 900, Night("06:00")
+    short, long = (lend(need[: days * DAY], START, night, TERMS) for days in (11, 40))
     assert short.summary()["confidence"] == short.summary()["confidence_from_history"] == 0.9
     assert "9 nights of history bear out a confidence of 90% at most" in short.note
     assert long.note == ""
@@ -181,7 +164,7 @@ def test_a_short_history_states_what_it_bears_out_and_refuses_more() -> None:
         lend(load[: 40 * DAY] / load.max() * 900, START, Night("06:00", confidence=0.99), TERMS)
 
 
-def test_an_earlier_answer_and_a_surer_one_lend_less() -> None:
+def test_an_earlier_answer_and_a_surer_one_lend_less():
     load = KINDS["azure code"](np.random.default_rng(1))
     table = lead_times(load / load.max() * 900, START, Night("06:00"), TERMS, hours=(0, 6, 48))
     chips = table.pivot(index="lead_hours", columns="confidence", values="chips")

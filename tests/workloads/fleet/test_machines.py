@@ -1,7 +1,5 @@
 """How machines serve and train models: replicas that fit, ways of prompts, splits, plans."""
 
-from __future__ import annotations
-
 import re
 from itertools import islice
 from typing import Any
@@ -31,71 +29,62 @@ from workloads.options.fleet import DemandInputs, FleetInputs
 from workloads.serving import azure_lengths, profile
 
 
-@pytest.mark.parametrize(
-    ("machine", "model", "chips", "precision"),
-    [
-        ("trn2-ultraserver", "llama-3.1-405b", 16, "bf16"),
-        ("trn3-gen1", "llama-3.1-405b", 16, "bf16"),
-        ("trn3-gen2", "llama-3.1-405b", 8, "bf16"),
-        ("gb200-nvl72", "llama-3.1-405b", 8, "bf16"),
-        ("dgx-h100", "llama-3.1-405b", 8, "fp8"),
-        ("dgx-b200", "deepseek-v3", 8, "fp8"),
-        ("trn2-ultraserver", "deepseek-v3", 16, "bf16"),
-    ],
-)
-def test_the_shortest_replica_that_fits(
-    machine: str, model: str, chips: int, precision: str
-) -> None:
+@pytest.mark.parametrize(("machine", "model", "chips", "precision"), [
+    ("trn2-ultraserver", "llama-3.1-405b", 16, "bf16"),
+    ("trn3-gen1", "llama-3.1-405b", 16, "bf16"),
+    ("trn3-gen2", "llama-3.1-405b", 8, "bf16"),
+    ("gb200-nvl72", "llama-3.1-405b", 8, "bf16"),
+    ("dgx-h100", "llama-3.1-405b", 8, "fp8"),
+    ("dgx-b200", "deepseek-v3", 8, "fp8"),
+    ("trn2-ultraserver", "deepseek-v3", 16, "bf16"),
+])  # fmt: skip
+def test_the_shortest_replica_that_fits(machine, model, chips, precision):
     replica = next(fitting_replicas(named(model), cluster(machine)))
     assert (replica.chips, replica.precision) == (chips, precision)
 
 
-def test_a_model_that_fits_nowhere_is_refused_with_the_numbers() -> None:
+def test_a_model_that_fits_nowhere_is_refused_with_the_numbers():
     with pytest.raises(InputError, match="1,342 GB of weights, 8 chips hold 616 GB"):
         next(fitting_replicas(named("deepseek-v3"), cluster("dgx-h100")))
 
 
-def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice() -> None:
+def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice():
     machine = cluster("trn2-ultraserver")
     model = named("deepseek-v3")
     small, whole, in_groups = islice(fitting_replicas(model, machine, precision="bf16"), 3)
-    assert [(one.chips, one.expert_groups) for one in (small, whole, in_groups)] == [
-        (16, 1), (32, 1), (32, 16)
-    ]  # fmt: skip
+    deployed = [(one.chips, one.expert_groups) for one in (small, whole, in_groups)]
+    assert deployed == [(16, 1), (32, 1), (32, 16)]
     assert in_groups.prefill_s(4096) < 0.5 * whole.prefill_s(4096)
     assert in_groups.decode_s(8, 8000) == whole.decode_s(8, 8000)
     # Only Trainium's programs hold the experts twice.
     dense = list(fitting_replicas(model, cluster("gb200-nvl72"), precision="bf16"))
-    assert [(one.chips, one.expert_groups) for one in dense] == [
-        (chips, 1) for chips in (8, 9, 12, 18, 24, 36, 72)
-    ]
+    sizes = (8, 9, 12, 18, 24, 36, 72)
+    assert [(one.chips, one.expert_groups) for one in dense] == [(chips, 1) for chips in sizes]
 
 
 @pytest.mark.slow
-def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo() -> None:
+def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo():
     machine, model = cluster("trn2-ultraserver:4"), named("deepseek-v3")
     demand = constant(0.1, minutes=60, prompt_tokens=2500.0, output_tokens=30.0)
     chunked = FleetInputs(prefill="chunked")
     (service,) = services_from(demand, machine, [model], chunked, requests=1)
     assert (service.replica_chips, service.expert_groups, service.replicas) == (32, 16, 2)
+    stated = FleetInputs(tp=16, precision="bf16", prefill="chunked")
     with pytest.raises(InputError, match=r"ttft 6 s .* x trn2 keeps that for 95.* another --tp"):
-        services_from(
-            demand, machine, [model], FleetInputs(tp=16, precision="bf16", prefill="chunked")
-        )
+        services_from(demand, machine, [model], stated)
 
 
 @pytest.mark.parametrize(
     "machine",
     ["trn2-ultraserver:4", pytest.param("trn3-gen2:2", marks=pytest.mark.slow), "gb200-nvl72:2"],
 )
-def test_a_plan_is_found_and_is_simulated(machine: str) -> None:
+def test_a_plan_is_found_and_is_simulated(machine):
     rate = training_rate(named("llama-3.1-8b"), cluster(machine))
-    assert rate.plan is not None
     assert rate.plan.global_batch == rate.units * cluster(machine).chips_per_domain
     assert rate.tokens_per_s > 1e5 * rate.units
 
 
-def test_mixtures_divide_the_demand() -> None:
+def test_mixtures_divide_the_demand():
     demand = constant(100.0, minutes=60)
     big, small = named("llama-3.1-70b"), named("llama-3.1-8b")
     parts, models = divided(demand, [(big, None), (small, None)])
@@ -112,7 +101,7 @@ def test_mixtures_divide_the_demand() -> None:
         divided(three, [(big, None), (small, None)])
 
 
-def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval() -> None:
+def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval():
     machine = cluster("trn2-ultraserver:64")
     model = named("llama-3.1-8b")
     demand = constant(10.0, minutes=60)
@@ -127,20 +116,15 @@ def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval() -> None:
 DENSE, MIXTURE = named("llama-3.1-8b"), named("mixtral-8x7b")
 
 
-@pytest.mark.parametrize(
-    ("machine", "tp", "sizes"),
-    [
-        ("trn2-ultraserver:8", 16, {2, 4}),  # four replicas
-        ("trn2.48xlarge:8", 16, {2, 4}),  # one: groups of units
-        ("trn2-ultraserver:8", 4, {2, 4, 8}),  # sixteen
-        ("trn3-gen2:2", 8, {2, 3, 6}),  # eighteen, which four do not divide
-        ("trn2.48xlarge:3", 16, {2}),  # one, in a cluster without four units
-        ("trn2.48xlarge:8", 8, {2}),  # two
-    ],
-)
-def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
-    machine: str, tp: int, sizes: set[int]
-) -> None:
+@pytest.mark.parametrize(("machine", "tp", "sizes"), [
+    ("trn2-ultraserver:8", 16, {2, 4}),  # four replicas
+    ("trn2.48xlarge:8", 16, {2, 4}),  # one: groups of units
+    ("trn2-ultraserver:8", 4, {2, 4, 8}),  # sixteen
+    ("trn3-gen2:2", 8, {2, 3, 6}),  # eighteen, which four do not divide
+    ("trn2.48xlarge:3", 16, {2}),  # one, in a cluster without four units
+    ("trn2.48xlarge:8", 8, {2}),  # two
+])  # fmt: skip
+def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(machine, tp, sizes):
     fleet = cluster(machine)
     alone, *groups = ways_of(FleetInputs(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
     assert alone.apart is None
@@ -149,42 +133,34 @@ def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
     assert splits == {(prefill, size - prefill) for size in sizes for prefill in range(1, size)}
 
 
-@pytest.mark.parametrize(
-    ("serving", "trainium", "hopper"),
-    [
-        (FleetInputs(prefill="chunked"), 8192, 8192),
-        (FleetInputs(chunk=1024), 1024, 1024),
-        (FleetInputs(chunk=0), 0, 0),
-        (FleetInputs(prefill="separate"), 0, 0),
-    ],
-)
-def test_a_stated_way_holds_on_every_machine(
-    serving: FleetInputs, trainium: int, hopper: int
-) -> None:
-    for machine, pieces in (("trn2-ultraserver:8", trainium), ("dgx-h200:8", hopper)):
-        fleet = cluster(machine)
-        for model in (DENSE, MIXTURE):
-            (prompts,) = ways_of(serving, model, fleet, profile(model, fleet))
-            assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
+BOTH = ("trn2-ultraserver:8", "dgx-h200:8")
 
 
-@pytest.mark.parametrize(("machine", "pieces"), [("dgx-h200:8", 8192), ("dgx-a100:8", 2048)])
-def test_other_machines_run_pieces_beside_decoding(machine: str, pieces: int) -> None:
-    fleet = cluster(machine)
-    (prompts,) = ways_of(FleetInputs(), DENSE, fleet, profile(DENSE, fleet))
-    assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
+@pytest.mark.parametrize(("serving", "machines", "pieces"), [
+    (FleetInputs(prefill="chunked"), BOTH, 8192),
+    (FleetInputs(chunk=1024), BOTH, 1024),
+    (FleetInputs(chunk=0), BOTH, 0),
+    (FleetInputs(prefill="separate"), BOTH, 0),
+    (FleetInputs(), ["dgx-h200:8"], 8192),  # other machines run pieces beside decoding
+    (FleetInputs(), ["dgx-a100:8"], 2048),
+])  # fmt: skip
+@pytest.mark.parametrize("model", [DENSE, MIXTURE])
+def test_a_stated_way_holds_on_every_machine(serving, machines, pieces, model):
+    for fleet in map(cluster, machines):
+        (prompts,) = ways_of(serving, model, fleet, profile(model, fleet))
+        assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
 
 
-@pytest.mark.parametrize("machine", ["trn2-ultraserver:8", "dgx-h200:8"])
+@pytest.mark.parametrize("machine", BOTH)
 @pytest.mark.parametrize("words", [{}, {"chunk": 512}, {"disaggregate": "1:1"}])
-def test_stated_slots_are_those_of_every_way(machine: str, words: dict[str, Any]) -> None:
+def test_stated_slots_are_those_of_every_way(machine, words):
     fleet = cluster(machine)
     ways = ways_of(FleetInputs(slots=16, tp=4, **words), DENSE, fleet, profile(DENSE, fleet, tp=4))
     assert {way.batching.slots for way in ways} == {16}
 
 
 @pytest.mark.slow
-def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_more() -> None:
+def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_more():
     demand = demand_of(DemandInputs(demand=("azure-conv",), days=1.0))
     inputs = FleetInputs()
 
@@ -251,9 +227,7 @@ def _way(service: Service) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "kind", "slo"), CASES)
-def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_say(
-    model: str, kind: str, slo: str
-) -> None:
+def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_say(model, kind, slo):
     """Tables of all ways, with and without a prefix cache; 3,000 requests know a rate to 4 %."""
     case, most = (model, kind, slo), []
     for share in (None, "50%"):
@@ -263,7 +237,6 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_s
         usual = _service(case, prefix_cache=share)
         assert usual.capacity.rate_slo_per_s > 0.98 * max(rates.values())
         assert usual.capacity.rate_slo_per_s == rates[_way(usual)]
-        assert usual.choice is not None
         others = max(rate for way, rate in rates.items() if way != _way(usual))
         assert rates[usual.choice.runner_up] > 0.95 * others
         share_of_best = usual.choice.runner_up_share
@@ -274,7 +247,7 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_splits_s
     assert cached > 0.96 * plain
 
 
-def test_services_of_one_model_share_the_split() -> None:
+def test_services_of_one_model_share_the_split():
     demand, model = mix([_demand(kind) for kind in ("conv", "code")]), named("llama-3.1-70b")
     services = services_from(demand, UNIT, [model, model], FleetInputs(), requests=1)
     assert len({_way(service) for service in services}) == 1
@@ -285,11 +258,8 @@ ALONE = ("trn1.2xlarge", "inf2.48xlarge")
 """Machines without a scale-out fabric."""
 TOO_LONG = ("tpu-v4-pod",)
 """Machines whose training plans take minutes to price: groups of thousands of chips are run."""
-CLUSTERS = [
-    name if name in ALONE else f"{name}:4"
-    for name in machines(shipped_catalogue())
-    if name not in TOO_LONG
-]
+NAMES = [name for name in machines(shipped_catalogue()) if name not in TOO_LONG]
+CLUSTERS = [name if name in ALONE else f"{name}:4" for name in NAMES]
 GROUPS = ("inference", "training", "moving", "idle", "broken")
 
 
@@ -301,7 +271,7 @@ def _fleet(name: str, model: str, *more: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CLUSTERS, RAINIER])
-def test_the_fleet_runs_on_every_machine(name: str) -> None:
+def test_the_fleet_runs_on_every_machine(name):
     result = _fleet(name, "llama-3.1-8b", "--policy", "static")
     assert sum(result[f"{one}_chip_hours"] for one in GROUPS) == result["chip_hours"]
     assert result["chips"] == cluster(name).chips
@@ -314,31 +284,28 @@ def test_the_fleet_runs_on_every_machine(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "model", "more"),
-    [
-        ("trn2-ultraserver:8", "deepseek-v3", ("--slo", "ttft=30s,tpot=500ms")),
-        ("dgx-h200:8", "deepseek-v3", ()),
-        ("trn3-gen2:4", "llama-3.1-405b", ()),
-        ("gb200-nvl72:4", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
-        ("p5en.48xlarge:16", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
-    ],
-)
-def test_large_models_and_mixtures_run(name: str, model: str, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("name", "model", "more"), [
+    ("trn2-ultraserver:8", "deepseek-v3", ("--slo", "ttft=30s,tpot=500ms")),
+    ("dgx-h200:8", "deepseek-v3", ()),
+    ("trn3-gen2:4", "llama-3.1-405b", ()),
+    ("gb200-nvl72:4", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
+    ("p5en.48xlarge:16", "llama-3.1-405b=20%,llama-3.1-8b=80%", ()),
+])  # fmt: skip
+def test_large_models_and_mixtures_run(name, model, more):
     """On Trn2 the first token of 256 experts takes 6.5 s and more, over the usual limit of 6 s."""
     result = _fleet(name, model, *more)
     assert len(result["replicas"]) == 1 + model.count(",")
     assert result["served_tokens"] > 0
 
 
-def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
+def test_trn3_says_that_its_serving_overheads_are_trn2_s():
     few = ("llama-3.1-8b", "--tp", "4", "--prefill", "separate")
     gen1 = " ".join(_fleet("trn3-gen1:2", *few)["notes"])
     assert "serving overheads of trn3 are assumed: As on Trn2" in gen1
     assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", *few)["notes"])
 
 
-def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts() -> None:
+def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts():
     alone = _fleet("trn2.48xlarge:8", "llama-3.1-8b")
     (replica,) = alone["replicas"]
     assert (replica["replicas_per_unit"], replica["chunk_tokens"]) == (1, 0)

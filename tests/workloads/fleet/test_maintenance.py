@@ -1,7 +1,5 @@
 """Maintenance windows and rolling upgrades: what is out when, what it costs, wrong windows."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any
@@ -16,7 +14,6 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import RECLAIMS, TrainingJob, evaluation_job
 from workloads.fleet.policies.rules import static
-from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Failures, Fleet, Window, windows_from
 from workloads.fleet.results import role_units
 from workloads.fleet.simulation import FleetRun, Kind, simulate
@@ -26,14 +23,9 @@ MINUTES = 600
 
 
 def _run(
-    *windows: Window,
-    units: int = 12,
-    load: float = 0.0,
-    jobs: tuple[TrainingJob, ...] = (),
-    policy: Any = None,
-    costs: ChangeCosts = FREE,
-    failures: Failures | None = None,
-) -> FleetRun:
+    *windows: Window, units: int = 12, load: float = 0.0, jobs: tuple[TrainingJob, ...] = (),
+    policy: Any = None, costs: ChangeCosts = FREE, failures: Failures | None = None,
+) -> FleetRun:  # fmt: skip
     """Run a fleet of units of one server whose demand needs ``load`` of them."""
     fleet = Fleet(units, costs=costs, failures=failures, maintenance=windows)
     demand = constant(60 * 3.5 * load, minutes=MINUTES)
@@ -49,23 +41,19 @@ OUT = Window("out", 3600.0, 7200.0, 4)
 ROLL = Window("roll", 3600.0, 1800.0, 5, rolling=True)
 
 
-def test_a_window_takes_its_units_out_for_its_length() -> None:
-    run = _run(OUT)
-    out = _units(run, Role.MAINTENANCE)
-    assert out.tolist() == [0] * 60 + [4] * 120 + [0] * (MINUTES - 180)
-    assert run.kinds[0].maintained == 4
+@pytest.mark.parametrize(("window", "out"), [
+    (OUT, [4] * 120),
+    (ROLL, [5] * 60 + [2] * 30),  # a rolling upgrade takes every unit out once
+])  # fmt: skip
+def test_a_window_takes_its_units_out_for_its_length(window, out):
+    run = _run(window)
+    expected = [0] * 60 + out + [0] * (MINUTES - 60 - len(out))
+    assert _units(run, Role.MAINTENANCE).tolist() == expected
+    assert run.kinds[0].maintained == (12 if window.rolling else 4)
     check_conserved(run)
 
 
-def test_a_rolling_upgrade_takes_every_unit_out_once() -> None:
-    run = _run(ROLL)
-    out = _units(run, Role.MAINTENANCE)
-    assert out[60:150].tolist() == [5] * 60 + [2] * 30
-    assert out.sum() == 12 * 30
-    assert run.kinds[0].maintained == 12
-
-
-def test_a_window_waits_until_the_one_before_has_ended() -> None:
+def test_a_window_waits_until_the_one_before_has_ended():
     """Three groups of a roll take half an hour each, and as units come first, two minutes more."""
     roll = replace(ROLL, units=4, begin_s=0.0)
     after = replace(OUT, begin_s=5400.0)
@@ -78,18 +66,17 @@ def test_a_window_waits_until_the_one_before_has_ended() -> None:
     assert alone.kinds[0].maintenance_late_ms == 0
 
 
-def test_people_are_told_of_a_window_that_never_begins() -> None:
+def test_people_are_told_of_a_window_that_never_begins():
     windows = ["roll@0d00:00+30min=1", "out@0d02:00+2min=1"]
     words: dict[str, Any] = {"unit_rate": 5.0, "days": 121 / 1440, "policy": "static"}
-    fleet = cs.run_fleet(
-        "trn2-ultraserver:4", scale_to_peak=0.99, maintenance=windows, failures="off", **words
-    )
+    words |= {"scale_to_peak": 0.99, "failures": "off"}
+    fleet = cs.run_fleet("trn2-ultraserver:4", maintenance=windows, **words)
     (note,) = [note for note in _notes_of_run(fleet) if "maintenance" in note]
     assert note.startswith("1 maintenance windows never began")
     assert fleet.summary["maintenance_late_s"] == 60.0
 
 
-def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave() -> None:
+def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave():
     idle = _run(OUT, load=8.0, units=12)
     assert (_units(idle, Role.SERVING) == 8).all()
     rolled = _run(replace(ROLL, units=4), load=8.0, units=12, costs=ChangeCosts.fixed(120.0))
@@ -98,7 +85,7 @@ def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave
     assert rolled.queues[0].backlog.max() == 0
 
 
-def test_a_fleet_without_spare_units_serves_less_meanwhile() -> None:
+def test_a_fleet_without_spare_units_serves_less_meanwhile():
     run = _run(OUT, load=12.0)
     serving, queue = _units(run, Role.SERVING), run.queues[0]
     assert serving.min() == 8
@@ -108,11 +95,10 @@ def test_a_fleet_without_spare_units_serves_less_meanwhile() -> None:
 
 @pytest.mark.parametrize("reclaim", [each for each in RECLAIMS if each != "drain"])
 @pytest.mark.parametrize("window", [OUT, ROLL])
-def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim: str, window: Window) -> None:
+def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim, window):
     elastic = reclaim == "shrink"
-    job = TrainingJob(
-        *("gang", 10, 2 if elastic else 10, 2 if elastic else 1, ((1, 1e3),), 6e4, reclaim)
-    )
+    least, step = (2, 2) if elastic else (10, 1)
+    job = TrainingJob("gang", 10, least, step, ((1, 1e3),), 6e4, reclaim)
     run = _run(window, jobs=(job,))
     (_, tally), *_ = run.jobs
     assert run.kinds[0].maintained == (12 if window.rolling else 4)
@@ -123,50 +109,34 @@ def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim: str, window: Win
     check_conserved(run)
 
 
-def test_policies_see_units_in_maintenance_as_broken() -> None:
+def test_policies_see_units_in_maintenance_as_broken():
     seen: list[int] = []
-
-    def mine(view: View) -> int:
-        """Note the units that are out, and serve on one."""
-        seen.append(view.broken)
-        return 1
-
-    _run(OUT, policy=mine)
+    _run(OUT, policy=lambda view: seen.append(view.broken) or 1)
     assert (seen[59], seen[70], seen[200]) == (0, 4, 0)
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["out@2h=3"], "cannot be read; write out@1d02:00\\+4h=16 or roll"),
-        (["out@0d02:00+4h"], "cannot be read"),
-        (["stop@0d02:00+4h=3"], "cannot be read"),
-        (["out@0d02:00=3"], "states no length"),
-        (["out@0d02:00+4h=3"], "has several kinds of units; end with =a:3, =b:3"),
-        (["out@0d02:00+4h=c:3"], "has no kind 'c'; end with =a:3, =b:3"),
-        (["out@0d02:00+4h=a:11"], "11 units of a, which has 10; take fewer"),
-        (["out@3d02:00+4h=a:3"], "after the start of a run of 1 days"),
-        (
-            ["out@0d02:00+4h=a:3", "out@0d05:00+1h=a:2"],
-            "=a:2 overlaps out@0d02:00\\+4h=a:3, which ends 6 h after the start",
-        ),
-        (
-            ["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"],
-            "roll@0d02:00\\+1h=a:2 overlaps out@0d06:00",
-        ),
-    ],
-)
-def test_a_wrong_window_is_one_line(texts: list[str], message: str) -> None:
+@pytest.mark.parametrize(("texts", "message"), [
+    (["out@2h=3"], "cannot be read; write out@1d02:00\\+4h=16 or roll"),
+    (["out@0d02:00+4h"], "cannot be read"),
+    (["stop@0d02:00+4h=3"], "cannot be read"),
+    (["out@0d02:00=3"], "states no length"),
+    (["out@0d02:00+4h=3"], "has several kinds of units; end with =a:3, =b:3"),
+    (["out@0d02:00+4h=c:3"], "has no kind 'c'; end with =a:3, =b:3"),
+    (["out@0d02:00+4h=a:11"], "11 units of a, which has 10; take fewer"),
+    (["out@3d02:00+4h=a:3"], "after the start of a run of 1 days"),
+    (["out@0d02:00+4h=a:3", "out@0d05:00+1h=a:2"],
+     "=a:2 overlaps out@0d02:00\\+4h=a:3, which ends 6 h after the start"),
+    (["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"], "roll@0d02:00\\+1h=a:2 overlaps out@0d06:00"),
+])  # fmt: skip
+def test_a_wrong_window_is_one_line(texts, message):
     with pytest.raises(cs.InputError, match=message) as refused:
         windows_from(texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
     assert not re.search(r"\n", str(refused.value))
 
 
-def test_windows_of_different_kinds_may_overlap_and_follow_each_other() -> None:
+def test_windows_of_different_kinds_may_overlap_and_follow_each_other():
     texts = ["out@0d02:00+4h=a:3", "roll@0d03:00+1h=b:5", "out@0d06:00+1h=a:2"]
     windows = windows_from(texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
-    assert [(each.begin_s, each.length_s, each.units) for each in windows["a"]] == [
-        (7200.0, 14_400.0, 3),
-        (21_600.0, 3600.0, 2),
-    ]
+    of_a = [(each.begin_s, each.length_s, each.units) for each in windows["a"]]
+    assert of_a == [(7200.0, 14_400.0, 3), (21_600.0, 3600.0, 2)]
     assert windows["b"][0].rolling

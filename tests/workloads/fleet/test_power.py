@@ -1,7 +1,5 @@
 """Power, energy and money: caps over several kinds of units, and kinds whose power is unknown."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -15,8 +13,9 @@ from experiments.cli.main import run
 from tests.support.examples import examples
 from tests.support.toy_fleet import FLAT_DAY, SERVICE, view_of
 from tests.support.toy_fleet import simulate as simulate_one
+from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
-from workloads.demand import Demand
+from workloads.demand import Demand, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
@@ -91,9 +90,8 @@ def _capped(draw: st.DrawFn) -> tuple[FleetRun, float]:
         service = Service("chat", fixed_rate(1.0 + number))
         fleet = Fleet(units, CHIPS[number], costs, failures=failures)
         power = Economics(BUSY_W, IDLE_W, PUE)
-        kinds.append(
-            Kind(f"kind {number}", (service,), fleet, jobs[: draw(st.integers(1, 2))], power)
-        )
+        chosen = jobs[: draw(st.integers(1, 2))]
+        kinds.append(Kind(f"kind {number}", (service,), fleet, chosen, power))
     most_w = sum(each.fleet.units * each.fleet.chips_per_unit * BUSY_W * PUE for each in kinds)
     cap_w = draw(st.floats(0.3, 1.0)) * most_w
     lead_s, back_s = kinds[0].fleet.change_costs.to_serving_s(0.0), 600.0
@@ -117,29 +115,94 @@ def _check_cap(run: FleetRun, cap_w: float) -> None:
 
 @given(_capped())
 @examples(8)
-def test_nothing_trains_in_a_minute_above_the_cap(capped: tuple[FleetRun, float]) -> None:
+def test_nothing_trains_in_a_minute_above_the_cap(capped):
     _check_cap(*capped)
 
 
 @pytest.mark.slow
 @given(_capped())
 @examples(100)
-def test_nothing_trains_above_the_cap_of_any_fleet(capped: tuple[FleetRun, float]) -> None:
+def test_nothing_trains_above_the_cap_of_any_fleet(capped):
     _check_cap(*capped)
+
+
+def _of_regions(
+    loads: FloatArray, cap_w: float, policy: str, chips: tuple[int, int] = CHIPS
+) -> FleetRun:
+    """Run two regions under a cap, each of ten units and a gang."""
+    names, lengths = ("us", "eu"), np.full(loads.shape, 100.0)
+    demand = Demand(("chat@us", "chat@eu"), "2024-01-04T00:00", loads, lengths, lengths)
+    kinds = [
+        Kind(
+            f"kind@{region}",
+            tuple(
+                Service(f"chat@{name}", fixed_rate(1.0), weights="chat", region=name)
+                for name in names
+            ),
+            Fleet(10, count, ChangeCosts.from_catalogue(4)),
+            (TrainingJob(f"job {region}", 10, 1, tokens_per_s=((1, 1.0),), reclaim="shrink"),),
+            Economics(BUSY_W, IDLE_W, PUE),
+            region=region,
+            round_trip_s={name: 0.0 if name == region else 0.1 for name in names},
+        )
+        for region, count in zip(names, chips, strict=True)
+    ]
+    situation = Situation(units_needed(demand, kinds[0].services), 600.0, 600.0)
+    return simulate(
+        demand, kinds, policy_named(policy, PolicyInputs(power_cap=cap_w / 1e6), situation)
+    )
+
+
+@given(st.integers(0, 999), st.floats(0.1, 1.5), st.floats(0.4, 1.0))
+@examples(6)
+def test_nothing_trains_above_the_cap_of_regions(seed: int, load: float, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    wave = 1 + 0.9 * np.sin(np.arange(240) / rng.integers(20, 90) + np.array([[0.0], [2.0]]))
+    cap_w = share * 10 * sum(CHIPS) * PUE * BUSY_W
+    loads = rng.poisson(load * 600.0 * wave).astype(float)
+    _check_cap(_of_regions(loads, cap_w, str(rng.choice(["mpc", "power-cap"]))), cap_w)
+
+
+def test_serving_of_regions_leaves_the_power_that_it_does_not_draw() -> None:
+    """Three units serve a need of one and a half, and the power for 4.5 trains four units."""
+    cap_w = (20 * IDLE_W + 6.0 * (BUSY_W - IDLE_W)) * 64 * PUE
+    run = _of_regions(np.repeat([[60.0], [30.0]], 240, axis=1), cap_w, "power-cap", (64, 64))
+    draws_w = power_w(run)
+    assert (draws_w <= cap_w).all()
+    assert draws_w[60:].mean() > cap_w - 1.0 * (BUSY_W - IDLE_W) * 64 * PUE
+
+
+def test_urgent_batch_work_takes_spare_units_and_no_replica_of_a_gang() -> None:
+    """Eight of ten units are free, the power is for four, and a gang of four has it all."""
+    demand = constant(60.0, minutes=240)
+    power = Economics(BUSY_W, IDLE_W, PUE)
+    rise_w = (BUSY_W - IDLE_W) * 64 * PUE
+    cap_w = 10 * IDLE_W * 64 * PUE + 5.5 * rise_w  # up to one unit is for serving
+    gang = TrainingJob("job", 4, 1, tokens_per_s=((1, 1.0),), reclaim="shrink")
+    batch = BatchWork(demand.times(0.5), np.full(240, 1.0), 60)
+    costs = ChangeCosts.from_catalogue(4)
+    kind = Kind("unit", (Service("chat", fixed_rate(1.0)),), Fleet(10, 64, costs), (gang,), power)
+
+    def policy(view: View) -> Decision:
+        """Give batch work two units in every other quarter of an hour."""
+        return Decision([2], batch=2 * (view.minute // 15 % 2), power_w=cap_w)
+
+    run = simulate(demand, [kind], policy, batch=batch)
+    tally = run.jobs[0][1]
+    assert (tally.reclaims, tally.resizes, tally.starts) == (0, 0, 0)
+    assert run.batch is not None
+    assert run.batch.served.sum() > 0
+    assert (power_w(run) <= cap_w * (1 + 1e-9)).all()
 
 
 @given(
     st.lists(
         st.tuples(st.integers(1, 6), st.integers(0, 3), st.floats(10, 99), st.floats(0.1, 9)),
-        min_size=2,
-        max_size=3,
-    ),
-    st.floats(0, 1.2),
-)
+        min_size=2, max_size=3,
+    ), st.floats(0, 1.2),
+)  # fmt: skip
 @examples(60)
-def test_as_much_trains_within_the_watts_as_by_brute_force(
-    stated: list[tuple[int, int, float, float]], level: float
-) -> None:
+def test_as_much_trains_within_the_watts_as_by_brute_force(stated, level):
     kinds = [
         _kind(f"kind {n}", units, min(serving, units), busy_w, worth)
         for n, (units, serving, busy_w, worth) in enumerate(stated)
@@ -152,15 +215,13 @@ def test_as_much_trains_within_the_watts_as_by_brute_force(
     assert rises @ allowed <= max(watts, 0.0) * (1 + 1e-12)
     trained = worth @ np.minimum(allowed, spare)
     choices = itertools.product(*(range(units + 1) for units in spare))
-    best = max(
-        (worth @ np.array(units) for units in choices if rises @ np.array(units) <= watts),
-        default=0.0,
-    )
+    sums = [worth @ np.array(units) for units in choices if rises @ np.array(units) <= watts]
+    best = max(sums, default=0.0)
     assert trained <= best + 1e-9
     assert trained >= best - worth.max() + 1e-9 or trained == pytest.approx(best)
 
 
-def test_training_is_shed_first_where_a_watt_trains_least() -> None:
+def test_training_is_shed_first_where_a_watt_trains_least():
     view = _view(_kind("frugal", 10, 0, 30.0), _kind("hungry", 10, 0, 90.0, worth=2.0))
     assert [kind.rise_w for kind in view.kinds] == [20.0, 60.0]
     for watts, units in ((800.0, [10, 10]), (500.0, [10, 5]), (150.0, [7, 0]), (-1.0, [0, 0])):
@@ -174,7 +235,7 @@ def test_training_is_shed_first_where_a_watt_trains_least() -> None:
 
 
 @pytest.mark.parametrize("serves", ["trn2-ultraserver", "trn3-gen2"])
-def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves: str) -> None:
+def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves):
     kinds = ["trn2-ultraserver:10", "trn3-gen2:10"]
     words: dict[str, Any] = {"unit_rate": 5.0, "days": 0.4, "scale_to_peak": 0.5, "failures": "off"}
     done = cs.run_fleet(kinds, policy="mpc", power_cap=2.0, serve_on=serves, **words)
@@ -182,21 +243,18 @@ def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves: str) -> None:
     assert all(kind["training_tokens"] > 0 for kind in done.summary["kinds"])
 
 
-@pytest.mark.parametrize(
-    ("kind_w", "cap_w", "message"),
-    [
-        (30.0, -1.0, "caps power at -1.0 W"),
-        (30.0, float("nan"), "caps power at nan W"),
-        (0.0, 1e3, "power_w of the policy: the catalogue has no power of a; leave"),
-    ],
-)
-def test_a_policy_states_a_cap_that_is_a_power(kind_w: float, cap_w: float, message: str) -> None:
+@pytest.mark.parametrize(("kind_w", "cap_w", "message"), [
+    (30.0, -1.0, "caps power at -1.0 W"),
+    (30.0, float("nan"), "caps power at nan W"),
+    (0.0, 1e3, "power_w of the policy: the catalogue has no power of a; leave"),
+])  # fmt: skip
+def test_a_policy_states_a_cap_that_is_a_power(kind_w, cap_w, message):
     view = _view(_kind("a", 3, 1, kind_w))
     with pytest.raises(cs.InputError, match=message):
         answer(lambda _: Decision([1], power_w=cap_w), view, np.zeros(1))
 
 
-def test_a_cap_is_refused_where_no_policy_acts() -> None:
+def test_a_cap_is_refused_where_no_policy_acts():
     words: dict[str, Any] = {"power_cap": 2.0, "days": 1.0, "change_time": "2d", "unit_rate": 5.0}
     with pytest.raises(cs.InputError, match="role that take longer than the run of 1 day, in"):
         cs.run_fleet("trn2-ultraserver:4", policy="mpc", **words)
@@ -204,9 +262,7 @@ def test_a_cap_is_refused_where_no_policy_acts() -> None:
     assert "over_cap_minutes" not in done.summary
 
 
-def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(
-    tmp_path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(tmp_path, capsys):
     kinds, prices = ["trn2-ultraserver:4", "tpu-v6e-pod:2"], tmp_path / "prices.csv"
     prices.write_text("hour,usd_per_mwh\n" + "".join(f"{hour},50\n" for hour in range(24)))
     done = cs.run_fleet(kinds, unit_rate=5.0, days=0.1, policy="threshold", price=prices).summary
@@ -219,7 +275,7 @@ def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(
     assert "no power of tpu-v6e-pod; trn2-ultraserver drew" in capsys.readouterr().err
 
 
-def test_regret_is_zero_for_the_oracle_itself() -> None:
+def test_regret_is_zero_for_the_oracle_itself():
     best = {"training_chip_hours": 50.0, "slo_attainment": 1.0}
     none = {"training_chip_hours": 10.0, "slo_attainment": 1.0}
     assert regret(best, best, none)["regret_training_chip_hours"] == 0.0
@@ -227,14 +283,14 @@ def test_regret_is_zero_for_the_oracle_itself() -> None:
     assert regret(none, best, none)["captured"] == 0.0
 
 
-def test_economics_of_machines() -> None:
+def test_economics_of_machines():
     rainier = Economics.of(cluster("rainier"))
     assert rainier.busy_w == 750.0
     assert rainier.usd_per_chip_s * 3600 == pytest.approx(2.235)
     assert Economics.of(cluster("p5en.48xlarge:4")).idle_w > 0
 
 
-def test_energy_and_cost_of_a_day() -> None:
+def test_energy_and_cost_of_a_day():
     run = simulate_one(FLAT_DAY, [SERVICE], Fleet(100), static(100))
     numbers = summary(run)
     half = 100 * 64 * (400 + 0.5 * 350) * 1.12

@@ -1,7 +1,5 @@
 """The fleet against published results and closed forms of switching."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +19,7 @@ from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
 
-def test_deepseek_day_from_a_built_in_policy() -> None:
+def test_deepseek_day_from_a_built_in_policy():
     """278 nodes at load share 1.0; steps of 30 nodes above a floor of 68; changes are free."""
     service = Service("deepseek", fixed_rate(1000.0))
     load = deepseek_day().times(278 * 1000.0 * 60.0)
@@ -51,7 +49,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("name", ["code", "conv"])
-def test_headroom_against_lead_time(name: str) -> None:
+def test_headroom_against_lead_time(name):
     """The published study of the Azure week; one cell of the 32 differs by more than rounding."""
     frame = lendable(demand(f"azure-{name}").requests[0])
     for controller, rows in TABLE[name].items():
@@ -63,24 +61,18 @@ def test_headroom_against_lead_time(name: str) -> None:
         assert np.median(np.abs(mine["headroom"].to_numpy() - headroom)) < 0.006
 
 
-def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme() -> None:
+def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme():
     """1,000 UltraServers × 4 instances × 0.75 TB = 3 PB through 1 TB/s."""
     step = constant(60 * 3.5 * 1000, minutes=120).times(np.repeat([0.0, 1.0], 60))
     latency = {}
     for source in ("store", "nvme", "host"):
         costs = replace(
-            ChangeCosts.from_catalogue(4, source=source),
-            mode_switch_s=0.0,
-            runtime_start_s=0.0,
-            warm_up_s=0.0,
-            compile_hit_s=0.0,
-        )
+            ChangeCosts.from_catalogue(4, source=source), mode_switch_s=0.0, runtime_start_s=0.0,
+            warm_up_s=0.0, compile_hit_s=0.0,
+        )  # fmt: skip
+        fleet, job = Fleet(1000, costs=costs), TrainingJob("t", units=1000, reclaim="preempt")
         run = simulate(
-            step,
-            [SERVICE],
-            Fleet(1000, costs=costs),
-            lambda view: 1000.0 if view.minute >= 5 else 0.0,
-            jobs=[TrainingJob("t", units=1000, reclaim="preempt")],
+            step, [SERVICE], fleet, lambda view: 1000.0 if view.minute >= 5 else 0.0, jobs=[job]
         )
         latency[source] = changes_frame(run)["latency_s"].max()
         if source == "store":
@@ -90,5 +82,5 @@ def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme()
     assert latency["host"] == pytest.approx(61, rel=0.01)
 
 
-def test_period_means_spread_evenly() -> None:
+def test_period_means_spread_evenly():
     assert period_means(np.array([1.0, 3.0, 5.0]), 2).tolist() == [2.0, 2.0, 5.0]

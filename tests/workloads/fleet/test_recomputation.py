@@ -1,18 +1,16 @@
 """Policies equal a plain numpy version of their description, and laws for any demand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.toy_fleet import scaled_to_fleet, simulate
+from tests.support.toy_fleet import FREE, scaled_to_fleet, simulate
+from topologies.arrays import FloatArray
 from workloads.demand import Demand, azure_code, azure_conv, burstgpt
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -25,10 +23,8 @@ from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
-FloatArray = npt.NDArray[np.float64]
 UNITS, DAY = 300, 1440
 SERVICE = Service("chat", fixed_rate(3.5), weights="m")
-FREE = ChangeCosts.fixed(0.0)
 PRICES = Economics(750.0, 400.0)
 TRACES: dict[str, Callable[[], Demand]] = {
     "code": azure_code,
@@ -133,19 +129,11 @@ def _expected_units(name: str, need: FloatArray, weekday: int) -> FloatArray:
 def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
     need = units_needed(demand, [SERVICE])
     policy = {
-        "static": static(_static(need[0])[:1]),
-        "threshold": threshold(),
-        "forecast": forecast(),
+        "static": static(_static(need[0])[:1]), "threshold": threshold(), "forecast": forecast(),
         "oracle": oracle(need),
-    }[name]
-    return simulate(
-        demand,
-        [SERVICE],
-        Fleet(UNITS, costs=costs),
-        policy,
-        jobs=default_jobs(UNITS),
-        economics=PRICES,
-    )
+    }[name]  # fmt: skip
+    fleet, jobs = Fleet(UNITS, costs=costs), default_jobs(UNITS)
+    return simulate(demand, [SERVICE], fleet, policy, jobs=jobs, economics=PRICES)
 
 
 def _serving_units(run: FleetRun) -> FloatArray:
@@ -156,7 +144,7 @@ def _serving_units(run: FleetRun) -> FloatArray:
 @pytest.mark.parametrize(
     ("name", "days"), [("static", 1), ("threshold", 1), ("forecast", 3), ("oracle", 1)]
 )
-def test_serving_hours_of_free_changes(name: str, days: int, trace: str) -> None:
+def test_serving_hours_of_free_changes(name, days, trace):
     """Within 1 % in all, and to the unit in nearly every minute where nothing waits.
 
     A forecast looks back on earlier days; the others see a day as they see three.
@@ -172,16 +160,12 @@ def test_serving_hours_of_free_changes(name: str, days: int, trace: str) -> None
 
 
 @pytest.mark.parametrize("trace", ["code", "conv"])
-def test_serving_hours_when_a_change_takes_ten_minutes(trace: str) -> None:
+def test_serving_hours_when_a_change_takes_ten_minutes(trace):
     """Units that trained take ten minutes; there is no evaluation, whose units come at once."""
     demand = scaled_to_fleet(TRACES[trace]().between(0, 2 * DAY), [SERVICE], UNITS, peak_share=0.7)
-    run = simulate(
-        demand,
-        [SERVICE],
-        Fleet(UNITS, costs=ChangeCosts.fixed(600.0)),
-        threshold(),
-        jobs=[TrainingJob("elastic", UNITS, reclaim="shrink")],
-    )
+    fleet = Fleet(UNITS, costs=ChangeCosts.fixed(600.0))
+    jobs = [TrainingJob("elastic", UNITS, reclaim="shrink")]
+    run = simulate(demand, [SERVICE], fleet, threshold(), jobs=jobs)
     expected = _followed(_need(demand.requests[0]), _threshold, 10)
     assert _serving_units(run).sum() == pytest.approx(expected.sum(), rel=0.01)
 
@@ -205,11 +189,10 @@ POLICIES = st.sampled_from(["static", "threshold", "forecast", "oracle"])
 @pytest.mark.slow
 @given(_demands(), POLICIES)
 @examples(150)
-def test_serving_hours_of_any_demand(demand: Demand, name: str) -> None:
+def test_serving_hours_of_any_demand(demand, name):
     need = _need(demand.requests[0])
     if need.max() > UNITS or need.sum() == 0:
         return
     expected = _expected_units(name, need, 3)
-    assert _serving_units(_run(demand, name)).sum() == pytest.approx(
-        expected.sum(), rel=0.01, abs=1
-    )
+    total = _serving_units(_run(demand, name)).sum()
+    assert total == pytest.approx(expected.sum(), rel=0.01, abs=1)

@@ -1,7 +1,5 @@
 """What no fleet can have, and what would change nothing, is refused or named in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +39,9 @@ OF_KINDS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"training": "plain_job.csv"}, "states no kind of units; write one of trn2-ultra"),
     ({"training": "other_job.csv"}, "states kind 'h100'; write one of"),
     ({"cluster": ("tpu7x-pod:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of tpu7x-pod"),
-    (
-        {"cluster": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
-        r"llama-3\.1-405b .*trn1\.32xlarge",
-    ),
-)
+    ({"cluster": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
+     r"llama-3\.1-405b .*trn1\.32xlarge"),
+)  # fmt: skip
 OF_REGIONS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"region": "us=-8:70%"}, "in region 'eu'; write NAME:COUNT@ and one of us"),
     ({"region": (*ZONES, "asia=9:10%")}, "region asia has no chips; state some by --kind"),
@@ -90,58 +86,45 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        *(({"cluster": KINDS[0], **words}, message) for words, message in OF_ONE),
-        *(({"cluster": KINDS, **words}, message) for words, message in OF_KINDS),
-        *(
-            ({"cluster": REGIONS, "region": ZONES, **words}, message)
-            for words, message in OF_REGIONS
-        ),
-    ],
-)
-def test_a_mistake_is_one_line(words: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("words", "message"), [
+    *(({"cluster": KINDS[0], **words}, message) for words, message in OF_ONE),
+    *(({"cluster": KINDS, **words}, message) for words, message in OF_KINDS),
+    *(
+        ({"cluster": REGIONS, "region": ZONES, **words}, message)
+        for words, message in OF_REGIONS
+    ),
+])  # fmt: skip
+def test_a_mistake_is_one_line(words, message):
     with pytest.raises(cs.InputError, match=message) as caught:
         cs.run_fleet(demand="azure-code", **{**USUAL, **words})
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ({"tp": 8}, "--tp changes"),
-        ({"prefill": "separate"}, "--prefill changes"),
-        ({"chunk": 512}, "--chunk changes"),
-        ({"precision": "fp8"}, "--precision changes"),
-        ({"cache": "kept"}, "--cache changes"),
-        ({"tp": 8, "prefix_cache": "50%"}, "^--tp and --prefix-cache change"),
-    ],
-)
-def test_settings_of_replicas_change_nothing_beside_a_rate(
-    words: dict[str, Any], named: str
-) -> None:
+@pytest.mark.parametrize(("words", "named"), [
+    ({"tp": 8}, "--tp changes"),
+    ({"prefill": "separate"}, "--prefill changes"),
+    ({"chunk": 512}, "--chunk changes"),
+    ({"precision": "fp8"}, "--precision changes"),
+    ({"cache": "kept"}, "--cache changes"),
+    ({"tp": 8, "prefix_cache": "50%"}, "^--tp and --prefix-cache change"),
+])  # fmt: skip
+def test_settings_of_replicas_change_nothing_beside_a_rate(words, named):
     with pytest.raises(cs.InputError, match=f"{named} nothing beside --unit-rate"):
         FleetInputs(unit_rate=3.0, **words)
 
 
 @pytest.mark.parametrize("cluster", [["a", "b"], {"us": "a"}, "trn2-ultraserver:8,trn3-gen2:4"])
-def test_lending_of_several_kinds_says_what_to_ask_instead(cluster: Any) -> None:
+def test_lending_of_several_kinds_says_what_to_ask_instead(cluster):
     with pytest.raises(cs.InputError, match="one kind of units in one region; ask for each"):
         cs.lend(cluster, "burstgpt")
 
 
-@pytest.mark.parametrize(
-    ("more", "note"),
-    [
-        ([], "changes nothing without a batch tier"),
-        (["--batch-share", "20%"], "changes nothing without a price of tokens"),
-        (["--batch-share", "20%", "--token-price", "2"], ""),
-    ],
-)
-def test_a_discount_that_no_request_gets_is_named(
-    more: list[str], note: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("more", "note"), [
+    ([], "changes nothing without a batch tier"),
+    (["--batch-share", "20%"], "changes nothing without a price of tokens"),
+    (["--batch-share", "20%", "--token-price", "2"], ""),
+])  # fmt: skip
+def test_a_discount_that_no_request_gets_is_named(more, note, capsys):
     words = "fleet --cluster trn2-ultraserver:4 --unit-rate 4 --quiet --days 0.05 --policy static"
     assert run([*words.split(), "--no-compare", "--batch-discount", "0.3", *more]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if "--batch-discount" in line]

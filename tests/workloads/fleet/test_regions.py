@@ -1,7 +1,5 @@
 """Regions with chips, users and clocks of their own: routes, laws, what users state wrongly."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, PRICES
+from topologies.clusters.names import cluster
 from workloads.demand import Demand, Horizon, constant
 from workloads.demand.trace import beside
 from workloads.fleet.inputs.jobs import evaluation_job
@@ -21,10 +20,11 @@ from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, service_minutes, summary
-from workloads.fleet.setup.regions import Region, in_regions, services_in
+from workloads.fleet.setup.regions import Region, in_regions, regions_from, services_in
 from workloads.fleet.simulation import FleetRun, Kind, simulate
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
+from workloads.options.fleet import PolicyInputs
 from workloads.serving.tables import fixed_rate
 
 MINUTES = 60
@@ -46,15 +46,10 @@ def _kind(region: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
     services = (Service("chat", fixed_rate(rate), weights_bytes=1e12),)
     fleet = Fleet(units, costs=FREE, failures=others.pop("failures", None))
     return Kind(
-        f"kind@{region}",
-        services_in(services, list(REGIONS.values())),
-        fleet,
-        (evaluation_job(units),),
-        PRICES,
-        region=region,
-        round_trip_s=REGIONS[region].round_trip_s,
+        f"kind@{region}", services_in(services, list(REGIONS.values())), fleet,
+        (evaluation_job(units),), PRICES, region=region, round_trip_s=REGIONS[region].round_trip_s,
         **others,
-    )
+    )  # fmt: skip
 
 
 def _demand(*per_s: float, minutes: int = MINUTES) -> Demand:
@@ -68,7 +63,7 @@ def _units(run: FleetRun) -> list[list[float]]:
     return [kind.service_units[-1].round(6).tolist() for kind in run.kinds]
 
 
-def test_each_region_serves_its_own_users_as_long_as_it_can() -> None:
+def test_each_region_serves_its_own_users_as_long_as_it_can():
     kinds = [_kind("us", 4), _kind("eu", 6), _kind("asia", 5)]
     run = simulate(_demand(6, 8, 2), kinds, threshold(headroom=0.0))
     assert _units(run) == [[3, 0, 0], [0, 4, 0], [0, 0, 1]]
@@ -77,7 +72,7 @@ def test_each_region_serves_its_own_users_as_long_as_it_can() -> None:
     assert [row["served_requests"] for row in rows] == [6 * 3600, 8 * 3600, 2 * 3600]
 
 
-def test_what_a_region_lacks_comes_from_the_nearest_with_room() -> None:
+def test_what_a_region_lacks_comes_from_the_nearest_with_room():
     kinds = [_kind("us", 4), _kind("eu", 6), _kind("asia", 9)]
     # Users in us need 4 + 5 units: 2 of eu's 6 are free and nearer than asia's.
     run = simulate(_demand(18, 8, 2), kinds, static([9, 4, 1]))
@@ -89,7 +84,7 @@ def test_what_a_region_lacks_comes_from_the_nearest_with_room() -> None:
     assert lent == {"us": 0.0, "eu": 0.0, "asia": 5 * 64.0}
 
 
-def test_a_region_in_which_nothing_serves_is_served_from_elsewhere() -> None:
+def test_a_region_in_which_nothing_serves_is_served_from_elsewhere():
     kinds = [_kind("eu", 6), _kind("us", 4, serves=False), _kind("asia", 1)]
     run = simulate(_demand(4, 2, 2), kinds, threshold(headroom=0.0))
     assert _units(run) == [[2, 1, 0], [0, 0, 0], [0, 0, 1]]
@@ -97,7 +92,7 @@ def test_a_region_in_which_nothing_serves_is_served_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("floor", [0, 7])
-def test_a_single_region_serves_those_that_only_train(floor: int) -> None:
+def test_a_single_region_serves_those_that_only_train(floor):
     kinds = [_kind("eu", 9), _kind("us", 4, serves=False), _kind("asia", 5, serves=False)]
     limits = Limits(floor=floor)
     kinds = [replace(kind, fleet=replace(kind.fleet, limits=limits)) for kind in kinds]
@@ -107,21 +102,18 @@ def test_a_single_region_serves_those_that_only_train(floor: int) -> None:
     assert summary(run)["slo_attainment"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("kinds", "rates"),
-    [
-        ([_kind("us", 4), _kind("eu", 32), _kind("asia", 1)], (9, 50.8, 1.6)),
-        # Units of half the speed serve as parts of units of the first kind.
-        ([_kind("us", 20), _kind("us", 3, 0.5), *map(_kind, NAMES, (9, 1, 1))], (39.8, 1.6, 1.6)),
-    ],
-)
-def test_constant_demand_changes_no_role(kinds: list[Kind], rates: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(("kinds", "rates"), [
+    ([_kind("us", 4), _kind("eu", 32), _kind("asia", 1)], (9, 50.8, 1.6)),
+    # Units of half the speed serve as parts of units of the first kind.
+    ([_kind("us", 20), _kind("us", 3, 0.5), *map(_kind, NAMES, (9, 1, 1))], (39.8, 1.6, 1.6)),
+])  # fmt: skip
+def test_constant_demand_changes_no_role(kinds, rates):
     run = simulate(_demand(*rates, minutes=120), kinds, threshold())
     assert run.kinds[1].service_units[-1][0] > 0
     assert summary(run)["role_changes"] == 0
 
 
-def test_the_way_to_another_region_counts_as_time_to_first_token() -> None:
+def test_the_way_to_another_region_counts_as_time_to_first_token():
     at_home, away = (
         simulate(_demand(*rates), [_kind("us", 4), _kind("eu", 9), _kind("asia", 1)], static(units))
         for rates, units in (((8, 2, 2), [4, 1, 1]), ((16, 2, 2), [8, 1, 1]))
@@ -140,9 +132,7 @@ def test_the_way_to_another_region_counts_as_time_to_first_token() -> None:
     seed=st.integers(0, 5),
 )
 @examples(25)
-def test_every_request_and_every_chip_of_every_region_is_counted(
-    units: list[int], rates: list[float], loads: list[float], never: int | None, seed: int
-) -> None:
+def test_every_request_and_every_chip_of_every_region_is_counted(units, rates, loads, never, seed):
     loads = [load + 0.01 for load in loads]
     kinds = [
         _kind(name, *each, serves=number != never, failures=Failures(1e5, 3600.0))
@@ -156,10 +146,8 @@ def test_every_request_and_every_chip_of_every_region_is_counted(
         spent = role_chip_ms(replace(run, kinds=(kind,))).sum(axis=1)
         assert np.array_equal(spent, np.arange(241) * 60_000 * kind.units * 64)
         # Units answer for as long as they serve, whoever asks.
-        serving = np.diff(kind.spent_server_ms[:, len(Role) :].sum(axis=1)) / (
-            60_000 * kind.servers
-        )
-        assert np.allclose(kind.service_units.sum(axis=1), serving)
+        served = np.diff(kind.spent_server_ms[:, len(Role) :].sum(axis=1)) / (60_000 * kind.servers)
+        assert np.allclose(kind.service_units.sum(axis=1), served)
         assert (kind.service_units >= -1e-9).all()
     numbers = summary(run)
     for name in ("chips", "training_chip_hours", "cost_usd", "energy_joules"):
@@ -167,7 +155,7 @@ def test_every_request_and_every_chip_of_every_region_is_counted(
     assert all(np.allclose(kind_shares(run, number).sum(axis=0), 1.0) for number in range(3))
 
 
-def test_a_single_region_is_a_fleet_in_one_place() -> None:
+def test_a_single_region_is_a_fleet_in_one_place():
     words: Mapping[str, Any] = {"unit_rate": 5.0, "days": 1.5, "policy": "threshold"}
     plain = cs.run_fleet("trn2-ultraserver:9", "azure-code", **words)
     region = cs.run_fleet({"us": "trn2-ultraserver:9"}, "azure-code", region="us=0:100%", **words)
@@ -175,7 +163,17 @@ def test_a_single_region_is_a_fleet_in_one_place() -> None:
         assert region.summary[name] == plain.summary[name]
 
 
-def test_users_of_a_region_come_by_its_clock() -> None:
+def test_round_trips_go_the_shorter_way_round_unless_they_are_stated():
+    """Users eight hours behind and nine ahead are seven hours apart over the other ocean."""
+    words = {"region": ("us=-8:50%", "eu=+1:20%", "asia=+9:30%"), "round_trip": ("us/eu=145ms",)}
+    machine = cluster("trn2-ultraserver:2")
+    us, eu, asia = regions_from(PolicyInputs(**words), [(machine, name) for name in NAMES])
+    hour_s = machine.numbers.value("fleet.region", "round_trip_of_an_hour")
+    assert us.round_trip_s == pytest.approx({"us": 0.0, "eu": 0.145, "asia": 7 * hour_s})
+    assert asia.round_trip_s["eu"] == eu.round_trip_s["asia"] == pytest.approx(8 * hour_s)
+
+
+def test_users_of_a_region_come_by_its_clock():
     demand = constant(60.0, minutes=1440).times(np.arange(1440.0))
     moved = in_regions(Horizon(demand), [Region("a", 1.0, 0.25, {}), Region("b", -2.0, 0.75, {})])
     assert moved.demand.services == ("service@a", "service@b")

@@ -1,7 +1,5 @@
 """State of a fleet: ledger, store, queue and gangs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import simpy
@@ -15,12 +13,12 @@ from workloads.fleet.state.world import GROUPS, Ledger, Role
 from workloads.serving.tables import fixed_rate
 
 
-def test_groups_hold_every_role_once() -> None:
+def test_groups_hold_every_role_once():
     roles = [role for group in GROUPS.values() for role in group]
     assert sorted(roles) == list(Role)
 
 
-def test_ledger_books_unit_time_exactly() -> None:
+def test_ledger_books_unit_time_exactly():
     ledger = Ledger(3, 1)
     ledger.put(np.array([0, 1]), Role.SERVING, 0, 0)
     ledger.put(np.array([1]), Role.DRAINING, 700)
@@ -31,7 +29,7 @@ def test_ledger_books_unit_time_exactly() -> None:
     assert ledger.count(Role.SERVING) == 1
 
 
-def test_store_shares_its_bandwidth_fairly() -> None:
+def test_store_shares_its_bandwidth_fairly():
     """Loads of 1 and 2 units, caps 1 and 10 B/s, on 5 B/s: rates 1, then 2 for each of the two."""
     env = simpy.Environment()
     store = Store(env, 5.0)
@@ -44,7 +42,7 @@ def test_store_shares_its_bandwidth_fairly() -> None:
     assert store.moved_bytes == pytest.approx(30.0)
 
 
-def test_store_speeds_up_when_another_load_ends() -> None:
+def test_store_speeds_up_when_another_load_ends():
     env = simpy.Environment()
     store = Store(env, 2.0)
     first = store.load(units=1, bytes_per_unit=4.0, cap_bytes_per_s=2.0)
@@ -55,7 +53,7 @@ def test_store_speeds_up_when_another_load_ends() -> None:
     assert env.now == 6000
 
 
-def test_queue_waits_and_sheds() -> None:
+def test_queue_waits_and_sheds():
     queue = Queue(np.array([10, 30, 0, 0]), patience_minutes=1.5)
     for minute, capacity in enumerate((10, 10, 10, 10)):
         queue.finish(minute, capacity)
@@ -69,13 +67,9 @@ def test_queue_waits_and_sheds() -> None:
 
 @given(
     st.lists(st.integers(0, 500), min_size=1, max_size=40),
-    st.lists(st.integers(0, 300), min_size=40, max_size=40),
-    st.floats(0, 5),
-    st.integers(0, 5000),
-)
-def test_tokens_are_served_queued_or_shed(
-    arrivals: list[int], capacity: list[int], patience: float, tokens_each: int
-) -> None:
+    st.lists(st.integers(0, 300), min_size=40, max_size=40), st.floats(0, 5), st.integers(0, 5000),
+)  # fmt: skip
+def test_tokens_are_served_queued_or_shed(arrivals, capacity, patience, tokens_each):
     queue = Queue(np.array(arrivals), patience)
     for minute in range(len(arrivals)):
         queue.finish(minute, capacity[minute])
@@ -88,7 +82,7 @@ def test_tokens_are_served_queued_or_shed(
     assert waits_s(queue).min() >= 0
 
 
-def test_capacity_without_latency_attains_unless_it_queues() -> None:
+def test_capacity_without_latency_attains_unless_it_queues():
     capacity = fixed_rate(2.0)
     assert capacity.attained(np.array([0.5, 1.0]), np.array([0.5, 2.0])).tolist() == [1.0, 0.0]
     assert capacity.work(100.0, [1.0, 2.0]).tolist() == [1.0, 1.0]

@@ -1,7 +1,5 @@
 """Steps, repeated days, more units and limits: what must hold whatever the demand is."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,9 +43,7 @@ def _demand(need: FloatArray, *, step_s: float = 60.0, rate_per_s: float = 200.0
 
 @given(seed=st.integers(0, 99), headroom=st.floats(0.0, 0.4), gangs=st.booleans())
 @examples(4)
-def test_repeated_days_are_equal_in_the_steady_state(
-    seed: int, headroom: float, gangs: bool
-) -> None:
+def test_repeated_days_are_equal_in_the_steady_state(seed, headroom, gangs):
     """The state goes from day to day; only the first begins in roles that cost nothing."""
     demand = _demand(np.tile(_waves(seed, DAY), 3))
     jobs = default_jobs(UNITS) if gangs else [evaluation_job(UNITS)]
@@ -66,9 +62,7 @@ COUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=40)
 
 
 @given(arrivals=COUNTS, more=st.lists(st.integers(0, 50), min_size=40, max_size=40), data=st.data())
-def test_more_capacity_in_any_minute_never_serves_less_by_any_minute(
-    arrivals: list[int], more: list[int], data: st.DataObject
-) -> None:
+def test_more_capacity_in_any_minute_never_serves_less_by_any_minute(arrivals, more, data):
     count = len(arrivals)
     fewer = data.draw(st.lists(st.integers(0, 200), min_size=count, max_size=count))
     patience = data.draw(st.sampled_from([0.5, 3.0, 10.0]))
@@ -91,27 +85,19 @@ def test_more_capacity_in_any_minute_never_serves_less_by_any_minute(
     leads=st.tuples(st.floats(0, 3600), st.floats(0, 3600)),
     backs=st.tuples(st.floats(0, 3600), st.floats(0, 3600)),
 )
-def test_the_closed_form_never_lends_more_for_a_longer_change(
-    need: list[float], leads: tuple[float, float], backs: tuple[float, float]
-) -> None:
+def test_the_closed_form_never_lends_more_for_a_longer_change(need, leads, backs):
     pool = np.array([need])
-    short, long = (
-        50.0 - kept_units(pool, lead_s=pick(leads), back_s=pick(backs)).sum(axis=0)
-        for pick in (min, max)
-    )
+    kept = [kept_units(pool, lead_s=of(leads), back_s=of(backs)).sum(axis=0) for of in (min, max)]
+    short, long = (50.0 - units for units in kept)
     assert np.all(long <= short + 1e-9)
     assert np.all(short <= 50.0 - pool[0] + 1e-9)
 
 
-def test_units_on_their_way_take_no_serving_unit_s_place() -> None:
+def test_units_on_their_way_take_no_serving_unit_s_place():
     """Five serve and three are on their way when six are asked for: five serve until they come."""
     targets = [5.0, 8.0, 6.0]
-    run = simulate(
-        _demand(np.full(12, 2.0)),
-        [SERVICE_200],
-        Fleet(10, costs=ChangeCosts.fixed(270.0)),
-        lambda view: targets[min(view.minute, 2)],
-    )
+    demand, fleet = _demand(np.full(12, 2.0)), Fleet(10, costs=ChangeCosts.fixed(270.0))
+    run = simulate(demand, [SERVICE_200], fleet, lambda view: targets[min(view.minute, 2)])
     serving = role_units(run)[:, Role.SERVING]
     assert serving[:5].tolist() == [5.0] * 5
     assert serving[5] == 6.5  # eight for half a minute, then two are given up
@@ -119,24 +105,12 @@ def test_units_on_their_way_take_no_serving_unit_s_place() -> None:
 
 
 @given(
-    answers=st.lists(st.floats(-5, 2 * UNITS), min_size=30, max_size=30),
-    floor=st.integers(0, 10),
-    room=st.integers(0, 30),
-    block=st.integers(1, 8),
-    changes=st.integers(0, 9),
-    reserve=st.integers(0, 5),
-    failing=st.booleans(),
-)
+    answers=st.lists(st.floats(-5, 2 * UNITS), min_size=30, max_size=30), floor=st.integers(0, 10),
+    room=st.integers(0, 30), block=st.integers(1, 8), changes=st.integers(0, 9),
+    reserve=st.integers(0, 5), failing=st.booleans(),
+)  # fmt: skip
 @examples(25)
-def test_no_policy_exceeds_its_limits(
-    answers: list[float],
-    floor: int,
-    room: int,
-    block: int,
-    changes: int,
-    reserve: int,
-    failing: bool,
-) -> None:
+def test_no_policy_exceeds_its_limits(answers, floor, room, block, changes, reserve, failing):
     cap = min(floor + room, UNITS) if room else 0
     limits = Limits(floor=floor, cap=cap, block=block, changes_per_minute=changes, reserve=reserve)
     failures = Failures(20_000.0, 300.0) if failing else None
@@ -145,13 +119,8 @@ def test_no_policy_exceeds_its_limits(
         return max(0.0, answers[view.minute % len(answers)])
 
     demand = _demand(_waves(1, 90))
-    run = simulate(
-        demand,
-        [SERVICE_200],
-        Fleet(UNITS, costs=ChangeCosts.fixed(90.0), limits=limits, failures=failures),
-        policy,
-        jobs=[evaluation_job(UNITS)],
-    )
+    fleet = Fleet(UNITS, costs=ChangeCosts.fixed(90.0), limits=limits, failures=failures)
+    run = simulate(demand, [SERVICE_200], fleet, policy, jobs=[evaluation_job(UNITS)])
     check_conserved(run)
     units = role_units(run)
     serving = units[:, Role.SERVING]

@@ -1,8 +1,5 @@
 """Rates of units: prefill and decode apart, prefix caches and proposals, and changes of groups."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,22 +23,9 @@ from workloads.fleet.state.services import Service, to_serving_s
 from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
-from workloads.serving import (
-    BUCKETS,
-    Batching,
-    Pools,
-    Profile,
-    Requests,
-    Slo,
-    TableRuns,
-    azure_lengths,
-    fixed_lengths,
-    fixed_rate,
-    profile,
-    saturated_rate,
-    serve,
-)
-from workloads.serving.requests import share_hits
+from workloads.serving import BUCKETS, Batching, Pools, Profile, Slo, profile, serve
+from workloads.serving.requests import Requests, azure_lengths, fixed_lengths, share_hits
+from workloads.serving.tables import TableRuns, fixed_rate, saturated_rate
 
 MODEL, UNIT = named("llama-3.1-70b"), cluster("trn2-ultraserver:8")
 SLO, LIMITS = Slo(5.0, 0.2), "ttft=5s,tpot=200ms"
@@ -71,7 +55,7 @@ def _service(split: str, where: str = "trn2-ultraserver:8", **how: object) -> Se
     return service
 
 
-def test_the_slower_pool_binds(served: Profile) -> None:
+def test_the_slower_pool_binds(served):
     """Long prompts with short answers wait for prefill, and long answers for decode."""
     group = Pools(2, 3, 1e12)
     prompts = TableRuns(batching=WHOLE, requests=600, pools=group)
@@ -85,9 +69,7 @@ def test_the_slower_pool_binds(served: Profile) -> None:
     assert bound_by_decode == pytest.approx(3 * one_decode_replica, rel=0.02)
 
 
-def test_groups_fill_units_or_take_several(
-    service: Service, served: Profile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_fill_units_or_take_several(service, served, monkeypatch):
     """Twice the groups in a unit serve twice as much; a group of two units serves half in each."""
     # The rates of saturation are read, not the latencies, for which a table runs twelve loads.
     monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
@@ -108,20 +90,19 @@ def test_groups_fill_units_or_take_several(
     assert row["kv_transfer_bytes_per_s"] == pytest.approx(16 * 25e9)
 
 
-def test_units_of_a_group_change_their_roles_together() -> None:
+def test_units_of_a_group_change_their_roles_together():
     """Groups of four units: whatever the policy wants, a multiple of four serves."""
     service = Service("chat", fixed_rate(0.5), 1e9, apart=GROUP)
     block = block_of([service])
     fleet = Fleet(20, costs=ChangeCosts.fixed(60.0), limits=Limits(block=block))
-    done = simulate(
-        constant(60.0, minutes=40), [service], fleet, lambda view: 2.0 if view.minute < 20 else 9.0
-    )
+    demand = constant(60.0, minutes=40)
+    done = simulate(demand, [service], fleet, lambda view: 2.0 if view.minute < 20 else 9.0)
     serving = role_units(done)[:, Role.SERVING]
     assert block == 4
     assert set(serving.tolist()) == {4.0, 12.0}
 
 
-def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service: Service) -> None:
+def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service):
     """Groups over four servers fail as a unit; groups inside one leave the other servers alone."""
     small = _service("1:3", tp=4)
     assert not service.lives_in_a_server(4)
@@ -130,69 +111,48 @@ def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service: Servi
     assert failures_from(UNIT, [small]).servers == 4
 
 
-def test_the_caches_of_prefill_replicas_fill_after_a_change(served: Profile) -> None:
+def test_the_caches_of_prefill_replicas_fill_after_a_change(served):
     """Twice the prefill replicas have twice the cache to fill, from the same queue of prompts."""
     small = replace(served, kv_budget_bytes=served.kv_budget_bytes / 4)
     lengths = fixed_lengths(4096, 2)
     lost = []
     for prefill in (1, 2):
-        runs = TableRuns(
-            batching=WHOLE, requests=600, prefix_share=0.6, pools=Pools(prefill, 6, 1e12)
-        )
+        pools = Pools(prefill, 6, 1e12)
+        runs = TableRuns(batching=WHOLE, requests=600, prefix_share=0.6, pools=pools)
         lost.append(cold_cache_s(small, lengths, runs, saturated_rate(small, lengths, runs)))
     assert lost[0] > 10
     assert lost[1] == pytest.approx(lost[0], rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: _service("1:2"), r"groups of 3 replicas of 16 chips .* such as 1:1, 1:3"),
-        (lambda: _service("12:24"), r"has 512\. Use fewer replicas"),
-        (lambda: _service("one:3"), "write 1:3"),
-        (lambda: _service("1:3", prefix_cache="150%"), "--prefix-cache is '150%'"),
-        (lambda: _service("1:3", speculate="many"), "--speculate"),
-        (lambda: FleetInputs(disaggregate="1:3", chunk=512), "Leave --chunk out"),
-        (
-            lambda: FleetInputs(disaggregate="1:3", prefill="chunked"),
-            "--prefill chunked is for replicas that decode as well",
-        ),
-        (
-            lambda: services_from(
-                _demand(), UNIT, [MODEL], FleetInputs(prefill="separate", chunk=512, tp=16)
-            ),
-            "--chunk 512 cuts prompts, but prefill is separate",
-        ),
-        (lambda: FleetInputs(unit_rate=2.0, disaggregate="1:3"), "leave out --unit-rate"),
-        (lambda: FleetInputs(unit_rate=2.0, prefix_cache="50%"), "leave out --unit-rate"),
-        (
-            lambda: block_of(
-                [Service(name, fixed_rate(1.0), weights=name, apart=GROUP) for name in ("a", "b")]
-            ),
-            "groups of 4 units serves one model",
-        ),
-        (
-            lambda: services_from(
-                constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0), UNIT, [MODEL],
-                FleetInputs(slo=LIMITS, tp=16),
-            ),
-            "no requests in this run; choose other days",
-        ),
-        (
-            lambda: services_from(
-                _demand(), cluster("dgx-h100"), [named("llama-3.1-8b")],
-                FleetInputs(slo="ttft=1ms,tpot=200ms", tp=1), requests=1,
-            ),
-            r"best of \d replicas .* keeps that for 0\.0% .* looser",
-        ),
-    ],
-)  # fmt: skip
-def test_impossible_units_are_refused(call: Callable[[], object], message: str) -> None:
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: _service("1:2"), r"groups of 3 replicas of 16 chips .* such as 1:1, 1:3"),
+    (lambda: _service("12:24"), r"has 512\. Use fewer replicas"),
+    (lambda: _service("one:3"), "write 1:3"),
+    (lambda: _service("1:3", prefix_cache="150%"), "--prefix-cache is '150%'"),
+    (lambda: _service("1:3", speculate="many"), "--speculate"),
+    (lambda: FleetInputs(disaggregate="1:3", chunk=512), "Leave --chunk out"),
+    (lambda: FleetInputs(disaggregate="1:3", prefill="chunked"),
+     "--prefill chunked is for replicas that decode as well"),
+    (lambda: services_from(_demand(), UNIT, [MODEL],
+                           FleetInputs(prefill="separate", chunk=512, tp=16)),
+     "--chunk 512 cuts prompts, but prefill is separate"),
+    (lambda: FleetInputs(unit_rate=2.0, disaggregate="1:3"), "leave out --unit-rate"),
+    (lambda: FleetInputs(unit_rate=2.0, prefix_cache="50%"), "leave out --unit-rate"),
+    (lambda: block_of([Service(name, fixed_rate(1.0), weights=name, apart=GROUP) for name in "ab"]),
+     "groups of 4 units serves one model"),
+    (lambda: services_from(constant(0.0, minutes=2, prompt_tokens=100.0, output_tokens=10.0), UNIT,
+                           [MODEL], FleetInputs(slo=LIMITS, tp=16)),
+     "no requests in this run; choose other days"),
+    (lambda: services_from(_demand(), cluster("dgx-h100"), [named("llama-3.1-8b")],
+                           FleetInputs(slo="ttft=1ms,tpot=200ms", tp=1), requests=1),
+     r"best of \d replicas .* keeps that for 0\.0% .* looser"),
+])  # fmt: skip
+def test_impossible_units_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
-def test_lending_keeps_floor_block_and_reserve() -> None:
+def test_lending_keeps_floor_block_and_reserve():
     words = ["lend", "--cluster", "trn2-ultraserver:50", "--unit-rate", "1", "--json"]
     words += ["--demand", "burstgpt", "--failures", "off"]
     free = document_of(words)
@@ -212,7 +172,7 @@ def _units(document: dict[str, Any]) -> list[int]:
     return hours
 
 
-def test_a_cold_cache_costs_what_a_cold_replica_loses(served: Profile) -> None:
+def test_a_cold_cache_costs_what_a_cold_replica_loses(served):
     """The same saturated requests with an empty and with a full cache: when both are done."""
     runs = TableRuns(batching=Batching(chunk_tokens=512), prefix_share=0.6, requests=2000)
     small = replace(served, kv_budget_bytes=served.kv_budget_bytes / 4)
@@ -229,21 +189,15 @@ def test_a_cold_cache_costs_what_a_cold_replica_loses(served: Profile) -> None:
     assert ends[0] - ends[1] == pytest.approx(expected, rel=0.15)
 
 
-def test_a_unit_counts_as_capacity_when_its_cache_is_full() -> None:
+def test_a_unit_counts_as_capacity_when_its_cache_is_full():
     """A change takes 60 s, and 300 s more while the cache fills; the policy is told both."""
     service = Service("chat", fixed_rate(2.0), 1e9, cold_s=300.0)
     costs = ChangeCosts.fixed(60.0)
-    run = simulate(
-        constant(60.0, minutes=30),
-        [service],
-        Fleet(10, costs=costs),
-        lambda view: 2.0 if view.minute < 10 else 8.0,
-    )
+    demand, fleet = constant(60.0, minutes=30), Fleet(10, costs=costs)
+    run = simulate(demand, [service], fleet, lambda view: 2.0 if view.minute < 10 else 8.0)
     serving = role_units(run)[:, Role.SERVING]
     assert serving[:16].max() == 2.0
     assert serving[16:].min() == 8.0
     assert role_units(run)[11:16, Role.WARMING].min() == 6.0
-    assert (
-        to_serving_s(costs, [service])
-        == to_serving_s(costs, [replace(service, cold_s=0.0)]) + 300.0
-    )
+    warm_s = to_serving_s(costs, [replace(service, cold_s=0.0)])
+    assert to_serving_s(costs, [service]) == warm_s + 300.0

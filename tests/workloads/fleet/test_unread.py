@@ -1,10 +1,7 @@
 """Every option and catalogue row of a fleet is read, and options that change nothing are named."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import fields
-from typing import Any
 
 import pytest
 
@@ -38,7 +35,7 @@ from workloads.options.fleet import (
 )
 
 
-def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
+def test_every_option_is_read_by_the_set_up_or_by_a_policy():
     """An option that nothing reads would change nothing, whatever a user states."""
     stated = FleetOptions(FleetInputs(unit_rate=5.0), DemandInputs(days=0.05, batch_share="20%"))
     groups = {each.name: observed(getattr(stated, each.name)) for each in fields(FleetOptions)}
@@ -55,61 +52,51 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
     assert every - read == {"cluster", "kind", "model", "policy", "compare", "intervals", "what_if"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"policy": "threshold", "hold": "1h"}, []),
-        ({"policy": "threshold"}, []),
-        (
-            {"policy": "oracle", "hold": "1h", "power_cap": 2.0},
-            [
-                "--hold 1h changes nothing under policy oracle; threshold reads it.",
-                "--power-cap 2.0 changes nothing under policy oracle; mpc, power-cap and "
-                "mpc-oracle read it.",
-            ],
-        ),
-        (
-            {"policy": "mpc", "price_share": 0.3},
-            ["--price-share 0.3 changes nothing without prices; add --price FILE.csv."],
-        ),
-        (
-            {"policy": "mine.py", "quantile": 0.5},
-            [
-                "--quantile 0.5 changes nothing under policy mine.py; forecast, mpc, price and "
-                "power-cap read it."
-            ],
-        ),
-    ],
-)
-def test_what_no_policy_reads_is_named(changes: dict[str, Any], expected: list[str]) -> None:
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"policy": "threshold", "hold": "1h"}, []),
+    ({"policy": "threshold"}, []),
+    (
+        {"policy": "oracle", "hold": "1h", "power_cap": 2.0},
+        [
+            "--hold 1h changes nothing under policy oracle; threshold reads it.",
+            "--power-cap 2.0 changes nothing under policy oracle; mpc, power-cap and "
+            "mpc-oracle read it.",
+        ],
+    ),
+    ({"policy": "mpc", "price_share": 0.3},
+     ["--price-share 0.3 changes nothing without prices; add --price FILE.csv."]),
+    (
+        {"policy": "mine.py", "quantile": 0.5},
+        [
+            "--quantile 0.5 changes nothing under policy mine.py; forecast, mpc, price and "
+            "power-cap read it."
+        ],
+    ),
+])  # fmt: skip
+def test_what_no_policy_reads_is_named(changes, expected):
     assert unread_options(PolicyInputs(**changes, compare=False), priced=False) == expected
 
 
-def test_comparison_reads_what_static_reads() -> None:
+def test_comparison_reads_what_static_reads():
     stated = PolicyInputs(policy="threshold", static_units=5.0)
     assert unread_options(stated, priced=False) == []
     alone = dataclasses.replace(stated, compare=False)
     assert len(unread_options(alone, priced=False)) == 1
 
 
-@pytest.mark.parametrize(
-    ("fleet", "limits", "names"),
-    [
-        ({}, {"weights": "store"}, []),
-        ({"tp": 8}, {"change_time": "5min"}, []),
-        ({"unit_rate": 5.0, "slo": "ttft=9s"}, {}, ["--slo ttft=9s"]),
-        ({"unit_rate": 5.0}, {"weights": "store"}, ["--weights store"]),
-        ({}, {"weights": "host", "change_time": "0s"}, ["--weights host"]),
-    ],
-)
-def test_what_a_stated_rate_or_time_leaves_unread(
-    fleet: dict[str, Any], limits: dict[str, Any], names: list[str]
-) -> None:
+@pytest.mark.parametrize(("fleet", "limits", "names"), [
+    ({}, {"weights": "store"}, []),
+    ({"tp": 8}, {"change_time": "5min"}, []),
+    ({"unit_rate": 5.0, "slo": "ttft=9s"}, {}, ["--slo ttft=9s"]),
+    ({"unit_rate": 5.0}, {"weights": "store"}, ["--weights store"]),
+    ({}, {"weights": "host", "change_time": "0s"}, ["--weights host"]),
+])  # fmt: skip
+def test_what_a_stated_rate_or_time_leaves_unread(fleet, limits, names):
     remarks = unread_with_unit_rate(FleetInputs(**fleet), LimitInputs(**limits))
     assert [remark.partition(" changes nothing ")[0] for remark in remarks] == names
 
 
-def test_no_row_about_fleets_is_read_by_nothing() -> None:
+def test_no_row_about_fleets_is_read_by_nothing():
     numbers = noting(shipped_catalogue())
     cluster = machine("trn2-ultraserver:20", catalogue=numbers)
     question = FleetOptions(

@@ -1,7 +1,5 @@
 """A job that goes on with fewer replicas: exact cases, conservation, never less than without."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +28,7 @@ def elastic(rates: Any, **changes: Any) -> Job:
     return job(rates, **{**usual, **changes})
 
 
-def test_a_spare_starts_beside_the_job_and_joins_it() -> None:
+def test_a_spare_starts_beside_the_job_and_joins_it():
     # Fails at 505 and goes back to the copy of 500; noticed at 515, three replicas compute from
     # 535; the spare has started by 815 and joins until 835. The checkpoint is due 1,000 s of
     # computing after 535.
@@ -38,18 +36,17 @@ def test_a_spare_starts_beside_the_job_and_joins_it() -> None:
     share = 280 / 1.375
     assert parts_s(done) == pytest.approx(
         {
-            "useful": 500 + share + (2000 - 835),
-            "lost_work": 5,
-            "detection": 10,
-            "restart": 20 + 20,
-            "fewer_replicas": 280 - share,
-        },
-        abs=0.002,
-    )
+            "useful": 500 + share + (2000 - 835), "lost_work": 5, "detection": 10,
+            "restart": 20 + 20, "fewer_replicas": 280 - share,
+        }, abs=0.002,
+    )  # fmt: skip
     assert (done.checkpoints, done.replaced) == (1, 1)
+    # A failure that replaces nothing leaves a replica out for its start.
+    done = scripted(elastic(failing(1e9), spares=0), [505])
+    assert parts_s(done)["fewer_replicas"] == pytest.approx(280 - share, abs=0.002)
 
 
-def test_without_a_spare_the_others_go_on_until_the_repair() -> None:
+def test_without_a_spare_the_others_go_on_until_the_repair():
     # As above, but the unit is back at 905 and has started by 1205.
     trial = elastic(failing(1e9, replaces=True), spares=0)
     done = scripted(trial, [505], [400])
@@ -61,25 +58,19 @@ def test_without_a_spare_the_others_go_on_until_the_repair() -> None:
     assert done.goodput > waiting.goodput
 
 
-def test_a_failure_that_replaces_nothing_leaves_a_replica_out_for_its_start() -> None:
-    done = scripted(elastic(failing(1e9), spares=0), [505])
-    assert parts_s(done)["fewer_replicas"] == pytest.approx(280 * (1 - 1 / 1.375), abs=0.002)
-
-
-def test_two_lost_units_of_one_group_cost_one_group() -> None:
+def test_two_lost_units_of_one_group_cost_one_group():
     # The second failure, at 605, finds the other unit of the group that is left out: it takes the
     # place of the lost one, and three replicas go on.
     trial = elastic(failing(1e9, replaces=True), spares=0)
     done = scripted(trial, [505, 100], [1e6, 1e6])
     lost_s = 605 - 535 - 70  # copies come every 10 s
     computed = 70 + 2000 - 635
-    assert parts_s(done)["fewer_replicas"] == pytest.approx(
-        (computed - lost_s) * (1 - 1 / 1.375), abs=0.01
-    )
+    expected = pytest.approx((computed - lost_s) * (1 - 1 / 1.375), abs=0.01)
+    assert parts_s(done)["fewer_replicas"] == expected
     assert "waiting_for_spares" not in parts_s(done)
 
 
-def test_a_job_waits_where_no_replica_is_whole() -> None:
+def test_a_job_waits_where_no_replica_is_whole():
     one = Replicas(groups=2, units=1, microbatches=8, resize_s=20.0)
     trial = elastic(failing(1e9, replaces=True), spares=0, units=2, replicas=one)
     done = scripted(trial, [505, 100], [1000, 1000])
@@ -92,77 +83,50 @@ RATES = st.tuples(st.floats(300, 1e5), st.booleans())
 
 @examples(60)
 @given(
-    rate=RATES,
-    groups=st.integers(2, 40),
-    units=st.integers(1, 4),
-    microbatches=st.integers(1, 64),
-    spares=st.integers(0, 4),
-    resize_s=st.floats(0, 400),
-    seed=st.integers(0, 99),
-)
-def test_every_millisecond_is_booked_once(
-    rate: tuple[float, bool],
-    groups: int,
-    units: int,
-    microbatches: int,
-    spares: int,
-    resize_s: float,
-    seed: int,
-) -> None:
+    rate=RATES, groups=st.integers(2, 40), units=st.integers(1, 4), microbatches=st.integers(1, 64),
+    spares=st.integers(0, 4), resize_s=st.floats(0, 400), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_every_moment_is_booked_once(rate, groups, units, microbatches, spares, resize_s, seed):
     trial = elastic(
-        failing(rate[0], replaces=rate[1]),
-        units=groups * units,
-        replicas=Replicas(groups, units, microbatches, resize_s),
-        spares=spares,
-        span_s=2e5,
-    )
+        failing(rate[0], replaces=rate[1]), units=groups * units,
+        replicas=Replicas(groups, units, microbatches, resize_s), spares=spares, span_s=2e5,
+    )  # fmt: skip
     done = run(trial, seed)
     assert done.span_ms == 200_000_000
     assert all(ms >= 0 for ms in done.parts_ms.values())
 
 
-@pytest.mark.parametrize(
-    ("mtbf_s", "groups", "spares", "warm_s"),
-    [
-        (600.0, 2, 0, 0.0),
-        (600.0, 8, 2, 0.0),
-        (3000.0, 8, 0, 0.0),
-        (3000.0, 2, 2, 250.0),
-        (20_000.0, 8, 0, 250.0),
-        (20_000.0, 8, 2, 0.0),
-        pytest.param(3000.0, 100, 100, 0.0, marks=pytest.mark.slow),
-    ],
-)
-def test_goodput_is_never_lower_than_without(
-    mtbf_s: float, groups: int, spares: int, warm_s: float
-) -> None:
+@pytest.mark.parametrize(("mtbf_s", "groups", "spares", "warm_s"), [
+    (600.0, 2, 0, 0.0),
+    (600.0, 8, 2, 0.0),
+    (3000.0, 8, 0, 0.0),
+    (3000.0, 2, 2, 250.0),
+    (20_000.0, 8, 0, 250.0),
+    (20_000.0, 8, 2, 0.0),
+    pytest.param(3000.0, 100, 100, 0.0, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_goodput_is_never_lower_than_without(mtbf_s, groups, spares, warm_s):
     trial = elastic(
-        failing(mtbf_s, replaces=True),
-        units=2 * groups,
-        replicas=Replicas(groups, 2, 8, 60.0),
-        recovery=Recovery(400, 10, 600, 0.1, 500, warm_saves_s=warm_s),
-        spares=spares,
+        failing(mtbf_s, replaces=True), units=2 * groups, replicas=Replicas(groups, 2, 8, 60.0),
+        recovery=Recovery(400, 10, 600, 0.1, 500, warm_saves_s=warm_s), spares=spares,
         span_s=300 * mtbf_s,
-    )
-    going_on, waiting = (
-        np.mean([run(each, seed).goodput for seed in range(3)])
-        for each in (trial, replace(trial, replicas=None))
-    )
+    )  # fmt: skip
+    trials = (trial, replace(trial, replicas=None))
+    going_on, waiting = (np.mean([run(each, seed).goodput for seed in range(3)]) for each in trials)
     assert going_on > waiting - 0.005
     if groups > 2 and not warm_s:
         assert going_on > waiting + 0.3 * 200 / (mtbf_s + 400)
 
 
-def test_the_closed_form_knows_of_it() -> None:
-    trial = elastic(
-        failing(5000.0), units=40, replicas=Replicas(20, 2, 16, 60.0), span_s=5e6, spares=100
-    )
+def test_the_closed_form_knows_of_it():
+    replicas = Replicas(20, 2, 16, 60.0)
+    trial = elastic(failing(5000.0), units=40, replicas=replicas, span_s=5e6, spares=100)
     simulated = np.mean([run(trial, seed).goodput for seed in range(3)])
     assert simulated == pytest.approx(smooth_goodput(trial), abs=0.01)
     assert smooth_goodput(trial) > smooth_goodput(replace(trial, replicas=None)) + 0.02
 
 
-def test_replicas_of_a_plan() -> None:
+def test_replicas_of_a_plan():
     inner = ParallelPlan(tp=8, pp=2, dp=32, global_batch=128)
     assert replicas_of(inner, 8, 64, 1.0) == Replicas(4, 2, 4, 1.0)
     outer = replace(inner, order=("tp", "cp", "pp", "dp"))

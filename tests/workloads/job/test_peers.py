@@ -1,7 +1,5 @@
 """Copies in the memory of peers and their room, warm spares: exact cases, closed forms, pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -32,38 +30,30 @@ def job(mtbf_s: float, *, replaces: bool = True, **changes: Any) -> Job:
     usual = Job(
         rates=FailureRates((Cause("chip", 1 / mtbf_s, replaces),)),
         recovery=Recovery(restart_s=600, explicit_s=30, timeout_s=0, hang_share=0, repair_s=500),
-        interval_s=1800,
-        stall_s=0,
-        write_s=100,
-        units=64,
-        spares=100,
-        span_s=3e7,
-        peers=COPIES,
-    )
+        interval_s=1800, stall_s=0, write_s=100, units=64, spares=100, span_s=3e7, peers=COPIES,
+    )  # fmt: skip
     return replace(usual, **changes)
 
 
-def test_a_checkpoint_holds_the_state_of_what_is_trained_on_all_stages() -> None:
+def test_a_checkpoint_holds_the_state_of_what_is_trained_on_all_stages():
     matrices = 8 * (2 * 1024 * 1024 + 2 * 1024 * 256)  # of queries, outputs, keys and values
     for part, parameters in (("attention", matrices), ("output", 32_000 * 1024)):
         assert trained_parameters(TOY, plan(pp=2, train_only=part)) == parameters
     assert trained_parameters(TOY, plan(pp=2)) == TOY.parameters
 
 
-def test_goodput_is_that_of_the_closed_form() -> None:
+def test_goodput_is_that_of_the_closed_form():
     """A failure loses half the time between copies and the copy on its way."""
     trial = job(20_000.0, replaces=False)
     outcome = simulate(trial, np.random.default_rng(0))
-    form = expected_goodput(
-        10.0, 20_000.0, checkpoint_s=0.0, restart_s=60.0, detection_s=30.0 + 4.0
-    )
+    form = expected_goodput(10.0, 20_000.0, checkpoint_s=0, restart_s=60, detection_s=30 + 4)
     assert outcome.goodput == pytest.approx(form, abs=0.001)
     assert smooth_goodput(trial) == pytest.approx(form)
     lost_s = outcome.parts_ms["lost_work"] / 1000 / sum(outcome.failures.values())
     assert lost_s == pytest.approx(10.0 / 2 + 4.0, rel=0.05)
 
 
-def test_a_pair_is_lost_as_often_as_both_of_it_are_out() -> None:
+def test_a_pair_is_lost_as_often_as_both_of_it_are_out():
     """Two units of N that are out at once are a pair with probability 1 / (N - 1)."""
     # Recoveries of 90 s: the next failure comes within one with probability 1 - exp(-90 / mtbf).
     mtbf_s, units = 3000.0, 16
@@ -74,7 +64,7 @@ def test_a_pair_is_lost_as_often_as_both_of_it_are_out() -> None:
     assert outcome.pairs_lost == pytest.approx(overlapped / (units - 1), rel=0.25)
 
 
-def test_two_units_are_always_a_pair() -> None:
+def test_two_units_are_always_a_pair():
     """Then the second failure in a recovery costs what the store does not hold, and its restart."""
     trial = job(1000.0, units=2, span_s=1e6)
     outcome = simulate(trial, np.random.default_rng(3))
@@ -84,7 +74,7 @@ def test_two_units_are_always_a_pair() -> None:
     assert lost_s > usual_s + 100.0 * outcome.pairs_lost
 
 
-def test_warm_spares_save_the_start_where_they_are_enough() -> None:
+def test_warm_spares_save_the_start_where_they_are_enough():
     cold = job(20_000.0)
     warm = replace(cold, recovery=replace(cold.recovery, warm_saves_s=40.0))
     restarts = [
@@ -99,7 +89,7 @@ def test_warm_spares_save_the_start_where_they_are_enough() -> None:
     assert each_s == pytest.approx(60.0 - 40.0 * early, rel=0.06)
 
 
-def test_copies_are_as_frequent_as_the_network_lets_them() -> None:
+def test_copies_are_as_frequent_as_the_network_lets_them():
     """Half of sixteen adapters of 25 GB/s carry 200 GB/s from each server."""
     machine, catalogue = cluster("trn2.48xlarge:4"), shipped_catalogue()
     for state_bytes, every_s in ((4 * 100e9, 0.7), (4 * 400e9, 2.1)):
@@ -111,12 +101,10 @@ def test_copies_are_as_frequent_as_the_network_lets_them() -> None:
         assert copies.bytes_per_server == state_bytes
         assert copies.host_bytes == 2048 * 2**30
     with pytest.raises(InputError, match=r"one\. Use a cluster of several"):
-        peer_copies(
-            state, cluster("trn2.48xlarge"), 1, step_s=2.0, start_s=1.0, catalogue=catalogue
-        )
+        peer_copies(state, cluster("trn2.48xlarge"), 1, step_s=2, start_s=1.0, catalogue=catalogue)
 
 
-def test_settings_that_exclude_each_other_are_refused() -> None:
+def test_settings_that_exclude_each_other_are_refused():
     with pytest.raises(InputError, match="a pair needs two"):
         job(1000.0, units=1)
     with pytest.raises(InputError, match="blocking or with peers"):
@@ -135,14 +123,14 @@ def copies_of(part_bytes: float) -> float:
     return held.bytes_per_server
 
 
-def test_copies_that_fill_their_room_fit_and_more_do_not() -> None:
+def test_copies_that_fill_their_room_fit_and_more_do_not():
     most = room_for_copies(PAIR, CATALOGUE) / held_bytes(1.0)
     assert copies_of(most) == held_bytes(most)
     with pytest.raises(InputError, match="--checkpoint peer keeps"):
         copies_of(most * 1.001)
 
 
-def test_every_machine_with_a_fabric_states_its_host_memory() -> None:
+def test_every_machine_with_a_fabric_states_its_host_memory():
     catalogue = shipped_catalogue()
     for name in machines(catalogue):
         if catalogue.has(name, "fabric"):

@@ -1,7 +1,5 @@
 """A second simulation of a job, written without SimPy, loses as much time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -113,15 +111,11 @@ def _random_job(draw: np.random.Generator) -> Job:
     return Job(
         FailureRates(
             (Cause("part", per_s * replaced, True), Cause("code", per_s * (1 - replaced), False))
-        ),
-        Recovery(*(float(draw.choice(each)) for each in RECOVERIES)),
-        interval_s,
+        ), Recovery(*(float(draw.choice(each)) for each in RECOVERIES)), interval_s,
         stall_s=float(draw.choice([0, 10, 60])),
-        write_s=float(draw.choice([0, 30, 1.5 * interval_s])),
-        units=8,
-        spares=int(draw.integers(0, 4)),
-        span_s=86400.0 * draw.choice([2, 10]),
-    )
+        write_s=float(draw.choice([0, 30, 1.5 * interval_s])), units=8,
+        spares=int(draw.integers(0, 4)), span_s=86400.0 * draw.choice([2, 10]),
+    )  # fmt: skip
 
 
 RECOVERIES = ((0, 60, 900), (0, 30), (0, 1200), (0, 0.2, 1), (60, 4 * 3600, 40 * 3600))
@@ -130,7 +124,7 @@ RECOVERIES = ((0, 60, 900), (0, 30), (0, 1200), (0, 0.2, 1), (60, 4 * 3600, 40 *
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_every_part_takes_the_same_share(seed: int) -> None:
+def test_every_part_takes_the_same_share(seed):
     job = _random_job(np.random.default_rng(seed))
     outcomes = [simulate(job, np.random.default_rng([seed, run])) for run in range(RUNS)]
     by_hand = [ByHand(job, np.random.default_rng([99, seed, run])).run() for run in range(RUNS)]

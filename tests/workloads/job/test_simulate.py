@@ -1,9 +1,6 @@
 """A job of weeks: exact small cases, closed forms, conservation and monotonicity."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from tests.support.examples import examples
-from tests.support.scripted_jobs import Scripted, failing, job, parts_s, run, scripted
+from tests.support.scripted_jobs import Scripted, failing, job, parts_s, run
 from topologies.errors import InputError
 from workloads.job import PARTS, Stragglers, daly_interval_s, expected_goodput
 from workloads.job.causes import Cause, FailureRates
@@ -21,85 +18,48 @@ from workloads.job.goodput import _best, _span_s, search_interval, smooth_goodpu
 from workloads.job.job import Job, Recovery
 from workloads.job.simulate import _Run, simulate
 
-
-def test_without_failures_only_checkpoints_cost_time() -> None:
-    done = run(job(span_s=1020 * 3 + 1))
-    assert parts_s(done) == {"useful": 3001, "checkpoint": 60}
-    assert done.checkpoints == 3
+RARE, REPLACED = failing(1e9), failing(1e9, replaces=True)
+SLOW = Stragglers(per_s=1e-9, slower=0.25, found_after_s=200)
+LOST = {"lost_work": 500, "detection": 10, "restart": 100}
 
 
-def test_a_failure_loses_what_was_done_since_the_last_checkpoint() -> None:
+@pytest.mark.parametrize(("changes", "draws", "parts", "counts"), [
+    # Without failures only checkpoints cost time.
+    ({"span_s": 1020 * 3 + 1}, {}, {"useful": 3001, "checkpoint": 60}, (3, 0, 0, 0)),
+    # Intervals of 10 s, written for 100: the second checkpoint begins at 130 instead of 40.
+    ({"interval_s": 10, "write_s": 100, "span_s": 150}, {},
+     {"useful": 10 + 10, "checkpoint": 20 + 90 + 20}, (1, 0, 0, 0)),
     # Saved at 1020; fails at 1520, is noticed at 1530, starts until 1630, computes until 2000.
-    done = scripted(job(failing(1e9), span_s=2000), [1520])
-    assert parts_s(done) == {
-        "useful": 1000 + 370,
-        "checkpoint": 20,
-        "lost_work": 500,
-        "detection": 10,
-        "restart": 100,
-    }
-    assert dict(done.failures) == {"chip": 1}
-
-
-def test_a_failure_in_a_restart_begins_it_again() -> None:
+    ({"rates": RARE, "span_s": 2000}, {0: [1520]},
+     {**LOST, "useful": 1000 + 370, "checkpoint": 20}, (1, 1, 0, 0)),
     # Fails at 500 and again 60 s into the restart, which began at 510.
-    done = scripted(job(failing(1e9), span_s=1000), [500, 70])
-    assert parts_s(done) == {
-        "lost_work": 500,
-        "detection": 20,
-        "restart": 60 + 100,
-        "useful": 1000 - 680,
-    }
-
-
-def test_a_checkpoint_counts_once_it_is_written() -> None:
+    ({"rates": RARE, "span_s": 1000}, {0: [500, 70]},
+     {**LOST, "detection": 20, "restart": 60 + 100, "useful": 1000 - 680}, (0, 2, 0, 0)),
     # Copied at 1020, written at 1120: a failure before goes back to the start.
-    early = scripted(job(failing(1e9), write_s=100, span_s=1500), [1100])
-    late = scripted(job(failing(1e9), write_s=100, span_s=1500), [1130])
-    assert parts_s(early)["lost_work"] == 1080
-    assert parts_s(late)["lost_work"] == 110
-
-
-def test_a_checkpoint_waits_for_the_one_before_it() -> None:
-    # Intervals of 10 s, written for 100: the second begins at 130 instead of 40.
-    done = run(job(interval_s=10, stall_s=20, write_s=100, span_s=150))
-    assert parts_s(done) == {"useful": 10 + 10, "checkpoint": 20 + 90 + 20}
-
-
-def test_without_a_spare_the_job_waits_for_the_repair() -> None:
-    # Fails at 500; noticed at 510; repaired at 500 + 400; starts until 1000.
-    none = scripted(job(failing(1e9, replaces=True), spares=0, span_s=1500), [500], [400])
-    one = scripted(job(failing(1e9, replaces=True), spares=1, span_s=1500), [500], [400])
-    assert parts_s(none) == {
-        "lost_work": 500,
-        "detection": 10,
-        "waiting_for_spares": 390,
-        "restart": 100,
-        "useful": 500,
-    }
-    assert "waiting_for_spares" not in parts_s(one)
-    assert (none.replaced, one.spares_used) == (1, 1)
-
-
-def test_a_slow_server_costs_what_it_adds_until_it_is_replaced() -> None:
-    # Slow from 500 on, known at 700, replaced after the checkpoint at 1000.
-    slow = Stragglers(per_s=1e-9, slower=0.25, found_after_s=200)
-    trial = job(stragglers=slow, span_s=1620)
-    done = simulate(trial, Scripted({3: [500.0], 2: [50.0]}))  # type: ignore[arg-type]
-    assert parts_s(done) == {
-        "useful": 500 + 400 + 500,
-        "stragglers": 100,
-        "checkpoint": 20,
-        "restart": 100,
-    }
-
-
-def test_a_restart_longer_than_any_run_without_failure_leaves_no_time() -> None:
-    assert expected_goodput(1.0, 1.0, checkpoint_s=0.0, restart_s=1e3) == 0.0
+    ({"rates": RARE, "write_s": 100, "span_s": 1500}, {0: [1100]},
+     {**LOST, "lost_work": 1080, "useful": 290, "checkpoint": 20}, (1, 1, 0, 0)),
+    ({"rates": RARE, "write_s": 100, "span_s": 1500}, {0: [1130]},
+     {**LOST, "lost_work": 110, "useful": 1260, "checkpoint": 20}, (1, 1, 0, 0)),
+    # Fails at 500; noticed at 510; without a spare repaired at 500 + 400; starts until 1000.
+    ({"rates": REPLACED, "spares": 0, "span_s": 1500}, {0: [500], 2: [400]},
+     {**LOST, "waiting_for_spares": 390, "useful": 500}, (0, 1, 1, 1)),
+    ({"rates": REPLACED, "spares": 1, "span_s": 1500}, {0: [500], 2: [400]},
+     {**LOST, "useful": 890}, (0, 1, 1, 1)),
+    # A server is slow from 500 on, known at 700, replaced after the checkpoint at 1000.
+    ({"stragglers": SLOW, "span_s": 1620}, {3: [500.0], 2: [50.0]},
+     {"useful": 500 + 400 + 500, "stragglers": 100, "checkpoint": 20, "restart": 100},
+     (1, 0, 1, 1)),
+])  # fmt: skip
+def test_every_second_of_a_small_case_is_known(changes, draws, parts, counts):
+    """Draws: times to failures (0), of repairs (2) and to slow servers (3)."""
+    done = simulate(job(**changes), Scripted({stream: [*times] for stream, times in draws.items()}))
+    assert parts_s(done) == parts
+    failures = done.failures.get("chip", 0)
+    assert (done.checkpoints, failures, done.replaced, done.spares_used) == counts
 
 
 @pytest.mark.parametrize("interval_s", [500, 1500, 4000])
-def test_goodput_is_that_of_exponential_failures(interval_s: float) -> None:
+def test_goodput_is_that_of_exponential_failures(interval_s):
     """Four standard errors over 3,000 failures are less than half a per cent."""
     mtbf_s = 20_000.0
     done = run(job(failing(mtbf_s), interval_s=interval_s, span_s=3000 * mtbf_s))
@@ -107,36 +67,35 @@ def test_goodput_is_that_of_exponential_failures(interval_s: float) -> None:
     assert done.goodput == pytest.approx(expected, abs=0.004)
     # No other failure begins while one is being noticed.
     assert done.failures["chip"] == pytest.approx(3000, abs=4 * 3000**0.5)
+    assert expected_goodput(1.0, 1.0, checkpoint_s=0.0, restart_s=1e3) == 0.0  # no restart ends
 
 
-def test_the_best_interval_is_where_the_closed_form_has_it() -> None:
+def test_the_best_interval_is_where_the_closed_form_has_it():
     curve = search_interval(job(failing(20_000.0), stall_s=20), seed=0)
-    assert curve is not None
     expected_s = minimize_scalar(
         lambda interval_s: -expected_goodput(interval_s, 20_000.0, checkpoint_s=20),
-        bounds=(100, 10_000),
-        method="bounded",
-    ).x
+        bounds=(100, 10_000), method="bounded",
+    ).x  # fmt: skip
     assert expected_s == pytest.approx(daly_interval_s(20_000.0, 20.0), rel=0.01)
     assert curve.best_s == pytest.approx(expected_s, rel=0.15)
     best = expected_goodput(expected_s, 20_000.0, checkpoint_s=20)
     near = expected_goodput(curve.best_s, 20_000.0, checkpoint_s=20)
     assert best - near < 0.001
+    assert search_interval(job(), seed=0) is None  # without failures none is needed
 
 
-def test_the_best_interval_does_not_follow_from_the_length_of_the_runs() -> None:
+def test_the_best_interval_does_not_follow_from_the_length_of_the_runs():
     """Without spares slow servers stay, so that a longer run has less goodput."""
     rates = failing(20_000.0, replaces=True)
     slow = Stragglers(per_s=1e-6, slower=0.1, found_after_s=300)
     short = job(rates, stall_s=1, spares=0, stragglers=slow)
     curve = search_interval(short, seed=0)
-    assert curve is not None
     assert curve.best_s == pytest.approx(daly_interval_s(20_000.0, 1.0), rel=0.3)
     assert curve.interval_s[0] < curve.best_s < curve.interval_s[-1]
 
 
 @pytest.mark.parametrize(("least_s", "best_s"), [(5.0, 5.0), (20.0, 10.0), (1.0, 1.0), (0.1, 1.0)])
-def test_the_interval_of_least_waste_is_within_the_points(least_s: float, best_s: float) -> None:
+def test_the_interval_of_least_waste_is_within_the_points(least_s, best_s):
     """A waste of a / t + b t + c is least at the root of a / b."""
     points = (1.0, 2.0, 5.0, 10.0)
     goodput = [1 - (1e-4 * least_s**2 / point + 1e-4 * point + 0.01) for point in points]
@@ -144,54 +103,29 @@ def test_the_interval_of_least_waste_is_within_the_points(least_s: float, best_s
     assert _best(points[:2], (0.5, 0.6)) == 2.0
 
 
-@pytest.mark.parametrize(
-    ("mtbf_s", "interval_s", "failures"),
-    [
-        (20_000.0, 95.0, 100),  # 200 checkpoints a failure, 20,000 in all
-        (20_000.0, 995.0, 200),  # few checkpoints: failures suffice
-        (2e6, 95.0, 30),  # 20,000 checkpoints a failure: no fewer failures than 30
-        (2e8, 95.0, 20 * 365 / 2e8 * 86_400),  # 20 years at most
-    ],
-)
-def test_compared_runs_have_enough_failures_and_few_checkpoints(
-    mtbf_s: float, interval_s: float, failures: float
-) -> None:
+@pytest.mark.parametrize(("mtbf_s", "interval_s", "failures"), [
+    (20_000.0, 95.0, 100),  # 200 checkpoints a failure, 20,000 in all
+    (20_000.0, 995.0, 200),  # few checkpoints: failures suffice
+    (2e6, 95.0, 30),  # 20,000 checkpoints a failure: no fewer failures than 30
+    (2e8, 95.0, 20 * 365 / 2e8 * 86_400),  # 20 years at most
+])  # fmt: skip
+def test_compared_runs_have_enough_failures_and_few_checkpoints(mtbf_s, interval_s, failures):
     trial = job(failing(mtbf_s), stall_s=5)
     assert _span_s(trial, interval_s) == pytest.approx(failures * mtbf_s)
 
 
-def test_no_failures_need_no_interval() -> None:
-    assert search_interval(job(), seed=0) is None
-
-
 @examples(40)
 @given(
-    mtbf_s=st.floats(50, 1e6),
-    interval_s=st.floats(1, 5000),
-    stall_s=st.floats(0, 100),
-    write_s=st.floats(0, 300),
-    spares=st.integers(0, 3),
-    slower=st.floats(0, 1),
+    mtbf_s=st.floats(50, 1e6), interval_s=st.floats(1, 5000), stall_s=st.floats(0, 100),
+    write_s=st.floats(0, 300), spares=st.integers(0, 3), slower=st.floats(0, 1),
     seed=st.integers(0, 99),
-)
-def test_every_millisecond_is_counted_once(
-    mtbf_s: float,
-    interval_s: float,
-    stall_s: float,
-    write_s: float,
-    spares: int,
-    slower: float,
-    seed: int,
-) -> None:
+)  # fmt: skip
+def test_every_moment_is_counted_once(mtbf_s, interval_s, stall_s, write_s, spares, slower, seed):
     trial = job(
-        failing(mtbf_s, replaces=True),
-        interval_s=interval_s,
-        stall_s=stall_s,
-        write_s=write_s,
-        spares=spares,
-        span_s=20_000,
+        failing(mtbf_s, replaces=True), interval_s=interval_s, stall_s=stall_s, write_s=write_s,
+        spares=spares, span_s=20_000,
         stragglers=Stragglers(per_s=1e-3, slower=slower, found_after_s=300),
-    )
+    )  # fmt: skip
     done = simulate(trial, np.random.default_rng(seed), 7)
     assert sum(done.parts_ms.values()) == done.span_ms == 20_000_000
     assert set(done.parts_ms) == set(PARTS)
@@ -208,62 +142,43 @@ def test_every_millisecond_is_counted_once(
 @given(
     times_s=st.tuples(*[st.sampled_from([0.001, 0.003, 0.05, 0.7])] * 3),
     slow=st.sampled_from([(0.0, 0.0), (0.2, 0.15), (0.02, 1.0)]),
-    mtbf_s=st.sampled_from([0.01, 0.5, 6.0, 1e9]),
-    replaces=st.booleans(),
-    spares=st.sampled_from([0, 1, 3]),
-    peers=st.booleans(),
-    slices=st.sampled_from([0, 7]),
+    mtbf_s=st.sampled_from([0.01, 0.5, 6.0, 1e9]), replaces=st.booleans(),
+    spares=st.sampled_from([0, 1, 3]), peers=st.booleans(), slices=st.sampled_from([0, 7]),
     seed=st.integers(0, 1000),
-)
+)  # fmt: skip
 def test_intervals_run_as_one_event_equal_those_run_one_by_one(
-    times_s: tuple[float, float, float],
-    slow: tuple[float, float],
-    mtbf_s: float,
-    replaces: bool,
-    spares: int,
-    peers: bool,
-    slices: int,
-    seed: int,
-) -> None:
+    times_s, slow, mtbf_s, replaces, spares, peers, slices, seed
+):
     compute_s, stall_s, write_s = times_s
     trial = replace(
-        job(),
-        rates=failing(mtbf_s, replaces=replaces),
+        job(), rates=failing(mtbf_s, replaces=replaces),
         recovery=Recovery(
-            restart_s=0.03, explicit_s=0.002, timeout_s=0.01, hang_share=0.3, repair_s=0.2
-        ),
-        stragglers=Stragglers(*slow, found_after_s=0.4),
-        peers=PeerCopies(0.008, 0.002, 0.01, 1e9) if peers else None,
-        interval_s=compute_s,
-        stall_s=stall_s,
-        write_s=min(write_s, compute_s + stall_s),
-        spares=spares,
-        span_s=10,
-    )
+            restart_s=0.03, explicit_s=0.002, timeout_s=0.01, hang_share=0.3, repair_s=0.2,
+        ), stragglers=Stragglers(*slow, found_after_s=0.4),
+        peers=PeerCopies(0.008, 0.002, 0.01, 1e9) if peers else None, interval_s=compute_s,
+        stall_s=stall_s, write_s=min(write_s, compute_s + stall_s), spares=spares, span_s=10,
+    )  # fmt: skip
     at_once = simulate(trial, np.random.default_rng(seed), slices)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Run, "_repeat_undisturbed", lambda run: iter(()))
         assert simulate(trial, np.random.default_rng(seed), slices) == at_once
 
 
-def test_months_without_failures_takes_a_few_events() -> None:
+def test_months_without_failures_takes_a_few_events():
     whole = _Run(job(interval_s=1, stall_s=1, span_s=100 * 86400), np.random.default_rng(0))
     assert whole.run().goodput == 0.5
     assert next(whole.env._eid) < 20
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"span_s": 0}, "0 days"),
-        ({"interval_s": 0}, "checkpoint every 0 s"),
-        ({"spares": -1}, "-1 spares"),
-        ({"stall_s": -1}, "times of checkpoints"),
-        ({"interval_s": 0.001, "stall_s": 0}, "checkpoints in"),
-        ({"rates": failing(1e-3)}, "failures are expected"),
-    ],
-)
-def test_impossible_jobs_are_refused(changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"span_s": 0}, "0 days"),
+    ({"interval_s": 0}, "checkpoint every 0 s"),
+    ({"spares": -1}, "-1 spares"),
+    ({"stall_s": -1}, "times of checkpoints"),
+    ({"interval_s": 0.001, "stall_s": 0}, "checkpoints in"),
+    ({"rates": failing(1e-3)}, "failures are expected"),
+])  # fmt: skip
+def test_impossible_jobs_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         job(**changes)
 
@@ -273,39 +188,23 @@ DAY_S = 86400.0
 
 @pytest.mark.parametrize("mtbf_h", [3.0, 12.0, 100.0])
 @pytest.mark.parametrize("slow", [Stragglers(), Stragglers(1 / (20 * DAY_S), 0.2, 6 * 3600.0)])
-def test_closed_forms_are_within_half_a_point_of_the_simulation(
-    mtbf_h: float, slow: Stragglers
-) -> None:
+def test_closed_forms_are_within_half_a_point_of_the_simulation(mtbf_h, slow):
     trial = Job(
         rates=FailureRates((Cause("chip", 1 / (mtbf_h * 3600), True),)),
-        recovery=Recovery(400.0, 30.0, 600.0, 0.2, 4 * 3600.0),
-        interval_s=1800.0,
-        stall_s=10.0,
-        write_s=60.0,
-        units=64,
-        spares=200,
-        span_s=200 * DAY_S,
-        stragglers=slow,
-    )
+        recovery=Recovery(400.0, 30.0, 600.0, 0.2, 4 * 3600.0), interval_s=1800.0, stall_s=10.0,
+        write_s=60.0, units=64, spares=200, span_s=200 * DAY_S, stragglers=slow,
+    )  # fmt: skip
     runs = [simulate(trial, np.random.default_rng(seed)).goodput for seed in range(6)]
     assert smooth_goodput(trial) == pytest.approx(float(np.mean(runs)), abs=0.005)
 
 
 @pytest.mark.parametrize("found_after_s", [0.0, 1800.0])
-def test_a_straggler_slows_half_an_interval_and_the_time_until_it_is_found(
-    found_after_s: float,
-) -> None:
+def test_a_straggler_slows_half_an_interval_and_the_time_until_it_is_found(found_after_s):
     """It is replaced with the next checkpoint, here at no cost but what the interval had left."""
     trial = Job(
-        rates=FailureRates(()),
-        recovery=Recovery(0.0, 0.0, 0.0, 0.0, 0.0),
-        interval_s=3600.0,
-        stall_s=0.0,
-        write_s=0.0,
-        units=64,
-        spares=200,
-        span_s=400 * DAY_S,
+        rates=FailureRates(()), recovery=Recovery(0.0, 0.0, 0.0, 0.0, 0.0), interval_s=3600.0,
+        stall_s=0.0, write_s=0.0, units=64, spares=200, span_s=400 * DAY_S,
         stragglers=Stragglers(1 / (10 * 3600.0), 0.5, found_after_s),
-    )
+    )  # fmt: skip
     goodput = simulate(trial, np.random.default_rng(0)).goodput
     assert smooth_goodput(trial) == pytest.approx(goodput, abs=0.005)

@@ -1,9 +1,5 @@
 """Precisions: the chips that have them, the bytes of an element, and their effect on answers."""
 
-from __future__ import annotations
-
-from dataclasses import replace
-
 import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -21,19 +17,14 @@ from workloads.kernels.precision import (
 )
 from workloads.models.huggingface import named
 from workloads.serving import profile
-from workloads.training.iteration import Iteration, iteration
+from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 
+TWO, FOUR = ("bf16", "fp8"), ("bf16", "fp8", "mxfp8", "mxfp4")
 HAVE = {
-    "trn1": ("bf16", "fp8"),
-    "trn2": ("bf16", "fp8"),
-    "trn3": ("bf16", "fp8", "mxfp8", "mxfp4"),
-    "a100-80gb": ("bf16",),
-    "h100": ("bf16", "fp8"),
-    "b200": ("bf16", "fp8", "mxfp8", "mxfp4"),
-    "gb300": ("bf16", "fp8", "mxfp8", "mxfp4"),
-    "mi300x": ("bf16", "fp8"),
-}
+    "trn1": TWO, "trn2": TWO, "trn3": FOUR, "a100-80gb": ("bf16",), "h100": TWO, "b200": FOUR,
+    "gb300": FOUR, "mi300x": TWO,
+}  # fmt: skip
 MACHINE = {"trn3": "trn3-gen1", "b200": "dgx-b200"}
 SIZE = 8192
 
@@ -43,12 +34,12 @@ def _without_casts(chip: str, m: int, n: int, k: int, precision: str) -> Timing:
 
 
 @pytest.mark.parametrize("chip", HAVE)
-def test_chips_have_what_the_catalogue_says(chip: str) -> None:
+def test_chips_have_what_the_catalogue_says(chip):
     assert precisions_of(chip, shipped_catalogue(), TRAINING) == HAVE[chip]
 
 
 @pytest.mark.parametrize("chip", MACHINE)
-def test_products_take_the_rate_of_their_precision(chip: str) -> None:
+def test_products_take_the_rate_of_their_precision(chip):
     took = {one: gemm(chip, SIZE, SIZE, SIZE, one).seconds for one in HAVE[chip]}
     assert took["bf16"] > 1.5 * took["mxfp8"]
     assert took["mxfp8"] == pytest.approx(took["fp8"], rel=0.05)
@@ -57,33 +48,20 @@ def test_products_take_the_rate_of_their_precision(chip: str) -> None:
 
 @pytest.mark.parametrize("chip", ["h100", "b200"])
 @pytest.mark.parametrize("side", [512, 2048, SIZE])
-def test_products_in_fp8_without_casts_are_those_of_half_the_inner_length(
-    chip: str, side: int
-) -> None:
+def test_products_in_fp8_without_casts_are_those_of_half_the_inner_length(chip, side):
     """The grid agrees once the casts that it contains are taken off, at 3 or 5 B an element."""
     whole, alone = (
         timed(chip, side, side, side, "fp8").seconds for timed in (gemm, _without_casts)
     )
-    assert alone < whole
-    launches_s = 10.5e-6
-    rate = {"h100": 2.0e12, "b200": 3.9e12}[chip]
-    passes = 5 if side == SIZE else 3
-    cast_s = launches_s + passes * side**2 / rate
-    assert whole == pytest.approx(alone + cast_s, rel=0.15)
+    rate, launches_s = {"h100": 2.0e12, "b200": 3.9e12}[chip], 10.5e-6
+    cast_s = launches_s + (5 if side == SIZE else 3) * side**2 / rate
+    assert alone < whole == pytest.approx(alone + cast_s, rel=0.15)
 
 
-def test_casts_are_those_of_fp8_on_gpus_alone() -> None:
+def test_casts_are_those_of_fp8_on_gpus_alone():
     for chip, precision in (("h100", "bf16"), ("trn2", "fp8"), ("b200", "mxfp4")):
-        with_casts, without = (
-            timed(chip, SIZE, SIZE, SIZE, precision) for timed in (gemm, _without_casts)
-        )
-        assert with_casts == without
-
-
-def step(machine: str, **changes: object) -> Iteration:
-    plan = ParallelPlan(tp=8, dp=1, global_batch=8, microbatch=4, seq=4096, sequence_parallel=True)
-    part = replace(plan, **changes)  # type: ignore[arg-type]
-    return iteration(named("llama-3.1-8b"), cluster(machine), part, partial=True)
+        shape = chip, SIZE, SIZE, SIZE, precision
+        assert gemm(*shape) == _without_casts(*shape)
 
 
 @pytest.mark.parametrize(
@@ -94,21 +72,21 @@ def step(machine: str, **changes: object) -> Iteration:
         ("p4de.24xlarge", "fp8", "cannot train in fp8 on a100-80gb; it computes in bf16"),
     ],
 )
-def test_a_chip_without_it_refuses_with_the_list(
-    machine: str, precision: str, message: str
-) -> None:
+def test_a_chip_without_it_refuses_with_the_list(machine, precision, message):
+    plan = ParallelPlan(tp=8, global_batch=8, microbatch=4, seq=4096, precision=precision)
     with pytest.raises(InputError, match=message):
-        step(machine, precision=precision)
+        iteration(named("llama-3.1-8b"), cluster(machine), plan, partial=True)
 
 
-def test_weights_and_cache_of_a_replica_follow_the_precision() -> None:
+def test_weights_and_cache_of_a_replica_follow_the_precision():
     model, machine = named("llama-3.1-70b"), cluster("trn3-gen1")
-    replicas = {one: profile(model, machine, tp=4, precision=one) for one in HAVE["trn3"]}
-    each = {one: held.weights_bytes / model.parameters for one, held in replicas.items()}
-    assert each == {one: ELEMENT_BYTES[one] for one in HAVE["trn3"]}
-    assert replicas["mxfp4"].kv_tokens > replicas["mxfp8"].kv_tokens > replicas["bf16"].kv_tokens
-    assert replicas["mxfp4"].decode_s(1, 1000) < replicas["mxfp8"].decode_s(1, 1000)
-    assert replicas["mxfp8"].kv_bytes_per_token == replicas["bf16"].kv_bytes_per_token / 2
+    replicas = [profile(model, machine, tp=4, precision=one) for one in FOUR]
+    each = [held.weights_bytes / model.parameters for held in replicas]
+    assert each == [ELEMENT_BYTES[one] for one in FOUR]
+    bf16, _, mxfp8, mxfp4 = replicas
+    assert mxfp4.kv_tokens > mxfp8.kv_tokens > bf16.kv_tokens
+    assert mxfp4.decode_s(1, 1000) < mxfp8.decode_s(1, 1000)
+    assert mxfp8.kv_bytes_per_token == bf16.kv_bytes_per_token / 2
 
 
 OSS = named("gpt-oss-120b")
@@ -128,23 +106,19 @@ WIDE, MIXED = Format("bf16", "bf16"), Format("mxfp4", "mxfp8")
         ("trn2", "bf16", "mxfp4", (WIDE, WIDE)),
     ],
 )
-def test_weights_and_products_have_the_formats_of_engines(
-    chip: str, precision: str, stored: str, formats: tuple[Format, Format]
-) -> None:
+def test_weights_and_products_have_the_formats_of_engines(chip, precision, stored, formats):
     assert served_formats(precision, stored, chip, shipped_catalogue()) == formats
 
 
 @pytest.mark.parametrize(("name", "gibibytes"), [("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)])
-def test_experts_in_four_bits_make_the_published_size_of_a_checkpoint(
-    name: str, gibibytes: float
-) -> None:
+def test_experts_in_four_bits_make_the_published_size_of_a_checkpoint(name, gibibytes):
     """Sizes are those of table 1 of OpenAI's model card (arXiv 2508.10925)."""
     held = profile(named(name), cluster("dgx-h100"), tp=1)
     assert held.weights_bytes == pytest.approx(gibibytes * 2**30, rel=0.002)
     assert "products with them are in bf16; all others are in bf16" in held.weights_text
 
 
-def test_weights_that_are_widened_when_loaded_are_those_of_bf16() -> None:
+def test_weights_that_are_widened_when_loaded_are_those_of_bf16():
     loaded, stated = (
         profile(OSS, cluster("trn2.48xlarge"), tp=16, precision=one) for one in (None, "bf16")
     )
@@ -155,16 +129,15 @@ def test_weights_that_are_widened_when_loaded_are_those_of_bf16() -> None:
     assert not stated.weights_text
 
 
-def test_a_cache_has_the_width_of_the_products() -> None:
+def test_a_cache_has_the_width_of_the_products():
     model, machine = named("llama-3.1-8b"), cluster("p4de.24xlarge")
-    widened = profile(model, machine, tp=1, precision="fp8")
-    plain = profile(model, machine, tp=1, precision="bf16")
+    widened, plain = (profile(model, machine, tp=1, precision=one) for one in ("fp8", "bf16"))
     assert widened.kv_bytes_per_token == plain.kv_bytes_per_token
     assert widened.weights_bytes == plain.weights_bytes / 2
 
 
 @pytest.mark.parametrize("chip", ["h100", "a100-80gb"])
-def test_widening_saves_reading_weights_and_costs_a_tenth_of_the_arithmetic(chip: str) -> None:
+def test_widening_saves_reading_weights_and_costs_a_tenth_of_the_arithmetic(chip):
     few, many = (1, 2**15, 2**15), (2**14, 2**13, 2**13)
     for sides, ratio in ((few, 0.53125 / 2), (many, 1 / 0.9)):
         plain, widened = (
@@ -173,14 +146,16 @@ def test_widening_saves_reading_weights_and_costs_a_tenth_of_the_arithmetic(chip
         assert widened / plain == pytest.approx(ratio, rel=0.03)
 
 
-def test_a_precision_that_a_chip_or_nobody_has_is_refused() -> None:
-    with pytest.raises(InputError, match="cannot serve in mxfp8 on trn2; it computes in"):
-        profile(named("llama-3.1-8b"), cluster("trn2.48xlarge"), precision="mxfp8")
-    with pytest.raises(InputError, match=r"--precision 'FP8' is none of bf16, .*Did you mean fp8"):
-        profile(named("llama-3.1-8b"), cluster("dgx-a100"), precision="FP8")
+def test_a_precision_that_a_chip_or_nobody_has_is_refused():
+    for machine, precision, message in (
+        ("trn2.48xlarge", "mxfp8", "cannot serve in mxfp8 on trn2; it computes in"),
+        ("dgx-a100", "FP8", r"--precision 'FP8' is none of bf16, .*Did you mean fp8"),
+    ):
+        with pytest.raises(InputError, match=message):
+            profile(named("llama-3.1-8b"), cluster(machine), precision=precision)
 
 
-def test_decode_attention() -> None:
+def test_decode_attention():
     seconds = decode_attention("trn2", 16, [4096, 8192], 8, 128, ranks_per_chip=4).seconds
     assert bool(1.2 < seconds[1] / seconds[0] < 1.6)
     # keys and values of all sequences and heads, in bf16, at a share of an A100's 2.04 TB/s

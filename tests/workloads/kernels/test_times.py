@@ -1,6 +1,6 @@
 """Kernel times: measured grids, fits, provenance, extrapolation, backward shapes."""
 
-from __future__ import annotations
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -42,21 +42,14 @@ SIDES = st.integers(1, 200_000)
 
 def test_a_measured_shape_takes_its_measured_time_over_the_sustained_share():
     grid = gemm_table("a100", "bf16")
-    assert grid is not None
-    burst = shipped_catalogue().with_rows([_sustained_fully("a100")])
-    row, column, inner = 7, 8, 8
-    shape = grid.m[row], grid.n[column], grid.k[inner]
+    share = shipped_catalogue().entry("kernels.a100", "gemm_sustained")
+    whole = share._replace(value=1.0, exact=Fraction(1), low=None, high=None)
+    burst = shipped_catalogue().with_rows([whole])
+    shape = grid.m[7], grid.n[8], grid.k[8]
     timing = gemm("a100-80gb", *shape, catalogue=burst)
-    assert timing.seconds == pytest.approx(grid.seconds[row, column, inner], rel=1e-6)
+    assert timing.seconds == pytest.approx(grid.seconds[7, 8, 8], rel=1e-6)
     assert timing.provenance == "measured"
     assert gemm_s("a100-80gb", *shape) > timing.seconds
-
-
-def _sustained_fully(name):
-    from fractions import Fraction
-
-    entry = shipped_catalogue().entry(f"kernels.{name}", "gemm_sustained")
-    return entry._replace(value=1.0, exact=Fraction(1), low=None, high=None)
 
 
 @pytest.mark.parametrize("chip", ["gb200", "gb300"])
@@ -75,13 +68,13 @@ def test_products_under_a_power_limit_go_by_processors_and_power(chip):
 
 
 def test_provenance_says_how_far_from_the_grid():
-    assert gemm("h100", 4096, 4096, 4096).provenance == "measured"
-    assert gemm("h100", 4096, 5000, 4096).provenance == "interpolated"
-    assert gemm("h100", 10**6, 4096, 4096).provenance == "extrapolated"
-    assert gemm("h100", 4096, 1, 4096).provenance == "extrapolated"
-    assert gemm("h200", 4096, 4096, 4096).provenance == "interpolated"
-    assert gemm("trn2", 4096, 4096, 4096).provenance == "interpolated"
-    assert gemm("trn3", 4096, 4096, 4096).provenance == "assumed"
+    for chip, m, n, provenance in (
+        ("h100", 4096, 4096, "measured"), ("h100", 4096, 5000, "interpolated"),
+        ("h100", 10**6, 4096, "extrapolated"), ("h100", 4096, 1, "extrapolated"),
+        ("h200", 4096, 4096, "interpolated"), ("trn2", 4096, 4096, "interpolated"),
+        ("trn3", 4096, 4096, "assumed"),
+    ):  # fmt: skip
+        assert gemm(chip, m, n, 4096).provenance == provenance, (chip, m, n)
     assert worst("measured", "assumed", "interpolated") == "assumed"
     assert family("a100-40gb").name == "a100"
     assert (family("gb200").measured_on, family("my-chip").provenance) == ("b200", "assumed")
@@ -89,7 +82,6 @@ def test_provenance_says_how_far_from_the_grid():
 
 def test_held_out_columns_are_met_by_interpolation():
     grid = gemm_table("h100", "bf16")
-    assert grid is not None
     logs = np.log(grid.seconds)
     holed = logs.copy()
     holed[:, 3:-3:4, :] = np.nan
@@ -108,9 +100,9 @@ def test_huge_products_keep_the_asymptotic_efficiency():
 
 @given(SIDES, SIDES, SIDES, st.sampled_from(CHIPS))
 def test_no_product_beats_the_peak_or_the_memory(m, n, k, chip):
-    catalogue = shipped_catalogue()
-    peak = catalogue.value(chip, "bf16_peak")
-    memory = catalogue.value(chip, "hbm_bandwidth")
+    peak, memory = (
+        shipped_catalogue().value(chip, rate) for rate in ("bf16_peak", "hbm_bandwidth")
+    )
     seconds = gemm_s(chip, m, n, k)
     assert seconds > 0.99 * 2 * m * n * k / peak
     assert seconds > 0.2 * 2 * (m * k + n * k + m * n) / memory
@@ -147,20 +139,17 @@ def test_a_shorter_instruction_is_paid_by_its_columns():
 
 
 def test_the_tensor_engine_wastes_what_does_not_fill_its_tiles():
-    rank = rank_of("trn2", "bf16", 8, None)
-    one = np.ones(())
-    full = product_s(rank, one, 8192 * one, 1024 * one, 1024 * one, 1.0)
-    ragged = product_s(rank, one, 8192 * one, 1025 * one, 1024 * one, 1.0)
+    rank, one = rank_of("trn2", "bf16", 8, None), np.ones(())
+    full, ragged = (
+        product_s(rank, one, 8192 * one, columns * one, 1024 * one, 1.0) for columns in (1024, 1025)
+    )
     assert ragged > full * 1.05
     rate = 2 * 8192 * 1024 * 1024 / float(full)
     assert 0.3 < rate / 79e12 < 1.0
 
 
 def test_ranks_share_a_chip():
-    whole, half = (
-        gemm_s("trn1", 8192, 8192, 8192),
-        gemm_s("trn1", 8192, 8192, 8192, ranks_per_chip=2),
-    )
+    whole, half = (gemm_s("trn1", 8192, 8192, 8192, ranks_per_chip=ranks) for ranks in (1, 2))
     assert 1.9 < half / whole < 2.1
     with pytest.raises(InputError, match="ranks per chip is 0"):
         gemm("trn1", 1, 1, 1, ranks_per_chip=0)
@@ -254,16 +243,13 @@ def test_passes_that_are_counted_do_not_pay_for_missing_fusion():
 
 def test_tensor_engine_meets_measured_products_of_trainium2():
     alone = shipped_catalogue().with_variants({"kernels.trainium.gemm_sustained": "alone"})
-
-    def device_us(m, n, k, precision):
-        seconds = gemm_s("trn2", m, n, k, precision=precision, ranks_per_chip=4, catalogue=alone)
-        return seconds * 1e6
-
-    dispatch = 48
-    assert device_us(12288, 8192, 8192, "bf16") + dispatch == pytest.approx(11038, rel=0.03)
-    assert device_us(2048, 2048, 2048, "bf16") + dispatch == pytest.approx(192.6, rel=0.1)
-    assert device_us(10240, 1024, 8192, "fp32") + dispatch == pytest.approx(4560.6, rel=0.05)
-    assert device_us(4096, 4096, 4096, "fp8") + dispatch == pytest.approx(559.8, rel=0.05)
+    how, dispatch_s = {"ranks_per_chip": 4, "catalogue": alone}, 48e-6
+    for sides, precision, measured_s, near in (
+        ((12288, 8192, 8192), "bf16", 11038e-6, 0.03), ((2048, 2048, 2048), "bf16", 192.6e-6, 0.1),
+        ((10240, 1024, 8192), "fp32", 4560.6e-6, 0.05), ((4096, 4096, 4096), "fp8", 559.8e-6, 0.05),
+    ):  # fmt: skip
+        taken_s = dispatch_s + gemm_s("trn2", *sides, precision=precision, **how)
+        assert taken_s == pytest.approx(measured_s, rel=near), sides
 
 
 def test_only_calls_of_their_own_wait_for_a_large_result_to_drain():
@@ -307,21 +293,17 @@ def test_host_adds_what_its_runtime_takes():
         seen_by_host("trn2", 1e-6, "cuda")
 
 
-def test_a_runtime_may_do_more_for_one_collective_than_for_the_others() -> None:
-    short = {
-        (runtime, kind): seen_by_host("trn2", 37e-6, runtime, collective=kind)
-        for runtime in ("eager", "xla")
-        for kind in ("all-reduce", "all-gather", "all-to-all")
-    }
-    assert short["eager", "all-to-all"] == pytest.approx(360e-6)
-    assert short["eager", "all-gather"] == short["eager", "all-reduce"] == pytest.approx(108e-6)
-    assert short["xla", "all-gather"] == pytest.approx(1074e-6)
-    assert short["xla", "all-reduce"] == pytest.approx(650e-6)
+def test_a_runtime_may_do_more_for_one_collective_than_for_the_others():
+    for runtime, kind, us in (
+        ("eager", "all-to-all", 360), ("eager", "all-gather", 108), ("eager", "all-reduce", 108),
+        ("xla", "all-gather", 1074), ("xla", "all-reduce", 650),
+    ):  # fmt: skip
+        taken_s = seen_by_host("trn2", 37e-6, runtime, collective=kind)
+        assert taken_s == pytest.approx(us * 1e-6), (runtime, kind)
 
 
-def test_a_shape_lies_between_its_eight_neighbours_on_the_grid() -> None:
+def test_a_shape_lies_between_its_eight_neighbours_on_the_grid():
     grid = gemm_table("h100", "bf16")
-    assert grid is not None
     values = fill(np.log(grid.seconds))
     rng = np.random.default_rng(3)
     axes = (grid.m, grid.n, grid.k)
@@ -339,8 +321,5 @@ def test_a_shape_lies_between_its_eight_neighbours_on_the_grid() -> None:
         places = tuple(low + up for (low, _), up in zip(cells, corner, strict=True))
         expected += weight * values[places]
     assert interpolate(grid, values, *shape).tolist() == expected.tolist()
-    alone = [
-        interpolate(grid, values, *(np.asarray(at) for at in each))
-        for each in zip(*shape, strict=True)
-    ]
+    alone = [interpolate(grid, values, *map(np.asarray, each)) for each in zip(*shape, strict=True)]
     assert [float(value) for value in alone] == expected.tolist()

@@ -1,14 +1,11 @@
 """Families of decoders: published parameter counts, kinds of layers, and parts left out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.small_decoders import small
+from tests.support.small_decoders import SMALL, small
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import SHIPPED, from_fields, named
@@ -23,14 +20,14 @@ several tokens. ``source`` is the document in which the number was read."""
 
 
 @pytest.mark.parametrize("repository", HUB)
-def test_parameters_are_the_published_ones(repository: str) -> None:
+def test_parameters_are_the_published_ones(repository):
     row = HUB[repository]
     model = from_fields(row["config"], repository)
     assert model.parameters == pytest.approx(row["parameters"], rel=1e-3)
     assert not [part for part in model.left_out if "understood" in part]
 
 
-def test_most_counts_are_exact_and_each_names_the_document_it_was_read_in() -> None:
+def test_most_counts_are_exact_and_each_names_the_document_it_was_read_in():
     counts = [from_fields(row["config"], name).parameters for name, row in HUB.items()]
     exact = [count == row["parameters"] for count, row in zip(counts, HUB.values(), strict=True)]
     assert sum(exact) >= 62
@@ -39,7 +36,7 @@ def test_most_counts_are_exact_and_each_names_the_document_it_was_read_in() -> N
     assert len({row["config"]["model_type"] for row in HUB.values()}) >= 45
 
 
-def test_an_unknown_family_with_the_usual_fields_is_read_by_them() -> None:
+def test_an_unknown_family_with_the_usual_fields_is_read_by_them():
     fields = {"model_type": "brand_new", "hidden_act": "silu", "rms_norm_eps": 1e-5}
     assert small(**fields).parameters == small().parameters
     (beyond,) = small(**fields).left_out
@@ -48,7 +45,7 @@ def test_an_unknown_family_with_the_usual_fields_is_read_by_them() -> None:
     assert not small().left_out
 
 
-def test_windows_alternate_as_gemma_2_has_them() -> None:
+def test_windows_alternate_as_gemma_2_has_them():
     model = small(model_type="gemma2", hidden_act="gelu", sliding_window=16, head_dim=16)
     assert [layer.window for layer in model.each_layer] == [16, 0, 16, 0]
     assert named("llama-3.1-8b").kinds == (Layer(),)
@@ -68,7 +65,7 @@ def test_windows_alternate_as_gemma_2_has_them() -> None:
         ({"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 3}, "0008"),
     ],
 )
-def test_windows_by_layer(fields: dict[str, Any], windows: str) -> None:
+def test_windows_by_layer(fields, windows):
     assert "".join(str(layer.window) for layer in small(**fields).each_layer) == windows
 
 
@@ -81,69 +78,58 @@ def test_windows_by_layer(fields: dict[str, Any], windows: str) -> None:
           "mlp_layer_types": ["dense", "sparse", "sparse"]}, [False, True, True, False]),
     ],
 )  # fmt: skip
-def test_layers_with_experts(fields: dict[str, Any], layers: list[bool]) -> None:
+def test_layers_with_experts(fields, layers):
     model = small(**fields)
     assert [layer.experts for layer in model.each_layer] == layers
     assert model.moe_layers == sum(layers)
-    assert model.experts is not None
     assert (model.experts.count, model.experts.ffn) == (4, 128)
     assert model.ffn == fields.get("intermediate_size_mlp", 128)
 
 
 @pytest.mark.parametrize("listed", ["full_attention", 3, [1] * 10_001])
-def test_a_list_of_layers_is_a_list_of_no_great_length(listed: Any) -> None:
+def test_a_list_of_layers_is_a_list_of_no_great_length(listed):
     with pytest.raises(InputError, match=r"attn_type_list is .*; give a list\."):
         small(model_type="minimax", attn_type_list=listed)
 
 
-def test_layers_of_one_part_each() -> None:
+def test_layers_of_one_part_each():
     model = small(
         model_type="nemotron_h", hybrid_override_pattern="M*-M", ssm_state_size=8,
         mamba_num_heads=4, mamba_head_dim=16, num_hidden_layers=4, mlp_hidden_act="relu2",
     )  # fmt: skip
-    assert model.each_layer == (
-        Layer("recurrence", mlp=False), Layer(mlp=False), Layer("none"),
-        Layer("recurrence", mlp=False),
-    )  # fmt: skip
+    state = Layer("recurrence", mlp=False)
+    assert model.each_layer == (state, Layer(mlp=False), Layer("none"), state)
 
 
-def test_layers_of_kimi_linear_are_counted_from_one() -> None:
+def test_layers_of_kimi_linear_are_counted_from_one():
     model = named("kimi-linear-48b-a3b")
     whole = [place for place, layer in enumerate(model.each_layer, 1) if layer.mixer == "attention"]
     assert whole == [4, 8, 12, 16, 20, 24, 27]
-    assert model.recurrence is not None
     assert model.recurrence.state == 32 * 128 * 128
 
 
-def test_the_gates_of_kimi_are_factored_or_whole() -> None:
+def test_the_gates_of_kimi_are_factored_or_whole():
     """A gate of rank r for d columns has r (hidden + d) weights, a whole one hidden · d."""
     gate = {"num_heads": 4, "head_dim": 16, "kda_layers": [1, 2, 3], "full_attn_layers": [4]}
     factored, whole = (
         small(model_type="kimi_linear", linear_attn_config={**gate, "use_full_rank_gate": flag})
         for flag in (False, True)
     )
-    assert factored.recurrence is not None
-    assert whole.recurrence is not None
     assert factored.recurrence.products == 2 * whole.recurrence.products == 2 * 16 * 64
     assert whole.recurrence.columns - factored.recurrence.columns == 64 - 16
 
 
-@pytest.mark.parametrize("field", ["altup_num_inputs", "hc_mult", "hidden_size_per_layer_input"])
-def test_structures_that_would_be_timed_wrongly_are_refused(field: str) -> None:
-    with pytest.raises(InputError, match=rf"\({field}\), which is not modelled"):
-        small(**{field: 512})
+def test_structures_that_would_be_timed_wrongly_are_refused():
+    for field in ("altup_num_inputs", "hc_mult", "hidden_size_per_layer_input"):
+        with pytest.raises(InputError, match=rf"\({field}\), which is not modelled"):
+            small(**{field: 512})
+    for name in ("google/gemma-3n-E4B-it", "gemma-4-E2B", "deepseek-v4-flash"):
+        with pytest.raises(InputError, match=r"has .*which is not modelled\. Use one of"):
+            named(name)
 
 
-@pytest.mark.parametrize("name", ["google/gemma-3n-E4B-it", "gemma-4-E2B", "deepseek-v4-flash"])
-def test_names_of_models_with_such_structures_are_refused_by_the_structure(name: str) -> None:
-    with pytest.raises(InputError, match=r"has .*which is not modelled\. Use one of"):
-        named(name)
-
-
-def test_towers_and_further_predictions_are_left_out_by_name() -> None:
-    decoder = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
-               "num_attention_heads": 4, "num_hidden_layers": 4, "model_type": "llama",
-               "num_nextn_predict_layers": 2}  # fmt: skip
+def test_towers_and_further_predictions_are_left_out_by_name():
+    decoder = {**SMALL, "num_nextn_predict_layers": 2}
     fields = {"model_type": "llava", "text_config": decoder, "vision_config": {"hidden_size": 8}}
     model = from_fields(fields, "seeing")
     assert model.left_out == ("vision tower", "2 multi-token prediction layers")
@@ -151,25 +137,26 @@ def test_towers_and_further_predictions_are_left_out_by_name() -> None:
     assert model.with_prediction_heads(2).left_out == ("vision tower",)
 
 
-def test_serving_refuses_a_model_without_attention() -> None:
+def test_a_model_without_attention_is_linear_in_the_sequence_and_not_served():
     mamba = from_fields(HUB["state-spaces/mamba-2.8b-hf"]["config"], "mamba")
+    assert forward_flops(mamba, 1024) == forward_flops(mamba, 65536)
+    assert forward_flops(mamba, 1024) / mamba.parameters == pytest.approx(2, rel=0.05)
     with pytest.raises(InputError, match="cannot serve mamba: all its mixers are mamba layers,"):
         profile(mamba, cluster("trn2.48xlarge"))
 
 
-def test_only_layers_with_attention_hold_a_cache() -> None:
+def test_a_state_space_mixer_has_a_convolution_of_four_by_default():
+    jamba = {"model_type": "jamba", "attn_layer_period": 4, "mamba_d_state": 8}
+    assert small(**jamba) == small(**jamba, mamba_d_conv=4) != small(**jamba, mamba_d_conv=5)
+
+
+def test_only_layers_with_attention_hold_a_cache():
     hybrid = from_fields(HUB["Qwen/Qwen3-Next-80B-A3B-Instruct"]["config"], "hybrid")
     served = profile(hybrid, cluster("trn2.48xlarge"))
     attention = sum(layer.mixer == "attention" for layer in hybrid.each_layer)
     assert attention == hybrid.layers // 4
     assert served.kv_bytes_per_token == 2 * 2 * attention * hybrid.kv_heads * hybrid.head_dim
     assert served.decode_request_s > 0
-
-
-def test_operations_of_a_hybrid_grow_linearly_without_attention() -> None:
-    mamba = from_fields(HUB["state-spaces/mamba-2.8b-hf"]["config"], "mamba")
-    assert forward_flops(mamba, 1024) == forward_flops(mamba, 65536)
-    assert forward_flops(mamba, 1024) / mamba.parameters == pytest.approx(2, rel=0.05)
 
 
 PLAN = ParallelPlan(
@@ -187,28 +174,28 @@ PLAN = ParallelPlan(
         {"num_local_experts": 4, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2},
     ],
 )
-def test_a_step_of_every_kind_of_layer_runs(fields: dict[str, Any]) -> None:
+def test_a_step_of_every_kind_of_layer_runs(fields):
     step = iteration(small(**fields), cluster("trn2.48xlarge"), PLAN)
     assert sum(step.breakdown_s.values()) == pytest.approx(step.iteration_s)
 
 
-def test_parallel_halves_talk_once_a_layer() -> None:
+def test_parallel_halves_talk_once_a_layer():
     halves = {"hidden_act": "silu", "layer_norm_eps": 1e-5, "model_type": "neox_like"}
-    serial = iteration(small(**halves), cluster("trn2.48xlarge"), PLAN)
-    parallel = iteration(
-        small(**halves, use_parallel_residual=True), cluster("trn2.48xlarge"), PLAN
+    serial_s, parallel_s = (
+        iteration(small(**halves, **more), cluster("trn2.48xlarge"), PLAN).breakdown_s["exposed_tp"]
+        for more in ({}, {"use_parallel_residual": True})
     )
-    assert parallel.breakdown_s["exposed_tp"] < 0.75 * serial.breakdown_s["exposed_tp"]
+    assert parallel_s < 0.75 * serial_s
 
 
-def test_families_that_are_counted_wrong_are_refused_by_name() -> None:
+def test_families_that_are_counted_wrong_are_refused_by_name():
     with pytest.raises(InputError, match=r"'jetmoe' has experts of attention, which is not modell"):
         small(model_type="jetmoe", num_local_experts=8, num_experts_per_tok=2)
     with pytest.raises(InputError, match="'bert_generation' has the layers of an encoder"):
         small(model_type="bert-generation")
 
 
-def test_persimmon_and_fuyu_have_biases_everywhere() -> None:
+def test_persimmon_and_fuyu_have_biases_everywhere():
     fields = {"hidden_act": "relu2", "hidden_size": 4096, "intermediate_size": 16384,
               "num_attention_heads": 64, "num_hidden_layers": 36, "vocab_size": 262_144,
               "qk_layernorm": True, "layer_norm_eps": 1e-5}  # fmt: skip
@@ -216,21 +203,19 @@ def test_persimmon_and_fuyu_have_biases_everywhere() -> None:
     # By hand: 36 layers of 201,380,096, two embeddings, a final norm; norms of heads have a bias.
     assert persimmon.parameters == pytest.approx(9_397_175_296, rel=1e-6)
     images = {"model_type": "fuyu", "num_channels": 3, "patch_size": 30}
-    for fuyu in (
-        {**fields, **images},
-        {**images, "text_config": {**fields, "model_type": "persimmon", "layer_norm_eps": None}},
-    ):
+    inner = {**fields, "model_type": "persimmon", "layer_norm_eps": None}
+    for fuyu in ({**fields, **images}, {**images, "text_config": inner}):
         model = from_fields(fuyu, "fuyu")
         assert (model.parameters, model.left_out) == (persimmon.parameters, ("patch embedding",))
 
 
-def test_gemma_3_leaves_out_what_its_class_fills_in() -> None:
+def test_gemma_3_leaves_out_what_its_class_fills_in():
     four = HUB["google/gemma-3-4b-text"]["config"]
     model = from_fields({"model_type": "gemma3", "text_config": four}, "gemma-3-4b")
     assert (model.vocab, model.heads, model.kv_heads, model.head_dim) == (262_208, 8, 4, 256)
 
 
-def test_fields_that_nobody_reads_are_named() -> None:
+def test_fields_that_nobody_reads_are_named():
     """A made-up family is simulated as what its known fields say; the others are not in silence."""
     llama = json.loads((SHIPPED / "llama-3.1-8b.json").read_text())
     off = {"mlp_depth": 0, "use_mixer": False, "extra": None, "rope_scaling": {"factor": 8.0}}

@@ -1,14 +1,11 @@
 """The precision of stored weights, as published configs state it, is used or refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.small_decoders import small
+from tests.support.small_decoders import SMALL, small
 from topologies.errors import InputError
 from workloads.models.huggingface import from_config, from_fields
 
@@ -16,34 +13,29 @@ from workloads.models.huggingface import from_config, from_fields
 def group(bits: int, kind: str, **more: Any) -> dict[str, Any]:
     """Weights and inputs of compressed-tensors in one group."""
     weights = {
-        "actorder": None, "block_structure": None, "dynamic": False, "group_size": None,
-        "num_bits": bits, "observer": "minmax", "observer_kwargs": {}, "strategy": "channel",
-        "symmetric": True, "type": kind,
+        "actorder": None, "dynamic": False, "group_size": None, "num_bits": bits,
+        "strategy": "channel", "symmetric": True, "type": kind,
     }  # fmt: skip
+    inputs = {**weights, "dynamic": True, "strategy": "token"}
+    one = {"input_activations": inputs, "output_activations": None, "weights": weights}
     return {
-        "config_groups": {
-            "group_0": {
-                "input_activations": {**weights, "dynamic": True, "strategy": "token"},
-                "output_activations": None, "targets": ["Linear"], "weights": weights,
-            }
-        },
-        "ignore": ["lm_head"], "kv_cache_scheme": None, "quant_method": "compressed-tensors",
-        "quantization_status": "compressed", **more,
+        "config_groups": {"group_0": {**one, "targets": ["Linear"]}}, "ignore": ["lm_head"],
+        "kv_cache_scheme": None, "quant_method": "compressed-tensors", **more,
     }  # fmt: skip
 
 
 def quark(*types: str) -> dict[str, Any]:
     """AMD Quark's config, with a list where weights are quantized in stages."""
     stages = [{"dtype": name, "is_dynamic": False, "qscheme": "per_tensor"} for name in types]
+    weight = stages[0] if len(stages) == 1 else stages
+    whole = {"bias": None, "input_tensors": {"dtype": "fp8_e4m3"}, "weight": weight}
+    by_layer = {"layer_quant_config": {}, "layer_type_quant_config": {}}
     return {
-        "algo_config": None, "exclude": ["lm_head"], "export": {"kv_cache_group": []},
-        "global_quant_config": {
-            "bias": None, "input_tensors": {"dtype": "fp8_e4m3"}, "output_tensors": None,
-            "target_device": None, "weight": stages[0] if len(stages) == 1 else stages,
-        },
-        "layer_quant_config": {}, "layer_type_quant_config": {}, "quant_method": "quark",
-        "quant_mode": "eager_mode",
-    }  # fmt: skip
+        "exclude": ["lm_head"],
+        "global_quant_config": whole,
+        "quant_method": "quark",
+        **by_layer,
+    }
 
 
 def torchao(name: str) -> dict[str, Any]:
@@ -52,18 +44,11 @@ def torchao(name: str) -> dict[str, Any]:
     return {"modules_to_not_convert": None, "quant_method": "torchao", "quant_type": kind}
 
 
-MODELOPT = {
-    "quant_method": "modelopt", "producer": {"name": "modelopt", "version": "0.29.0"},
-    "ignore": ["lm_head"],
-}  # fmt: skip
-BLOCKS = {
-    "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
-    "weight_block_size": [128, 128],
-}  # fmt: skip
+MODELOPT = {"quant_method": "modelopt", "producer": {"name": "modelopt"}, "ignore": ["lm_head"]}
+BLOCKS = {"fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
 FOUR_BITS = {
-    "_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_compute_dtype": "bfloat16",
-    "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "load_in_4bit": True,
-    "load_in_8bit": False, "quant_method": "bitsandbytes",
+    "_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_quant_type": "nf4",
+    "load_in_4bit": True, "load_in_8bit": False, "quant_method": "bitsandbytes",
 }  # fmt: skip
 GPTQ = {"damp_percent": 0.1, "desc_act": True, "group_size": 128, "quant_method": "gptq"}
 SPARSE = {"format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": ["Linear"]}
@@ -124,22 +109,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("stated", "precision"), USED.values(), ids=USED)
-def test_floats_are_used(stated: dict[str, Any], precision: str) -> None:
+def test_floats_are_used(stated, precision):
     assert small(quantization_config=stated).precision == precision
 
 
 @pytest.mark.parametrize(("stated", "message"), REFUSED.values(), ids=REFUSED)
-def test_all_else_is_refused_by_name(stated: dict[str, Any], message: str) -> None:
+def test_all_else_is_refused_by_name(stated, message):
     with pytest.raises(InputError, match=message) as raised:
         small(quantization_config=stated)
     assert "Remove quantization_config to cost the model in bf16" in str(raised.value)
 
 
-def test_a_null_in_the_decoder_does_not_hide_what_the_whole_model_states() -> None:
-    decoder = {
-        "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100, "num_hidden_layers": 4,
-        "num_attention_heads": 4, "model_type": "llama", "quantization_config": None,
-    }  # fmt: skip
+def test_a_null_in_the_decoder_does_not_hide_what_the_whole_model_states():
+    decoder = {**SMALL, "quantization_config": None}
     whole = {"model_type": "llava", "text_config": decoder, "quantization_config": BLOCKS}
     assert from_fields(whole, "seeing").precision == "fp8"
 
@@ -152,15 +134,9 @@ def test_a_null_in_the_decoder_does_not_hide_what_the_whole_model_states() -> No
         ("quant_config.json", {"w_bit": 4, "q_group_size": 128}, "'quant_config.json' with 4 bits"),
     ],
 )
-def test_files_beside_a_config_count(
-    tmp_path: Path, name: str, content: dict[str, Any], message: str | None
-) -> None:
-    config = {
-        "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100, "num_hidden_layers": 4,
-        "num_attention_heads": 4, "model_type": "llama",
-    }  # fmt: skip
+def test_files_beside_a_config_count(tmp_path, name, content, message):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps(SMALL))
     assert from_config(path).precision == "bf16"
     (tmp_path / name).write_text(json.dumps(content))
     if message is None:
@@ -168,5 +144,5 @@ def test_files_beside_a_config_count(
     else:
         with pytest.raises(InputError, match=message):
             from_config(path)
-    path.write_text(json.dumps({**config, "quantization_config": BLOCKS}))
+    path.write_text(json.dumps({**SMALL, "quantization_config": BLOCKS}))
     assert from_config(path).precision == "fp8"

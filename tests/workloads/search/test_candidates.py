@@ -1,9 +1,6 @@
 """Candidates of a search: every plan that divides, refusals, and the memory that they need."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +15,7 @@ from workloads.models.model import layer_flops, output_flops
 from workloads.search.candidates import candidates, divisors, light_end
 from workloads.search.fit import NEEDLESS, fit, least_bytes
 from workloads.search.search import search
+from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import likely, worst
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.stages import check_model, check_ranks
@@ -27,11 +25,11 @@ SHORT = {"seq": 1024}
 
 
 @given(st.integers(1, 5000))
-def test_divisors_are_all_that_divide(size: int) -> None:
+def test_divisors_are_all_that_divide(size):
     assert divisors(size) == [part for part in range(1, size + 1) if size % part == 0]
 
 
-def test_every_candidate_is_a_plan_of_the_trainer_and_stands_once() -> None:
+def test_every_candidate_is_a_plan_of_the_trainer_and_stands_once():
     """Fields without effect are not varied; what divides stays, or is left out for a reason."""
     possible = candidates(TOY, sixteen(), 32, stated=SHORT)
     for one in possible.plans:
@@ -50,10 +48,13 @@ def test_every_candidate_is_a_plan_of_the_trainer_and_stands_once() -> None:
     unfused = candidates(TOY, sixteen(), 32, stated={**SHORT, "attention": "unfused"})
     assert {one.recompute for one in unfused.plans} == {"none", "selective", "full"}
     spared = candidates(TOY, sixteen(), 32, stated=SHORT, spared=("zero",))
+    assert {one.zero for one in spared.plans} == {0, 1}  # no more by NxD
+    wide = {**SHORT, "framework": "axlearn"}
+    spared = candidates(TOY, sixteen(), 32, stated=wide, spared=("zero",))
     assert {one.zero for one in spared.plans} == {0, 1, 2, 3}
 
 
-def test_every_way_to_divide_is_tried() -> None:
+def test_every_way_to_divide_is_tried():
     plans = candidates(TOY, sixteen(), 32, stated={"seq": 16384}).plans
     assert {one.cp for one in plans} == {1, 2, 4}
     assert {one.zero for one in plans} == {1}
@@ -76,26 +77,26 @@ def test_every_way_to_divide_is_tried() -> None:
     ],
 )
 def test_a_rule_spares_machines_on_which_its_reason_is_not_true(
-    machine: str, without_sharding: bool, without_sequence_parallel: bool
-) -> None:
+    machine, without_sharding, without_sequence_parallel
+):
     plans = candidates(TOY, cluster(machine), 32, stated=SHORT).plans
     assert without_sharding == any(one.zero == 0 and one.replicas > 1 for one in plans)
-    plain = [one for one in plans if one.tp > 1 and not one.sequence_parallel]
-    assert bool(plain) == without_sequence_parallel
+    plain = any(one.tp > 1 and not one.sequence_parallel for one in plans)
+    assert plain == without_sequence_parallel
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "judged"), [("trn1.32xlarge:2", "zero"), ("dgx-h100:2", "sequence_parallel")]
 )
-def test_a_search_is_as_good_as_one_whose_rules_spare_a_field(machine: str, judged: str) -> None:
+def test_a_search_is_as_good_as_one_whose_rules_spare_a_field(machine, judged):
     where, stated = cluster(machine), {**SHORT, "order": "tp-cp-dp-pp"}
     usual = search(TOY, where, 32, stated=stated, finalists=3)
     whole = search(TOY, where, 32, stated=stated, each=[judged], finalists=3)
     assert usual.finalists[0].iteration_s <= whole.finalists[0].iteration_s
 
 
-def test_no_field_that_can_be_stated_is_left_out() -> None:
+def test_no_field_that_can_be_stated_is_left_out():
     """A field that the search did not hand on would be read and change nothing."""
     values = {
         "tp": 2, "pp": 2, "dp": 2, "cp": 2, "ep": 2, "etp": 2, "microbatch": 2, "vpp": 2, "zero": 1,
@@ -125,7 +126,7 @@ def test_no_field_that_can_be_stated_is_left_out() -> None:
         assert {getattr(each, name) for each in plans} == {value}, name
 
 
-def test_a_lighter_last_stage_makes_room_for_the_output_layer() -> None:
+def test_a_lighter_last_stage_makes_room_for_the_output_layer():
     wide = named("llama-3.1-8b")
     assert sum(light_end(wide, 4, 4096)) == wide.layers
     output = output_flops(wide) / layer_flops(wide, 4096, moe=False)
@@ -136,15 +137,13 @@ def test_a_lighter_last_stage_makes_room_for_the_output_layer() -> None:
 
 
 @pytest.mark.parametrize("chunks", [2, 4, 5, 6, 16])
-def test_a_stated_number_of_chunks_is_kept_whether_it_is_tried_by_default_or_not(
-    chunks: int,
-) -> None:
+def test_a_stated_number_of_chunks_is_kept_whether_it_is_tried_by_default_or_not(chunks):
     deep = replace(TOY, layers=32)
     plans = candidates(deep, sixteen(), 32, stated={**SHORT, "vpp": chunks}).plans
     assert {(each.vpp, each.schedule) for each in plans} == {(chunks, "interleaved")}
 
 
-REFUSED: list[tuple[int, dict[str, Any], str]] = [
+REFUSED = [
     (32, {"tp": 3}, "16 attention heads of toy are not divisible by tp 3. Use tp 2"),
     (32, {"pp": 16}, "pp 16 × vpp 1 = 16 stages, but toy has 8 layers. Use pp 8 or less"),
     (32, {"tp": 4, "pp": 8}, r"tp 4 × pp 8 cannot be completed to the 16 ranks .* Use divisors"),
@@ -162,9 +161,7 @@ REFUSED: list[tuple[int, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("batch", "stated", "message"), REFUSED)
-def test_an_impossible_search_is_refused_in_one_line(
-    batch: int, stated: dict[str, Any], message: str
-) -> None:
+def test_an_impossible_search_is_refused_in_one_line(batch, stated, message):
     with pytest.raises(InputError, match=message) as caught:
         candidates(TOY, sixteen(), batch, stated={**SHORT, **stated})
     assert "\n" not in str(caught.value)
@@ -172,7 +169,7 @@ def test_an_impossible_search_is_refused_in_one_line(
         candidates(TOY, cluster("ring:8", bandwidth="1GB/s", latency="1us"), 8)
 
 
-def test_memory_is_that_of_the_trainer() -> None:
+def test_memory_is_that_of_the_trainer():
     possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
     memory_fit = fit(possible, ("zero", "recompute"))
     sizes = [likely(TOY, one, shipped_catalogue(), "trn2") for one in possible.plans]
@@ -184,8 +181,9 @@ def test_memory_is_that_of_the_trainer() -> None:
     assert 0 < memory_fit.fits.sum() < len(possible)
 
 
-def test_nothing_is_saved_that_need_not_be() -> None:
-    possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288}, spared=("zero",))
+def test_nothing_is_saved_that_need_not_be():
+    long = {"seq": 524288, "framework": "axlearn"}
+    possible = candidates(TOY, sixteen(), 32, stated=long, spared=("zero",))
     memory_fit = fit(possible)
     fitting = {one for one, fits in zip(possible.plans, memory_fit.fits, strict=True) if fits}
     assert len(possible) == len(fitting) + memory_fit.oversized + sum(memory_fit.pruned.values())
@@ -196,7 +194,7 @@ def test_nothing_is_saved_that_need_not_be() -> None:
 
 
 @given(st.sampled_from([4, 8, 16]), st.sampled_from(["1f1b", "zero-bubble"]), st.integers(1, 3))
-def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: int) -> None:
+def test_parameters_alone_weigh_no_more_than_all(pp, schedule, zero):
     one = ParallelPlan(tp=4, pp=pp, dp=2, zero=zero, schedule=schedule, global_batch=64)
     model = named("llama-3.1-8b")
     for frozen in ({}, {"lora_rank": 16}, {"train_only": "mlp"}):
@@ -204,27 +202,23 @@ def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: i
         assert least_bytes(model, some) <= worst(model, some, shipped_catalogue(), "trn2").total
 
 
-def test_parameters_gradients_and_states_are_divided_as_zero_says() -> None:
+def test_parameters_gradients_and_states_are_divided_as_zero_says():
     base = ParallelPlan(dp=4, global_batch=16)
-    whole, states, gradients, all_three = (
-        least_bytes(TOY, replace(base, zero=zero)) for zero in range(4)
+    sizes = [least_bytes(TOY, replace(base, zero=zero)) for zero in range(4)]
+    assert sizes == sorted({*sizes}, reverse=True)
+    assert sizes[3] == pytest.approx(sizes[0] / 4)
+    usual, sharded = (
+        least_bytes(TOY, replace(base, zero=zero, lora_rank=16)) for zero in (base.zero, 3)
     )
-    assert whole > states > gradients > all_three
-    assert all_three == pytest.approx(whole / 4)
-    assert least_bytes(TOY, replace(base, zero=3, lora_rank=16)) == pytest.approx(
-        least_bytes(TOY, replace(base, lora_rank=16)) / 4
-    )
+    assert sharded == pytest.approx(usual / 4)
 
 
-def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() -> None:
-    big, where = named("llama-3.1-405b"), sixteen()
-    possible = candidates(big, where, 8, stated=SHORT)
-    over = {
-        one: need.total - need.capacity
-        for one in possible.plans
-        for need in [likely(big, one, shipped_catalogue(), "trn2")]
-    }
-    nearest = min(over, key=lambda one: over[one])
+def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing():
+    big = named("llama-3.1-405b")
+    possible = candidates(big, sixteen(), 8, stated=SHORT)
+    needs = {one: likely(big, one, shipped_catalogue(), "trn2") for one in possible.plans}
+    over = {one: need.total - need.capacity for one, need in needs.items()}
+    nearest = min(over, key=over.get)
     with pytest.raises(InputError) as caught:
         fit(possible)
     text = str(caught.value)
@@ -234,7 +228,7 @@ def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() ->
     assert "\n" not in text
 
 
-def test_where_no_plan_is_likely_to_fit_tight_ones_are_taken() -> None:
+def test_where_no_plan_is_likely_to_fit_tight_ones_are_taken():
     """The published plan of Llama 3 405B, which the trainer takes as tight too."""
     model, where = named("llama-3.1-405b"), cluster("dgx-h100:256")
     stated = {"tp": 8, "pp": 16, "cp": 1, "zero": 1, "microbatch": 1, "seq": 8192}
@@ -246,3 +240,19 @@ def test_where_no_plan_is_likely_to_fit_tight_ones_are_taken() -> None:
     assert taken.fits.tolist() == [need.fits for need in needs]
     assert taken.total_bytes.tolist() == [need.least for need in needs]
     assert taken.fits.any()
+
+
+def test_plans_are_of_a_framework_that_runs_them() -> None:
+    """72 chips and 64 sequences need a stage count of nine, which Transformers has not."""
+    model, rack = named("llama-3.1-70b"), cluster("gb200-nvl72")
+    stated = {"lora_rank": 16, "seq": 4096}
+    possible = candidates(model, rack, 64, stated=stated)
+    assert {plan.framework for plan in possible.plans} == {"megatron-core"}
+    assert not possible.plans[0].names_framework
+    assert not any([*framework_of(plan, rack).lacks(plan)] for plan in possible.plans)
+    with pytest.raises(InputError, match=r"transformers cannot run pp 9, only 1\. .* can\."):
+        candidates(model, rack, 64, stated={**stated, "framework": "transformers"})
+    # A stage count that is compared is no reason to draw what cannot run.
+    servers = cluster("dgx-h100")
+    compared = candidates(model, servers, 64, stated=stated, spared=("pp",))
+    assert {(plan.framework, plan.pp) for plan in compared.plans} == {("transformers", 1)}

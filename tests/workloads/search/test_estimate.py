@@ -1,10 +1,7 @@
 """Estimates of plans, bounds below which none falls, and times that they share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,45 +32,41 @@ from workloads.training.plan.stages import (
     unlike_stages,
 )
 
-PLANS: list[dict[str, Any]] = [
-    {"dp": 16},
-    {"tp": 8, "dp": 2, "sequence_parallel": False},
-    {"tp": 4, "pp": 2, "dp": 2},
-    {"tp": 2, "pp": 4, "dp": 2, "order": ("tp", "cp", "pp", "dp")},
-    {"pp": 8, "dp": 2, "zero": 0},
-    {"tp": 16, "recompute": "full"},
+PLANS = [
+    {"dp": 16}, {"tp": 8, "dp": 2, "sequence_parallel": False}, {"tp": 4, "pp": 2, "dp": 2},
+    {"tp": 2, "pp": 4, "dp": 2, "order": ("tp", "cp", "pp", "dp")}, {"pp": 8, "dp": 2, "zero": 0},
+    {"tp": 16, "recompute": "full"}, {"pp": 4, "dp": 4, "stage_layers": (3, 2, 2, 1)},
     {"tp": 2, "pp": 2, "dp": 4, "schedule": "gpipe", "microbatch": 2},
-    {"tp": 2, "pp": 4, "dp": 2, "vpp": 2, "schedule": "interleaved"},
-    {"tp": 2, "pp": 4, "dp": 2, "schedule": "zero-bubble"},
-    {"pp": 4, "dp": 4, "stage_layers": (3, 2, 2, 1)},
-    {"tp": 2, "dp": 8, "zero": 2},
-    {"tp": 2, "dp": 8, "zero": 3},
-    {"pp": 4, "dp": 4, "zero": 2},
-    {"pp": 4, "dp": 4, "zero": 3},
-    {"pp": 4, "dp": 4, "zero": 3, "reshard": False},
-    {"tp": 2, "pp": 2, "dp": 4, "vpp": 2, "schedule": "interleaved", "zero": 3},
+    {"tp": 2, "pp": 4, "dp": 2, "vpp": 2}, {"tp": 2, "pp": 4, "dp": 2, "schedule": "zero-bubble"},
+    {"tp": 2, "dp": 8, "zero": 2}, {"tp": 2, "dp": 8, "zero": 3}, {"pp": 4, "dp": 4, "zero": 2},
+    {"pp": 4, "dp": 4, "zero": 3}, {"pp": 4, "dp": 4, "zero": 3, "reshard": False},
+    {"tp": 2, "pp": 2, "dp": 4, "vpp": 2, "zero": 3}, {"tp": 2, "cp": 4, "dp": 2},
     {"pp": 4, "dp": 4, "schedule": "zero-bubble", "zero": 3},
-    {"tp": 2, "cp": 4, "dp": 2},
-]
+]  # fmt: skip
+
+
+def _plans(**usual: object) -> list[ParallelPlan]:
+    """All of them, with eight microbatches each, and sequence parallelism where there is tp."""
+    each = [plan(**{**usual, **changes}) for changes in PLANS]
+    batches = [8 * one.dp * one.microbatch for one in each]
+    return [
+        replace(one, global_batch=batch, sequence_parallel=one.sp > 1)
+        for one, batch in zip(each, batches, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", ["fsdp", "megatron-lm:2020-08"])
-def test_estimates_follow_the_kernels_of_a_framework(name: str) -> None:
+def test_estimates_follow_the_kernels_of_a_framework(name):
     """Copies of sharded parameters, and sums of gradients that no product does, are in passes."""
-    where, plans = cluster("dgx-a100:2"), []
-    wide = Model("wide", 8, 4096, 32, 8, 128, 14336, 32_000)
-    for changes in PLANS:
-        one = plan(**{"overlap": "dp", "framework": name, **changes, "seq": 4096})
-        if any(framework(name).lacks(one)):
-            continue
-        batch = 8 * one.dp * one.microbatch
-        plans.append(replace(one, global_batch=batch, sequence_parallel=one.sp > 1))
+    where, wide = cluster("dgx-a100:2"), Model("wide", 8, 4096, 32, 8, 128, 14336, 32_000)
+    every = _plans(overlap="dp", framework=name, seq=4096)
+    plans = [one for one in every if not any(framework(name).lacks(one))]
     estimates_s = estimate(wide, where, plans)
     simulated = [iteration(wide, where, one, allow_oversized=True).iteration_s for one in plans]
     assert estimates_s == pytest.approx(simulated, rel=0.05)
 
 
-def test_plans_of_several_frameworks_are_each_estimated_with_their_own() -> None:
+def test_plans_of_several_frameworks_are_each_estimated_with_their_own():
     where = cluster("dgx-a100:2")
     sharded = plan(dp=16, global_batch=64, zero=3)
     alike = [replace(sharded, framework=name) for name in ("fsdp", "megatron-core")]
@@ -87,24 +80,18 @@ def test_plans_of_several_frameworks_are_each_estimated_with_their_own() -> None
     ("machine", "overlap"),
     [("trn2.48xlarge", "dp"), ("trn2.48xlarge", "all"), ("dgx-h100:2", "none")],
 )
-def test_estimates_are_near_the_simulation_and_in_its_order(machine: str, overlap: str) -> None:
-    where, plans = cluster(machine), []
-    for changes in PLANS:
-        one = plan(**{"overlap": overlap, **changes})
-        batch = 8 * one.dp * one.microbatch
-        plans.append(replace(one, global_batch=batch, sequence_parallel=one.sp > 1))
+def test_estimates_are_near_the_simulation_and_in_its_order(machine, overlap):
+    where, plans = cluster(machine), _plans(overlap=overlap)
     estimates_s = estimate(TOY, where, plans)
     simulated = [iteration(TOY, where, one, allow_oversized=True).iteration_s for one in plans]
     agreed = agreement(list(zip(estimates_s.tolist(), simulated, strict=True)))
     # A host issues kernels of a small model while replicas exchange, the more without overlap.
-    issued = machine.startswith("dgx")
-    most = 0.2 if issued else 0.09
+    most, least = (0.2, 0.9) if machine.startswith("dgx") else (0.09, 0.92)
     assert agreed.worst_abs_error < most
-    assert agreed.kendall_tau is not None
-    assert agreed.kendall_tau > (0.9 if issued else 0.92)
+    assert agreed.kendall_tau > least
 
 
-def test_agreement_of_one_plan_has_no_order() -> None:
+def test_agreement_of_one_plan_has_no_order():
     agreed = agreement([(1.1, 1.0)])
     assert agreed.kendall_tau is None
     assert agreed.worst_abs_error == pytest.approx(0.1)
@@ -141,36 +128,20 @@ def bound_of(pipeline: Line) -> float:
     st.integers(0, 2),
     st.booleans(),
 )
-def test_no_walk_is_shorter_than_its_bound(
-    schedule: tuple[str, int],
-    stages: int,
-    rounds: int,
-    times: list[float],
-    exchanges: int,
-    beside: bool,
-) -> None:
+def test_no_walk_is_shorter_than_its_bound(schedule, stages, rounds, times, exchanges, beside):
     name, vpp = schedule
     chunks, some = stages * vpp, np.array(times)
     pipeline = line(
-        stages,
-        rounds * 2 * stages,
-        name,
-        vpp=vpp,
-        layer_s=np.repeat(some[:3, None], 2, axis=1),
-        ends_s=some[3:9].reshape(2, 3),
-        hop_s=np.full(stages, some[9]),
-        gather_s=np.full(chunks, some[10]),
-        reduce_s=np.full(chunks, some[11]),
-        gathers=exchanges,
-        reduces=exchanges,
-        sends_beside=beside,
-        dp_beside=beside,
-    )
+        stages, rounds * 2 * stages, name, vpp=vpp, gathers=exchanges, reduces=exchanges,
+        layer_s=np.repeat(some[:3, None], 2, axis=1), ends_s=some[3:9].reshape(2, 3),
+        hop_s=np.full(stages, some[9]), gather_s=np.full(chunks, some[10]),
+        reduce_s=np.full(chunks, some[11]), sends_beside=beside, dp_beside=beside,
+    )  # fmt: skip
     assert bound_of(pipeline) <= walk_s(pipeline)
 
 
 @pytest.mark.parametrize("microbatches", [4, 16])
-def test_the_bound_of_a_pipeline_without_transfers_is_its_time(microbatches: int) -> None:
+def test_the_bound_of_a_pipeline_without_transfers_is_its_time(microbatches):
     """Under 1F1B the last stage waits for the first microbatch, and the first for the last."""
     pipeline = line(4, microbatches)
     bound_s = bound_of(pipeline)
@@ -179,17 +150,13 @@ def test_the_bound_of_a_pipeline_without_transfers_is_its_time(microbatches: int
 
 def plans_of(model: Model) -> list[ParallelPlan]:
     """All plans of a model on sixteen chips, with every pipeline schedule."""
-    names = ("zero-bubble", "gpipe", "dualpipe")
-    stated: list[dict[str, Any]] = [{}, *({"schedule": name} for name in names)]
-    return [
-        one
-        for more in stated
-        for one in candidates(model, sixteen(), 32, stated={"seq": 1024, **more}).plans
-    ]
+    stated = [{"seq": 1024, "schedule": name} for name in ("zero-bubble", "gpipe", "dualpipe")]
+    every = [candidates(model, sixteen(), 32, stated=each) for each in ({"seq": 1024}, *stated)]
+    return [one for each in every for one in each.plans]
 
 
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
-def test_no_estimate_is_shorter_than_its_bound(model: Model) -> None:
+def test_no_estimate_is_shorter_than_its_bound(model):
     plans = plans_of(model)[:: 16 if model is TOY else 200]
     shared = _Shared(model, sixteen())
     bound_s = np.array([shared.least_s(plan) for plan in plans])
@@ -200,7 +167,7 @@ def test_no_estimate_is_shorter_than_its_bound(model: Model) -> None:
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
     """Pipelines that the estimates walk through, in order."""
-    walked: list[Line] = []
+    walked = []
 
     def counted(pipeline: Line) -> float:
         walked.append(pipeline)
@@ -211,7 +178,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_the_best_are_found_without_most_estimates(count: int, walks: list[Line]) -> None:
+def test_the_best_are_found_without_most_estimates(count, walks):
     plans = plans_of(TOY)[::8]
     every = estimate(TOY, sixteen(), plans)
     assert len(walks) == len(plans)
@@ -229,8 +196,8 @@ def test_the_best_are_found_without_most_estimates(count: int, walks: list[Line]
     assert len(walks) == len(few)
 
 
-def test_a_search_estimates_the_rest_when_they_are_read(walks: list[Line]) -> None:
-    stated: dict[str, Any] = {"seq": 1024, "order": "tp-cp-dp-pp"}
+def test_a_search_estimates_the_rest_when_they_are_read(walks):
+    stated = {"seq": 1024, "order": "tp-cp-dp-pp"}
     result = search(TOY, sixteen(), 32, stated=stated, finalists=2)
     assert result.estimated == len(walks) < len(result.plans)
     every = estimate(TOY, sixteen(), result.plans)
@@ -251,20 +218,15 @@ ALONE = {
     "lora_rank": 8, "train_only": "mlp", "runtime": "eager", "framework": "axlearn",
     "optimizer": "muon", "sample_tokens": 256,
 }  # fmt: skip
-CHANGES: dict[str, dict[str, Any]] = {
+CHANGES = {
     **{name: {name: value} for name, value in ALONE.items()},
-    "tp": {"tp": 4, "dp": 1},
-    "pp": {"pp": 4, "dp": 1},
-    "dp": {"dp": 4, "global_batch": 16},
-    "cp": {"cp": 2, "dp": 1},
-    "ep": {"ep": 4, "etp": 1},
-    "etp": {"etp": 1, "ep": 2},
-    "vpp": {"vpp": 2, "schedule": "interleaved"},
+    "tp": {"tp": 4, "dp": 1}, "pp": {"pp": 4, "dp": 1}, "dp": {"dp": 4, "global_batch": 16},
+    "cp": {"cp": 2, "dp": 1}, "ep": {"ep": 4, "etp": 1}, "etp": {"etp": 1, "ep": 2},
+    "vpp": {"vpp": 2, "schedule": "interleaved"}, "routed_nodes": {},  # needs several servers
     "fp8_recipe": {"precision": "fp8", "fp8_recipe": "rowwise"},
     "cp_exchange": {"cp": 2, "dp": 1, "cp_exchange": "all-gather"},
-    "routed_nodes": {},  # needs experts on several servers
     "lora_on": {"lora_rank": 8, "lora_on": "attention"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -272,9 +234,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     [(TOY, {}), (SPARSE, {"zero": 3, "overlap": "dp", "recompute": "full"})],
     ids=["dense", "sparse"],
 )
-def test_an_estimate_does_not_depend_on_the_plans_beside_it(
-    model: Model, usual: dict[str, Any]
-) -> None:
+def test_an_estimate_does_not_depend_on_the_plans_beside_it(model, usual):
     """A field that is left out of a key gives a plan the times of one that was there before."""
     assert set(CHANGES) == set(PLAN_FIELDS), "change every field"
     experts = {"ep": 2, "etp": 1} if model.experts else {}
@@ -294,11 +254,9 @@ def test_an_estimate_does_not_depend_on_the_plans_beside_it(
 
 @pytest.mark.parametrize("overlap", ["none", "dp", "all"])
 @pytest.mark.parametrize("zero", [1, 2, 3])
-def test_chunks_without_layers_are_walked_within_the_arrays(zero: int, overlap: str) -> None:
+def test_chunks_without_layers_are_walked_within_the_arrays(zero, overlap):
     """The ends of a model may have chunks without a layer, which once read and wrote beyond."""
-    how = plan(
-        pp=5, vpp=2, dp=2, zero=zero, overlap=overlap, schedule="interleaved", global_batch=20
-    )
+    how = plan(pp=5, vpp=2, dp=2, zero=zero, overlap=overlap, global_batch=20)
     line = _Shared(TOY, sixteen()).line(how)
     assert line.first[[0, 1, -2, -1]].tolist() == [0, 0, 8, 8]
     guarded = {}
@@ -344,7 +302,8 @@ def test_activations_of_a_chunk_are_those_of_its_layers(plan):
     for stage in range(plan.pp):
         for chunk, layers in enumerate(chunk_layers(MODEL, plan, stage)):
             kinds = [MODEL.kinds[kind] for kind in layer_kinds(MODEL, layers)]
-            hows = [_kept(plan) if kept else plan for kept in is_kept(plan, layers)]
+            whole = ParallelPlan(pp=plan.pp, dp=plan.dp, global_batch=plan.global_batch)
+            hows = [whole if kept else plan for kept in is_kept(plan, layers)]
             each = [
                 layer_activations(MODEL.of_kind(kind), how, moe=kind.experts)
                 for kind, how in zip(kinds, hows, strict=True)
@@ -352,7 +311,3 @@ def test_activations_of_a_chunk_are_those_of_its_layers(plan):
             last = plan.pipeline.number(plan.pp, stage, chunk) == plan.pp * plan.vpp - 1
             norm = 4 * plan.microbatch * plan.seq * MODEL.hidden // plan.sp * last
             assert chunk_activations(MODEL, plan, stage, chunk, Stack()) == sum(each) + norm
-
-
-def _kept(plan):
-    return ParallelPlan(pp=plan.pp, dp=plan.dp, global_batch=plan.global_batch)

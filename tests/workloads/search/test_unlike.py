@@ -1,7 +1,5 @@
 """Pipelines on unlike chips: exact times of two stages, the division of layers, refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -13,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
-from cluster_sim.trace.trace import Trace
 from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.clusters.names import cluster
@@ -37,10 +34,9 @@ def step(how: ParallelPlan, *names: str, model: Any = TOY, **detail: Any) -> Ite
 @pytest.mark.parametrize(
     ("first", "second", "layers"), [(FAST, SLOW, (4, 4)), (SLOW, FAST, (1, 7))]
 )
-def test_two_stages_of_which_the_second_is_slower(first: str, second: str, layers: Any) -> None:
+def test_two_stages_of_which_the_second_is_slower(first, second, layers):
     """Forward on the first, a send, m times both passes on the second, a send and back."""
     run = step(plan(pp=2, global_batch=6, stage_layers=layers), first, second)
-    assert isinstance(run.trace, Trace)
     ops = run.trace.frame()
     ops["lasts_ps"] = ops.end_ps - ops.start_ps
     sends = ops[ops.name.str.endswith(".send") & (ops.lasts_ps > 0)]
@@ -65,39 +61,35 @@ def test_two_stages_of_which_the_second_is_slower(first: str, second: str, layer
         ({"tp": 2, "pp": 2, "dp": 2, "ep": 2, "overlap": "all"}, SPARSE),
     ],
 )  # fmt: skip
-def test_both_engines_and_all_ranks_give_the_same_time(how: dict[str, Any], model: Any) -> None:
-    fast = step(plan(**how), SLOW, FAST, model=model)
-    simpy = step(plan(**how), SLOW, FAST, model=model, engine="reference")
-    every = step(plan(**how), SLOW, FAST, model=model, folded=False)
-    assert isinstance(fast.trace, Trace)
-    assert isinstance(simpy.trace, Trace)
+def test_both_engines_and_all_ranks_give_the_same_time(how, model):
+    fast, simpy, every = (
+        step(plan(**how), SLOW, FAST, model=model, **detail)
+        for detail in ({}, {"engine": "reference"}, {"folded": False})
+    )
     assert np.array_equal(fast.trace.times.end_ps, simpy.trace.times.end_ps)
     assert fast.trace.total_ps == every.trace.total_ps
     assert sum(fast.breakdown_s.values()) == pytest.approx(fast.iteration_s, rel=1e-12)
-    of_stages = [fast.parts_of_stages(range(s, s + 1)) for s in range(fast.plan.pp)]
-    assert np.mean([each["bubble"] for each in of_stages]) == pytest.approx(
-        fast.breakdown_s["bubble"]
-    )
+    bubbles = [fast.parts_of_stages(range(s, s + 1))["bubble"] for s in range(fast.plan.pp)]
+    assert np.mean(bubbles) == pytest.approx(fast.breakdown_s["bubble"])
 
 
-def test_a_transfer_costs_what_the_slower_side_needs() -> None:
+def test_a_transfer_costs_what_the_slower_side_needs():
     """And never less than between domains of either cluster; a thinner network takes longer."""
-    how = plan(pp=2)
     joined = Joined((cluster(SLOW), cluster(FAST)), (1, 1))
-    times = []
-    for thinned in (1.0, 2.0, 4.0):
-        there = replace(joined, oversubscription=thinned)
-        run = iteration(TOY, joined.clusters[0], how, Detail(joined=there, partial=True))
-        sends = [each for each in run.program.exchanges if each.axis == "forward"]
-        times.append(int(sends[0].duration_ps.max()))
+
+    def sent_ps(where, **detail):
+        run = iteration(TOY, where, plan(pp=2), Detail(partial=True, **detail))
+        return next(e.duration_ps.max() for e in run.program.exchanges if e.axis == "forward")
+
+    times = [
+        int(sent_ps(joined.clusters[0], joined=replace(joined, oversubscription=thinned)))
+        for thinned in (1.0, 2.0, 4.0)
+    ]
     # Each further copy of the bytes takes as long as the one before.
     assert times[2] - times[1] == pytest.approx(2 * (times[1] - times[0]), rel=1e-3)
     for name in (SLOW, FAST):
         there = replace(cluster(name), domains=2)
-        chips = np.array([0, there.chips_per_domain])
-        alone = iteration(TOY, there, how, Detail(chips=chips, partial=True))
-        sends = [each for each in alone.program.exchanges if each.axis == "forward"]
-        assert times[0] > sends[0].duration_ps.max()
+        assert times[0] > sent_ps(there, chips=np.array([0, there.chips_per_domain]))
 
 
 def every_division(layers: int, chunks: int, least: list[int]) -> Iterator[tuple[int, ...]]:
@@ -114,9 +106,7 @@ def every_division(layers: int, chunks: int, least: list[int]) -> Iterator[tuple
     st.lists(st.integers(1, 5), min_size=2, max_size=4),
     st.integers(0, 8),
 )
-def test_no_division_has_a_faster_slowest_chunk(
-    layers: list[int], speeds: list[int], end: int
-) -> None:
+def test_no_division_has_a_faster_slowest_chunk(layers, speeds, end):
     sums = np.concatenate([[0], np.cumsum(layers)])
     times = np.array([slow * (sums - sums[:, None]) for slow in speeds], np.float64)
     times[-1] += end
@@ -128,7 +118,7 @@ def test_no_division_has_a_faster_slowest_chunk(
             divided(times, most, least)
         return
 
-    def cost(counts: tuple[int, ...]) -> tuple[float, float]:
+    def cost(counts):
         """Time of the slowest chunk, and of all."""
         cuts = np.cumsum([0, *counts])
         each = [times[k, low, high] for k, (low, high) in enumerate(pairwise(cuts))]
@@ -143,18 +133,17 @@ HOPPER, BLACKWELL = "p5.48xlarge", "dgx-b200"
 PAIR = {"tp": 4, "dp": 2, "global_batch": 32, "seq": 2048}
 
 
-def test_layers_follow_speed_and_no_other_division_is_faster() -> None:
+def test_layers_follow_speed_and_no_other_division_is_faster():
     run = cs.train("llama-3.1-8b", HOPPER, later_stages=BLACKWELL, **PAIR)
     first, second = run.plan.stage_layers
     assert run.plan.pp == 2
     assert first < 16 < second
-    times = {}
-    for moved in range(-4, 5):
-        layers = (first + moved, second - moved)
-        other = replace(run.plan, stage_layers=layers)
-        detail = Detail(joined=run.joined, partial=True)
-        times[layers] = iteration(run.model, run.cluster, other, detail).iteration_s
-    assert run.iteration_s == min(times.values())
+    divisions = [
+        replace(run.plan, stage_layers=(first + moved, second - moved)) for moved in range(-4, 5)
+    ]
+    detail = Detail(joined=run.joined, partial=True)
+    times_s = [iteration(run.model, run.cluster, one, detail).iteration_s for one in divisions]
+    assert run.iteration_s == min(times_s)
     equal, hopper, blackwell = run.unlike.beside
     assert run.iteration_s < equal.step_s < hopper.step_s
     assert blackwell.step_s < hopper.step_s
@@ -166,7 +155,7 @@ def test_layers_follow_speed_and_no_other_division_is_faster() -> None:
     assert (run.cost.cost_usd is None) == (None in alone)
 
 
-def test_memory_bounds_the_layers_of_a_stage() -> None:
+def test_memory_bounds_the_layers_of_a_stage():
     """Trainium1 has a third of the memory and would be given more layers by its speed alone."""
     how = {"tp": 8, "dp": 2, "global_batch": 16, "seq": 4096, "lora_rank": 0}
     run = cs.train("llama-2-13b", "trn1.32xlarge", later_stages="trn2.48xlarge", **how)
@@ -197,14 +186,19 @@ RING = cluster("ring:8", bandwidth="100GB/s", latency="1us")
         ("405b", {}, "memory has room for"),
     ],
 )  # fmt: skip
-def test_what_is_refused(model: str, changes: dict[str, Any], message: str) -> None:
+def test_what_is_refused(model, changes, message):
     stated = {"later_stages": BLACKWELL, **PAIR, **changes}
-    how: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    how = {name: value for name, value in stated.items() if value is not None}
     with pytest.raises(InputError, match=message):
         cs.train(f"llama-3.1-{model}", HOPPER, **how)
 
 
-def test_degrees_that_are_tried_leave_few_chips_of_any_cluster_idle() -> None:
+def test_a_stated_batch_is_kept_where_degrees_are_open():
+    run = cs.train("llama-3.1-8b", HOPPER, later_stages=BLACKWELL, global_batch=32, seq=2048)
+    assert run.plan.global_batch == 32
+
+
+def test_degrees_that_are_tried_leave_few_chips_of_any_cluster_idle():
     pair = cluster("trn2.48xlarge"), cluster("dgx-h100:3")  # 16 and 24 chips
     tried = list(Question(TOY, pair, {}, Detail(), None, 1, 1.0).degrees())
     assert {each["tp"] * each["dp"] for each in tried} == {1, 2, 4, 8}

@@ -1,7 +1,5 @@
 """Replicas that several tests of serving measure."""
 
-from __future__ import annotations
-
 import pytest
 
 from topologies.clusters.names import cluster

@@ -1,9 +1,6 @@
 """Tables of a replica's capacity: what they hold, and what is kept of them."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,64 +9,41 @@ import pytest
 import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.errors import InputError
-from workloads.serving import (
-    Batching,
-    Profile,
-    Slo,
-    Speculation,
-    TableRuns,
-    azure_lengths,
-    capacity_table,
-    fixed_lengths,
-    parse_slo,
-    poisson,
-    profile,
-    saturated_rate,
-    serve,
-)
+from workloads.serving import Batching, Profile, Slo, Speculation, parse_slo, profile, serve
 from workloads.serving.batching import FIRST
 from workloads.serving.deployment import Pools, PromptReplica
-from workloads.serving.requests import Lengths
-from workloads.serving.tables import table_digest
+from workloads.serving.requests import Lengths, azure_lengths, fixed_lengths, poisson
+from workloads.serving.tables import TableRuns, capacity_table, saturated_rate, table_digest
 
 
-def test_capacity_table_is_monotone_and_cached(served_70b: Profile, tmp_path: Path) -> None:
+def test_capacity_table_is_monotone_and_cached(served_70b, tmp_path):
     slo = parse_slo("ttft=3s,tpot=100ms")
     lengths = azure_lengths("conv")
     arguments = {"batching": Batching(chunk_tokens=512), "requests": 800, "cache": tmp_path}
-    table = capacity_table(served_70b, lengths, slo, replicas=4, **arguments)  # type: ignore[arg-type]
+    table = capacity_table(served_70b, lengths, slo, replicas=4, **arguments)
     assert np.all(np.diff(table.attainment) <= 0)
     assert 0 < table.rate_slo_per_s < table.rate_max_per_s
     assert len(list(tmp_path.iterdir())) == 1
-    again = capacity_table(served_70b, lengths, slo, replicas=8, **arguments)  # type: ignore[arg-type]
+    again = capacity_table(served_70b, lengths, slo, replicas=8, **arguments)
     assert again.rate_slo_per_s == pytest.approx(2 * table.rate_slo_per_s)
     assert len(list(tmp_path.iterdir())) == 1
     next(tmp_path.iterdir()).write_text("{broken")
-    third = capacity_table(served_70b, lengths, slo, replicas=4, **arguments)  # type: ignore[arg-type]
+    third = capacity_table(served_70b, lengths, slo, replicas=4, **arguments)
     assert np.array_equal(third.ttft_s, table.ttft_s)
 
 
-def test_longer_requests_are_more_work(served_70b: Profile) -> None:
+def test_longer_requests_are_more_work(served_70b):
     table = capacity_table(
-        served_70b,
-        azure_lengths("conv"),
-        Slo(5.0, 0.2),
-        batching=Batching(chunk_tokens=512),
-        prompt_means=np.array([600.0, 1200.0, 2400.0]),
-        output_means=np.array([100.0, 200.0]),
+        served_70b, azure_lengths("conv"), Slo(5.0, 0.2), batching=Batching(chunk_tokens=512),
+        prompt_means=np.array([600.0, 1200.0, 2400.0]), output_means=np.array([100.0, 200.0]),
         requests=600,
-    )
+    )  # fmt: skip
     assert np.all(np.diff(table.cost, axis=0) > 0)
     assert np.all(np.diff(table.cost, axis=1) > 0)
     assert table.work(1800.0, 100.0) == pytest.approx(table.cost[1:, 0].mean())
 
 
-def test_an_slo_that_an_idle_replica_misses_is_refused(served_70b: Profile) -> None:
-    with pytest.raises(InputError, match="keeps ttft 10 ms and tpot 100 ms"):
-        capacity_table(served_70b, azure_lengths("conv"), Slo(0.01, 0.1), requests=200)
-
-
-def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b: Profile) -> None:
+def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b):
     batching, lengths = Batching(chunk_tokens=512), azure_lengths("conv")
     most = saturated_rate(served_70b, lengths, TableRuns(batching=batching))
     table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=3000)
@@ -81,7 +55,7 @@ def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b: Profile) -> N
     assert steady == pytest.approx(table.rate_max_per_s, rel=0.05)
 
 
-def test_a_table_counts_on_prefixes_and_proposals(served_70b: Profile, tmp_path: Path) -> None:
+def test_a_table_counts_on_prefixes_and_proposals(served_70b, tmp_path):
     lengths, slo = fixed_lengths(4000, 100), Slo(20.0, 0.5)
     how: dict[str, Any] = {"requests": 300, "cache": tmp_path}
     plain = capacity_table(served_70b, lengths, slo, **how)
@@ -95,6 +69,8 @@ def test_a_table_counts_on_prefixes_and_proposals(served_70b: Profile, tmp_path:
     assert guessed.rate_max_per_s / plain.rate_max_per_s < speedup
     with pytest.raises(InputError, match="prefix cache"):
         capacity_table(served_70b, lengths, slo, prefix_share=1.0)
+    with pytest.raises(InputError, match="keeps ttft 10 ms and tpot 100 ms"):
+        capacity_table(served_70b, azure_lengths("conv"), Slo(0.01, 0.1), requests=200)
 
 
 TOKENS = np.array([1.0, 100.0, 10_000.0])
@@ -135,15 +111,14 @@ def digest(value: Any) -> str:
     """Digest of the usual inputs with this one in place of that of its type."""
     inputs = {type(each): each for each in (SLO, BATCHING, GUESS, POOLS, REPLICA, LENGTHS)}
     inputs[type(value)] = value
-    runs = replace(
-        RUNS, batching=inputs[Batching], speculation=inputs[Speculation], pools=inputs[Pools]
-    )
+    batching, guess, pools = (inputs[each] for each in (Batching, Speculation, Pools))
+    runs = replace(RUNS, batching=batching, speculation=guess, pools=pools)
     runs = value if isinstance(value, TableRuns) else runs
     return table_digest(inputs[Profile], inputs[Lengths], inputs[Slo], runs)
 
 
 @pytest.mark.parametrize("usual", [SLO, BATCHING, GUESS, POOLS, RUNS, REPLICA, LENGTHS])
-def test_every_field_of_every_input_is_in_the_name_of_a_table(usual: Any) -> None:
+def test_every_field_of_every_input_is_in_the_name_of_a_table(usual):
     changes = CHANGES[type(usual)]
     assert set(changes) == {field.name for field in fields(usual)}, "change every field"
     digests = [digest(replace(usual, **{name: value})) for name, value in changes.items()]
@@ -154,7 +129,7 @@ DGX = cs.cluster("dgx-h100")
 SPARSE = cs.model("qwen3-235b-a22b")
 
 
-def test_a_replica_has_the_memory_that_the_driver_reports() -> None:
+def test_a_replica_has_the_memory_that_the_driver_reports():
     usable = usable_hbm_bytes("h100", shipped_catalogue())
     assert usable > shipped_catalogue().value("h100", "hbm_bytes")
     held = profile(SPARSE, DGX, precision="fp8")
@@ -162,9 +137,7 @@ def test_a_replica_has_the_memory_that_the_driver_reports() -> None:
     assert usable_hbm_bytes("trn2", shipped_catalogue()) == 96 * 2**30
 
 
-def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long() -> None:
-    short, long = (
-        profile(SPARSE, DGX, precision="fp8", cache_precision=of) for of in (None, "bf16")
-    )
+def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long():
+    short, long = (profile(SPARSE, DGX, precision="fp8", cache_precision=p) for p in (None, "bf16"))
     assert long.kv_bytes_per_token == 2 * short.kv_bytes_per_token
     assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)

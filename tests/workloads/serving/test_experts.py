@@ -1,7 +1,5 @@
 """Experts of a replica: what decode fetches, blocks of prompts, groups of ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -25,26 +23,24 @@ from workloads.serving.rank.times import (
     small_kernels_s,
 )
 
-TRN2 = cluster("trn2.48xlarge")
+TRN2, SHIPPED = cluster("trn2.48xlarge"), shipped_catalogue()
 
 
-def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched() -> None:
+def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched():
     sparse = named("qwen3-235b-a22b")
-    rank = RankShare(sparse, TRN2, 16, "bf16", shipped_catalogue())
+    rank = RankShare(sparse, TRN2, 16, "bf16", SHIPPED)
     some, tokens = sparse.experts, np.array([1.0, 2.0, 16.0, 32.0])
-    assert some is not None
     fetched = experts_s(rank, tokens)
-    without_fetch = shipped_catalogue().with_rows(
-        [shipped_catalogue().entry("serving.trn2", "expert_token")._replace(value=1e-30, low=None)]
-    )
+    row = SHIPPED.entry("serving.trn2", "expert_token")
+    without_fetch = SHIPPED.with_rows([row._replace(value=1e-30, low=None)])
     free = experts_s(RankShare(sparse, TRN2, 16, "bf16", without_fetch), tokens)
-    once = shipped_catalogue().value("serving.trn2", "expert_token")
+    once = SHIPPED.value("serving.trn2", "expert_token")
     last = some.count / some.per_token - 1
     assert fetched - free == pytest.approx(once * np.array([0, 1, last, last]), abs=1e-12)
 
 
-def test_a_prompt_has_a_block_an_expert_however_short_it_is() -> None:
-    rank = RankShare(named("qwen3-235b-a22b"), TRN2, 16, "bf16", shipped_catalogue())
+def test_a_prompt_has_a_block_an_expert_however_short_it_is():
+    rank = RankShare(named("qwen3-235b-a22b"), TRN2, 16, "bf16", SHIPPED)
     # ceil((T k - 127) / 512) + 127 of 128 experts, at most one for each routed token.
     tokens = np.array([8.0, 64.0, 128.0, 512.0, 4096.0])
     assert expert_blocks(rank, tokens).tolist() == [64, 128, 129, 135, 191]
@@ -52,9 +48,9 @@ def test_a_prompt_has_a_block_an_expert_however_short_it_is() -> None:
     assert expert_blocks(few, tokens).tolist() == [4, 4, 5, 11, 67]
 
 
-def test_prompts_run_experts_by_blocks_and_decode_does_not() -> None:
+def test_prompts_run_experts_by_blocks_and_decode_does_not():
     sparse = named("qwen3-235b-a22b")
-    rank = RankShare(sparse, TRN2, 16, "bf16", shipped_catalogue())
+    rank = RankShare(sparse, TRN2, 16, "bf16", SHIPPED)
     tokens = np.array([63.0, 64.0, 4096.0])
     decode, prompts = products_s(rank, tokens), products_s(rank, tokens, prompts=True)
     assert prompts[0] == decode[0]
@@ -66,33 +62,29 @@ def test_prompts_run_experts_by_blocks_and_decode_does_not() -> None:
     reduces = [reduces_s(rank, tokens, "serving.trainium", prompts=of)[1] for of in (True, False)]
     added_s = prompts[1] - decode[1] + reduces[0] - reduces[1]
     assert replica.prompt_linear(64) - replica.linear(64) == pytest.approx(added_s)
-    plain = RankShare(named("llama-3.1-8b"), TRN2, 16, "bf16", shipped_catalogue())
+    plain = RankShare(named("llama-3.1-8b"), TRN2, 16, "bf16", SHIPPED)
     assert (products_s(plain, tokens, prompts=True) == products_s(plain, tokens)).all()
 
 
-def test_a_shared_expert_adds_a_gated_mlp_to_every_token() -> None:
+def test_a_shared_expert_adds_a_gated_mlp_to_every_token():
     sparse, tokens = named("deepseek-v3"), np.array([1.0, 64.0, 4096.0])
-    rank = RankShare(sparse, TRN2, 16, "bf16", shipped_catalogue())
-    assert sparse.experts is not None
+    rank = RankShare(sparse, TRN2, 16, "bf16", SHIPPED)
     routed = replace(rank, model=replace(sparse, experts=replace(sparse.experts, shared_ffn=0)))
     added_s = experts_s(rank, tokens) - experts_s(routed, tokens)
     assert (added_s > 0).all()
     assert added_s == pytest.approx(mlp_s(rank, tokens, sparse.experts.shared_ffn))
 
 
-def test_a_hidden_state_of_the_experts_takes_a_product_before_and_one_after_them() -> None:
+def test_a_hidden_state_of_the_experts_takes_a_product_before_and_one_after_them():
     sparse, tokens = named("qwen3-235b-a22b"), np.array([1.0, 64.0, 4096.0])
-    assert sparse.experts is not None
     as_wide = replace(sparse, experts=replace(sparse.experts, latent=sparse.hidden))
-    apart, usual = (
-        RankShare(each, TRN2, 16, "bf16", shipped_catalogue()) for each in (as_wide, sparse)
-    )
+    apart, usual = (RankShare(each, TRN2, 16, "bf16", SHIPPED) for each in (as_wide, sparse))
     product_s = apart.alone.product_s(tokens, sparse.hidden, sparse.hidden)
     added_s = experts_s(apart, tokens) - experts_s(usual, tokens)
     assert added_s == pytest.approx(2 * product_s)
 
 
-def test_groups_of_experts_shorten_prompts_and_take_memory() -> None:
+def test_groups_of_experts_shorten_prompts_and_take_memory():
     sparse = named("qwen3-235b-a22b")
     whole, grouped = profile(sparse, TRN2), profile(sparse, TRN2, ep=32)
     assert grouped.prefill_s(512) < 0.3 * whole.prefill_s(512)
@@ -102,24 +94,21 @@ def test_groups_of_experts_shorten_prompts_and_take_memory() -> None:
     assert grouped.kv_budget_bytes == pytest.approx(whole.kv_budget_bytes - experts)
 
 
-def test_mixed_iterations_pay_for_blocks_once() -> None:
+def test_mixed_iterations_pay_for_blocks_once():
     """Two prompts that share an iteration share its blocks; decode alone has none."""
     replica = profile(named("qwen3-235b-a22b"), TRN2)
     both = Requests(np.zeros(2), np.array([100, 100]), np.array([2, 2]))
     served = serve(replica, both, Batching(4, 512))
-    assert served.first_token_s[1] == pytest.approx(
-        replica.prompt_linear(200) + 2 * replica.prefill_extra_s(100, 0)
-    )
+    prompts_s = replica.prompt_linear(200) + 2 * replica.prefill_extra_s(100, 0)
+    assert served.first_token_s[1] == pytest.approx(prompts_s)
     assert served.end_s[1] - served.first_token_s[1] == pytest.approx(replica.decode_s(2, 200))
 
 
-def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus() -> None:
+def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus():
     mixture, server = named("deepseek-v3"), cluster("dgx-h200")
     replica = profile(mixture, server, precision="fp8")
-    routed_s, dense_s = (
-        shipped_catalogue().value("serving.gpu", name)
-        for name in ("expert_layer_host", "layer_host")
-    )
+    names = ("expert_layer_host", "layer_host")
+    routed_s, dense_s = (SHIPPED.value("serving.gpu", name) for name in names)
     floor_s = 58 * routed_s + 3 * dense_s
     assert replica.prompt_linear(128) == pytest.approx(floor_s)
     assert floor_s > replica.linear(128)
@@ -134,9 +123,8 @@ DGX = cs.cluster("dgx-h100")
 SPARSE = cs.model("qwen3-235b-a22b")
 
 
-def test_one_group_touches_what_balanced_routing_does() -> None:
+def test_one_group_touches_what_balanced_routing_does():
     some = SPARSE.experts
-    assert some is not None
     tokens = np.array([1.0, 4.0, 64.0])
     touched, rows = busiest_group(some, tokens, 1)
     chance = 1 - (1 - some.per_token / some.count) ** tokens
@@ -145,9 +133,8 @@ def test_one_group_touches_what_balanced_routing_does() -> None:
 
 
 @pytest.mark.parametrize("tokens", [4, 16, 64])
-def test_the_busiest_group_is_as_busy_as_drawn_routing_makes_it(tokens: int) -> None:
+def test_the_busiest_group_is_as_busy_as_drawn_routing_makes_it(tokens):
     some, groups, rng = SPARSE.experts, 8, np.random.default_rng(1)
-    assert some is not None
     each = some.count // groups
     drawn = np.zeros((400, 2))
     for trial in drawn:
@@ -159,17 +146,17 @@ def test_the_busiest_group_is_as_busy_as_drawn_routing_makes_it(tokens: int) -> 
     assert of_rows[0] == pytest.approx(drawn[:, 1].mean(), rel=0.1)
 
 
-def test_divided_experts_wait_for_the_busiest_rank_when_tokens_are_few() -> None:
+def test_divided_experts_wait_for_the_busiest_rank_when_tokens_are_few():
     whole, divided = (profile(SPARSE, DGX, precision="fp8", ep=ep) for ep in (1, 8))
     assert 1.1 < divided.decode_s(4, 4000) / whole.decode_s(4, 4000) < 1.4
     assert divided.weights_bytes == whole.weights_bytes
     assert divided.kv_budget_bytes == whole.kv_budget_bytes
 
 
-def test_scales_of_blocks_lengthen_each_product_beside_the_experts() -> None:
+def test_scales_of_blocks_lengthen_each_product_beside_the_experts():
     """Six products of each of 61 layers take 22 ns more for each token beyond 1,024."""
     model, machine = cs.model("deepseek-v3"), cs.cluster("dgx-b200")
-    slow = shipped_catalogue().with_variants({"serving.gpu.block_scale_token": "tensorrt-llm-1.2"})
+    slow = SHIPPED.with_variants({"serving.gpu.block_scale_token": "tensorrt-llm-1.2"})
     plain = profile(model, machine, tp=8, precision="fp8")
     scaled = profile(model, machine, tp=8, precision="fp8", catalogue=slow)
     at = plain.tokens
@@ -177,47 +164,45 @@ def test_scales_of_blocks_lengthen_each_product_beside_the_experts() -> None:
     assert scaled.linear_s - plain.linear_s == pytest.approx(added_s)
 
 
-def test_captured_prompts_take_the_host_no_time() -> None:
+def test_captured_prompts_take_the_host_no_time():
     """Up to 512 tokens vLLM replays graphs; beyond, 36 layers wait 0.7 ms each for the host."""
     model, machine = cs.model("gpt-oss-120b"), cs.cluster("dgx-b200")
-    of_vllm = engine_numbers(shipped_catalogue(), "vllm")
+    of_vllm = engine_numbers(SHIPPED, "vllm")
     served = profile(model, machine, tp=8, catalogue=of_vllm)
     assert served.prompt_linear(512) == served.linear(512) < 36 * 0.7e-3
     assert served.prompt_linear(513) == pytest.approx(36 * 0.7e-3)
-    eager = profile(model, machine, tp=8, catalogue=engine_numbers(shipped_catalogue(), "sglang"))
+    eager = profile(model, machine, tp=8, catalogue=engine_numbers(SHIPPED, "sglang"))
     assert eager.prompt_linear(128) == pytest.approx(36 * 0.7e-3)
 
 
-def test_small_kernels_are_those_that_a_model_has() -> None:
+def test_small_kernels_are_those_that_a_model_has():
     """4 a layer beside attention, 4 more with experts, two of a shared one, two norms of heads."""
-    launched, none = shipped_catalogue().value("kernels.b200", "launch"), np.zeros(1)
-    attention_s = shipped_catalogue().value("serving.gpu", "attention_floor")
+    launched, none = SHIPPED.value("kernels.b200", "launch"), np.zeros(1)
+    attention_s = SHIPPED.value("serving.gpu", "attention_floor")
     for name, layers, kernels in (
         ("deepseek-v3", 61, 61 * 4 + 58 * 4),
         ("gpt-oss-120b", 36, 36 * (4 + 2)),
         ("qwen3-235b-a22b", 94, 94 * (4 + 2 + 2)),
         ("qwen3-32b", 64, 64 * 6),
     ):
-        rank = RankShare(cs.model(name), cs.cluster("dgx-b200"), 8, "bf16", shipped_catalogue())
+        rank = RankShare(cs.model(name), cs.cluster("dgx-b200"), 8, "bf16", SHIPPED)
         expected_s = kernels * launched + layers * attention_s
         assert small_kernels_s(rank, none, "serving.gpu")[0] == pytest.approx(expected_s)
 
 
-def test_experts_of_one_token_take_what_engines_measured() -> None:
+def test_experts_of_one_token_take_what_engines_measured():
     """Qwen3-30B-A3B in bf16 on one H100: 48 us by vLLM, 54 by SGLang (aiconfigurator)."""
     machine = cs.cluster("dgx-h100")
-    rank = RankShare(cs.model("qwen3-30b-a3b"), machine, 1, "bf16", shipped_catalogue())
+    rank = RankShare(cs.model("qwen3-30b-a3b"), machine, 1, "bf16", SHIPPED)
     assert experts_s(rank, np.ones(1))[0] == pytest.approx(51e-6, rel=0.15)
 
 
 @pytest.mark.parametrize(
     ("groups", "tokens", "measured_s"), [(1, 1024, 599e-6), (8, 1024, 601e-6), (8, 16384, 5147e-6)]
 )
-def test_reading_and_computing_experts_add_up(groups: int, tokens: int, measured_s: float) -> None:
+def test_reading_and_computing_experts_add_up(groups, tokens, measured_s):
     """DeepSeek-V3 in fp8 on eight H200 by vLLM 0.19, even routing (aiconfigurator)."""
-    rank = RankShare(
-        cs.model("deepseek-v3"), cs.cluster("dgx-h200"), 8, "fp8", shipped_catalogue(), ep=groups
-    )
+    rank = RankShare(cs.model("deepseek-v3"), cs.cluster("dgx-h200"), 8, "fp8", SHIPPED, ep=groups)
     sizes = np.array([1.0, float(tokens)])
     routed_s = experts_s(rank, sizes) - mlp_s(rank, sizes, 2048)
     assert routed_s[1] == pytest.approx(measured_s, rel=0.3)

@@ -1,9 +1,6 @@
 """The highest rate that keeps an SLO, and the deployment that has it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,18 +12,8 @@ from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import model
-from workloads.serving import (
-    Batching,
-    Lengths,
-    Pools,
-    Profile,
-    ServingOptions,
-    Slo,
-    SloMissed,
-    TableRuns,
-    fixed_lengths,
-    rank_ways,
-)
+from workloads.serving import Pools, Profile, ServingOptions, Slo, SloMissed, TableRuns, rank_ways
+from workloads.serving.batching import Batching
 from workloads.serving.deployment_search import (
     FILLS,
     KEPT,
@@ -40,6 +27,7 @@ from workloads.serving.deployment_search import (
     search_deployments,
     what_binds,
 )
+from workloads.serving.requests import Lengths, fixed_lengths
 
 TOKENS = np.array([1.0, 10_000.0])
 REPLICA = Profile("a", 4, TOKENS, 0.01 + TOKENS * 1e-4, 1e-9, 0.0, 0.0, 1e9, 1.0, 1e9)
@@ -54,12 +42,10 @@ def offered(lengths: Lengths = ONE_TOKEN, replica: Profile = REPLICA, **runs: ob
 
 
 @pytest.mark.parametrize("least", [20, 500])
-def test_requests_fill_the_slots_in_use_and_no_more(least: int) -> None:
+def test_requests_fill_the_slots_in_use_and_no_more(least):
     """Slots that stay empty at the highest rate change neither the run nor its length."""
-    few, many = (
-        at_highest_rate(offered(batching=Batching(slots), requests=30_000), Slo(1.0), least=least)
-        for slots in (500, 5000)
-    )
+    queues = (offered(batching=Batching(slots), requests=30_000) for slots in (500, 5000))
+    few, many = (at_highest_rate(queue, Slo(1.0), least=least) for queue in queues)
     assert few.rate_per_s == many.rate_per_s
     served = few.served
     at_once = few.rate_per_s * float((served.end_s - served.requests.arrival_s).mean())
@@ -68,7 +54,7 @@ def test_requests_fill_the_slots_in_use_and_no_more(least: int) -> None:
 
 
 @pytest.mark.parametrize("limit_s", [0.25, 0.4, 1.0])
-def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s: float) -> None:
+def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s):
     """Lindley's recursion gives each wait; the rate is the highest of a fine scan that keeps 99 %.
 
     Its arrivals are those of the runs: one draw, stretched to each rate.
@@ -92,30 +78,22 @@ def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s: float) -> None:
     assert what_binds(queue, slo, highest) == "TTFT"
 
 
-def test_without_limits_replicas_are_always_busy() -> None:
+def test_without_limits_replicas_are_always_busy_and_an_slo_that_idle_ones_miss_is_refused():
     queue = offered()
     highest = highest_rate(queue, Slo())
     assert highest == MOST * queue.saturated_per_s
     assert what_binds(queue, Slo(), highest) == "throughput"
-
-
-def test_an_slo_that_idle_replicas_miss_is_refused() -> None:
     with pytest.raises(SloMissed, match=r"a keeps ttft 90 ms for only 0\.0%"):
-        highest_rate(offered(), Slo(ttft_s=0.09))
+        highest_rate(queue, Slo(ttft_s=0.09))
 
 
-@pytest.mark.parametrize(
-    ("replica", "slots", "slo", "cause"),
-    [
-        (REPLICA, 64, Slo(tpot_s=0.012), "TPOT"),
-        (REPLICA, 2, Slo(ttft_s=1.0), "slots"),
-        (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(ttft_s=1.0), "memory"),
-        (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(), "memory"),
-    ],
-)
-def test_the_cause_is_what_would_let_more_through(
-    replica: Profile, slots: int, slo: Slo, cause: str
-) -> None:
+@pytest.mark.parametrize(("replica", "slots", "slo", "cause"), [
+    (REPLICA, 64, Slo(tpot_s=0.012), "TPOT"),
+    (REPLICA, 2, Slo(ttft_s=1.0), "slots"),
+    (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(ttft_s=1.0), "memory"),
+    (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(), "memory"),
+])  # fmt: skip
+def test_the_cause_is_what_would_let_more_through(replica, slots, slo, cause):
     """Prompts of 20 ms, and answers of 100 tokens that need a slot and room in the cache."""
     queue = offered(fixed_lengths(100, 100), replica, batching=Batching(slots=slots))
     assert what_binds(queue, slo, highest_rate(queue, slo)) == cause
@@ -132,14 +110,10 @@ def ways(**changes: object) -> list[TableRuns]:
 
 @examples(6)
 @given(
-    prompt=st.integers(100, 9900),
-    output=st.integers(2, 200),
-    tpot_s=st.sampled_from([0.012, 0.02, 0.1, np.inf]),
-    share=st.sampled_from([0.0, 0.5, 0.9]),
-)
-def test_the_ranking_is_that_of_brute_force(
-    tmp_path_factory: pytest.TempPathFactory, prompt: int, output: int, tpot_s: float, share: float
-) -> None:
+    prompt=st.integers(100, 9900), output=st.integers(2, 200),
+    tpot_s=st.sampled_from([0.012, 0.02, 0.1, np.inf]), share=st.sampled_from([0.0, 0.5, 0.9]),
+)  # fmt: skip
+def test_the_ranking_is_that_of_brute_force(tmp_path_factory, prompt, output, tpot_s, share):
     lengths, slo = fixed_lengths(prompt, output), Slo(4.0, tpot_s)
     tried = ways(prefix_share=share)
     rates = []
@@ -159,29 +133,23 @@ def test_the_ranking_is_that_of_brute_force(
         assert rate == pytest.approx(best, rel=2 * (NEAR - 1))
 
 
-def test_kinds_of_requests_share_the_best_way(tmp_path: Path) -> None:
+def test_kinds_of_requests_share_the_best_way(tmp_path):
     """The way that is best for each alone differs; for both it is the best by their shares."""
     slo, tried = Slo(6.0, 0.1), ways()
-    alone = [
-        rank_ways(REPLICA, [(lengths, 1.0)], slo, [[way] for way in tried], cache=tmp_path)
-        for lengths in (LONG, SHORT)
-    ]
+    questions, each_way = ([(LONG, 1.0)], [(SHORT, 1.0)]), [[way] for way in tried]
+    alone = [rank_ways(REPLICA, each, slo, each_way, cache=tmp_path) for each in questions]
     assert alone[0].best[0][0] != alone[1].best[0][0]
-    both = rank_ways(
-        REPLICA, [(LONG, 0.5), (SHORT, 0.5)], slo, [[way, way] for way in tried], cache=tmp_path
-    )
+    kinds, pairs = [(LONG, 0.5), (SHORT, 0.5)], [[way, way] for way in tried]
+    both = rank_ways(REPLICA, kinds, slo, pairs, cache=tmp_path)
     assert len(both.binds) == 2
     way, rate = both.best[0]
     pools = SPLITS[way]
     replicas = pools.prefill + pools.decode if pools else 1
-    each = [
-        highest_rate(tried[way].offered(REPLICA, lengths), slo) / replicas
-        for lengths in (LONG, SHORT)
-    ]
+    each = [highest_rate(tried[way].offered(REPLICA, of), slo) / replicas for of in (LONG, SHORT)]
     assert rate == pytest.approx(2 / (1 / each[0] + 1 / each[1]), rel=NEAR - 1)
 
 
-def test_a_ranking_is_kept_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ranking_is_kept_and_read_back(tmp_path, monkeypatch):
     question = (REPLICA, [(SHORT, 1.0)], Slo(4.0, 0.1), [[way] for way in ways()])
     first = rank_ways(*question, cache=tmp_path)
     monkeypatch.setattr("workloads.serving.tables.highest_rate", None)
@@ -204,7 +172,7 @@ def gpus() -> DeploymentSearch:
     return search_deployments(question())
 
 
-def test_the_first_are_the_best_of_all_candidates(gpus: DeploymentSearch) -> None:
+def test_the_first_are_the_best_of_all_candidates(gpus):
     """Rates are known to one per cent, so deployments as near as that may change places."""
     rates = []
     for _, words, offered in gpus.candidates:
@@ -218,14 +186,14 @@ def test_the_first_are_the_best_of_all_candidates(gpus: DeploymentSearch) -> Non
     assert len(gpus.candidates) > len(gpus.ranked)
 
 
-def test_no_rate_exceeds_its_bound(gpus: DeploymentSearch) -> None:
+def test_no_rate_exceeds_its_bound(gpus):
     """The bound of a split is that of endless requests, which a run of 150 may exceed a little."""
     for most, words, offered in gpus.candidates:
         measured = 0.99 * offered.saturated_per_s / offered.deployment.chips
         assert measured <= most * (1.1 if "disaggregate" in words else 1.0)
 
 
-def test_unlike_chips_are_split_and_count_by_their_price() -> None:
+def test_unlike_chips_are_split_and_count_by_their_price():
     usual = question("trn2.48xlarge", tp=4)
     options = ServingOptions(prefill_cluster=cluster("p5.48xlarge"))
     outcome = search_deployments(replace(usual, options=options))
@@ -238,7 +206,7 @@ def test_unlike_chips_are_split_and_count_by_their_price() -> None:
     assert best.rate_per_chip_s == best.rate_per_s / weighed
 
 
-def test_unlike_chips_without_a_price_are_not_compared(tmp_path: Path) -> None:
+def test_unlike_chips_without_a_price_are_not_compared(tmp_path):
     (tmp_path / "pod.yaml").write_text(
         "chip: b200\nscale_up: {shape: switch, size: 8, bandwidth: 900GB/s, latency: 1us}\n"
         "domains: 2\nscale_out: {like: infiniband-ndr}\n"
@@ -248,7 +216,7 @@ def test_unlike_chips_without_a_price_are_not_compared(tmp_path: Path) -> None:
         search_deployments(replace(question("trn2.48xlarge"), options=options))
 
 
-def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None:
+def test_candidates_are_ways_and_splits_that_fit(gpus):
     words = [words for _, words, _ in gpus.candidates]
     assert {each["tp"] for each in words} == {1, 2, 4, 8}
     splits = {each["disaggregate"] for each in words if each["tp"] == 2 and "disaggregate" in each}
@@ -257,23 +225,18 @@ def test_candidates_are_ways_and_splits_that_fit(gpus: DeploymentSearch) -> None
     assert all(offered.deployment.chips <= 8 for _, _, offered in gpus.candidates)
 
 
-@pytest.mark.parametrize(
-    ("limits", "options"),
-    [
-        (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
-        (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
-        (question("trn2.3xlarge", Slo(5.0, 0.2)), {()}),  # a domain of one chip has one degree
-    ],
-)
-def test_only_what_is_open_is_searched(
-    limits: DeploymentQuestion, options: set[tuple[str, ...]]
-) -> None:
+@pytest.mark.parametrize(("limits", "options"), [
+    (question(tp=4, batching={"prefill": "chunked"}), {("tp", "prefill", "chunk")}),
+    (question("trn2.48xlarge", Slo(2.0, 0.1), tp=4), {("tp",), ("tp", "disaggregate")}),
+    (question("trn2.3xlarge", Slo(5.0, 0.2)), {()}),  # a domain of one chip has one degree
+])  # fmt: skip
+def test_only_what_is_open_is_searched(limits, options):
     searched = search_deployments(limits).candidates
     assert {tuple(words) for _, words, _ in searched} == options
     assert {words.get("tp") for _, words, _ in searched} == {limits.tp}
 
 
-def test_slots_are_doubled_while_that_serves_more() -> None:
+def test_slots_are_doubled_while_that_serves_more():
     few_slots = question(slo=Slo(5.0, 0.2), tp=1)
     open_slots = replace(few_slots, batching={}, drawing={"requests": "poisson:0.1", "count": 600})
     few, more = (search_deployments(each).ranked[0] for each in (few_slots, open_slots))
@@ -282,6 +245,6 @@ def test_slots_are_doubled_while_that_serves_more() -> None:
     assert more.rate_per_s > few.rate_per_s
 
 
-def test_an_slo_that_none_keeps_names_the_nearest() -> None:
+def test_an_slo_that_none_keeps_names_the_nearest():
     with pytest.raises(SloMissed, match=r"at best with --tp \d.* keeps tpot 1 ms for only 0\.0%"):
         search_deployments(question(slo=Slo(tpot_s=0.001), tp=8))

@@ -1,9 +1,6 @@
 """Ways to serve give the same results by every door; requests are read; benchmarks predicted."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,22 +20,10 @@ from topologies.files.kept_files import exact_text
 from workloads.confidence.interval import Interval
 from workloads.demand.bundled import data_file
 from workloads.models.huggingface import named
-from workloads.serving import (
-    Batching,
-    Requests,
-    Speculation,
-    azure_lengths,
-    batching_from,
-    fixed_lengths,
-    poisson,
-    pools,
-    profile,
-    read_requests,
-    serve,
-    serve_apart,
-    with_prefix_cache,
-)
-from workloads.serving.deployment import Deployment, rate_ends
+from workloads.serving import Requests, Speculation, fixed_lengths, poisson, profile, serve
+from workloads.serving.batching import Batching, batching_from
+from workloads.serving.deployment import Deployment, pools, rate_ends, serve_apart
+from workloads.serving.requests import azure_lengths, read_requests, with_prefix_cache
 
 CLUSTER = cs.cluster("trn2.48xlarge:2")
 MODEL = named("llama-3.1-8b")
@@ -49,7 +34,7 @@ def requests() -> Requests:
     return poisson(2.0, 40, fixed_lengths(512, 64), np.random.default_rng(0))
 
 
-def test_a_share_of_prompts_is_cached(requests: Requests) -> None:
+def test_a_share_of_prompts_is_cached(requests):
     result = cs.serve(MODEL, CLUSTER, requests, prefix_cache="50%")
     held = with_prefix_cache(requests, "50%", kv_tokens=result.replica.kv_tokens)
     alone = serve(profile(MODEL, CLUSTER), held, batching_from(CLUSTER))
@@ -57,7 +42,7 @@ def test_a_share_of_prompts_is_cached(requests: Requests) -> None:
     assert result.summary["prefix_hit_share"] == 0.5
 
 
-def test_proposals_come_from_a_draft_on_the_same_chips(requests: Requests) -> None:
+def test_proposals_come_from_a_draft_on_the_same_chips(requests):
     text = cs.serve(MODEL, CLUSTER, requests, tp=8, speculate="3:0.8:llama-3.2-1b", seed=3)
     draft = profile(named("llama-3.2-1b"), CLUSTER, tp=8)
     built = cs.serve(MODEL, CLUSTER, requests, tp=8, speculate=Speculation(3, 0.8, draft), seed=3)
@@ -65,34 +50,25 @@ def test_proposals_come_from_a_draft_on_the_same_chips(requests: Requests) -> No
     assert text.summary["speculation"]["tokens"] == 3
 
 
-def test_pools_are_those_of_the_cluster(requests: Requests) -> None:
+def test_pools_are_those_of_the_cluster(requests):
     result = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate="1:2")
     replica = profile(MODEL, CLUSTER, tp=8)
     apart = serve_apart(replica, requests, pools(CLUSTER, replica, 1, 2), batching_from(CLUSTER))
     assert result.served.end_s.tolist() == apart.served.end_s.tolist()
     assert result.deployed.deployment.chips == 24
-    same = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate=(1, 2))
-    assert same.summary == result.summary
+    for words in ({}, {"prefill_cluster": CLUSTER}, {"prefill_tp": 8}):  # one kind given twice
+        same = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate=(1, 2), **words)
+        assert same.summary == result.summary
+        assert (same.interval, same.tpot_interval) == (result.interval, result.tpot_interval)
 
 
-def test_one_kind_given_twice_is_one_kind(requests: Requests) -> None:
-    how = {"tp": 8, "disaggregate": "1:2"}
-    once = cs.serve(MODEL, CLUSTER, requests, **how)
-    for twice in ({"prefill_cluster": CLUSTER}, {"prefill_tp": 8}):
-        same = cs.serve(MODEL, CLUSTER, requests, **how, **twice)
-        assert same.summary == once.summary
-        assert (same.interval, same.tpot_interval) == (once.interval, once.tpot_interval)
-
-
-def test_prompts_on_another_chip_cost_and_send_what_both_kinds_do(requests: Requests) -> None:
+def test_prompts_on_another_chip_cost_and_send_what_both_kinds_do(requests):
     """Rate, price and interval of the first token are those of the two clusters."""
     other = cs.cluster("p5.48xlarge")
     how = {"tp": 8, "disaggregate": "1:2", "prefill_cluster": other, "prefill_tp": 4}
     mixed = cs.serve(MODEL, CLUSTER, requests, **how)
     deployment = mixed.deployed.deployment
     assert deployment.chips_of_pools == (4, 16)
-    assert deployment.pools is not None
-    assert deployment.pools.prompts is not None
     assert deployment.pools.transfer_bytes_per_s == min(4 * 50e9, 8 * 25e9)
     assert deployment.pools.slowest_bytes_per_s == 50e9
     trn2, h100 = deployment.pools.prompts.money
@@ -104,12 +80,10 @@ def test_prompts_on_another_chip_cost_and_send_what_both_kinds_do(requests: Requ
     assert mixed.ttft_s == alone.ttft_s
     assert mixed.interval == alone.interval
     alike = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate="1:2").tpot_interval
-    assert alike is not None
-    assert mixed.tpot_interval is not None
     assert mixed.tpot_interval.high / mixed.tpot_interval.value > alike.high / alike.value
 
 
-def test_precision_is_that_of_the_weights_unless_stated(requests: Requests) -> None:
+def test_precision_is_that_of_the_weights_unless_stated(requests):
     plain, half = (cs.serve(MODEL, CLUSTER, requests, precision=p) for p in (None, "fp8"))
     assert plain.replica.weights_bytes == MODEL.parameters * 2
     assert half.replica.weights_bytes == MODEL.parameters
@@ -117,7 +91,7 @@ def test_precision_is_that_of_the_weights_unless_stated(requests: Requests) -> N
     assert quarter.replica.weights_bytes < half.replica.weights_bytes
 
 
-def test_batching_and_groups_of_experts_reach_the_replica(requests: Requests) -> None:
+def test_batching_and_groups_of_experts_reach_the_replica(requests):
     pieces = cs.serve(MODEL, CLUSTER, requests, batching=Batching(4, 64))
     assert pieces.served.end_s.tolist() != cs.serve(MODEL, CLUSTER, requests).served.end_s.tolist()
     mixture = named("qwen3-235b-a22b")
@@ -125,11 +99,10 @@ def test_batching_and_groups_of_experts_reach_the_replica(requests: Requests) ->
     assert exact_text(grouped.replica) == exact_text(profile(mixture, CLUSTER, ep=16))
 
 
-def test_the_command_gives_the_same_numbers(tmp_path: Path) -> None:
+def test_the_command_gives_the_same_numbers(tmp_path):
     lines = ["timestamp,prompt_tokens,output_tokens"]
     lines += [f"{at},{200 + 10 * at},20" for at in range(20)]
-    log = tmp_path / "log.csv"
-    log.write_text("\n".join(lines) + "\n")
+    (log := tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     how = {"prefix_cache": "25%:cold", "speculate": "2:0.7", "disaggregate": "1:1"}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in how.items()]
     words = ["serve", "--model=llama-3.1-8b", "--cluster=trn2.48xlarge", "--tp=8", "--seed=2"]
@@ -141,42 +114,40 @@ def test_the_command_gives_the_same_numbers(tmp_path: Path) -> None:
     assert {key: outcome["document"][key] for key in summary} == summary
 
 
-@pytest.mark.parametrize(
-    ("ways", "message"),
-    [
-        ({"prefix_cashe": "50%"}, r"serve has no 'prefix_cashe'\. Did you mean prefix_cache\?"),
-        ({"prefill_tp": 4}, "--prefill-tp is for replicas that process prompts alone"),
-        ({"disaggregate": "9:1", "tp": 4, "prefill_cluster": "p5.48xlarge"}, "p5.48xlarge has 8"),
-        ({"disaggregate": "1:1", "prefill_cluster": "ring:8"}, "plain shape"),
-        ({"disaggregate": "1:1", "prefill_cluster": 3}, "prefill_cluster"),
-    ],
-)
-def test_mistakes_are_told(ways: dict[str, Any], message: str, requests: Requests) -> None:
+@pytest.mark.parametrize(("ways", "message"), [
+    ({"prefix_cashe": "50%"}, r"serve has no 'prefix_cashe'\. Did you mean prefix_cache\?"),
+    ({"prefill_tp": 4}, "--prefill-tp is for replicas that process prompts alone"),
+    ({"disaggregate": "9:1", "tp": 4, "prefill_cluster": "p5.48xlarge"}, "p5.48xlarge has 8"),
+    ({"disaggregate": "1:1", "prefill_cluster": "ring:8"}, "plain shape"),
+    ({"disaggregate": "1:1", "prefill_cluster": 3}, "prefill_cluster"),
+])  # fmt: skip
+def test_mistakes_are_told(ways, message, requests):
     with pytest.raises(cs.InputError, match=message):
         cs.serve(MODEL, CLUSTER, requests, **ways)
 
 
 @pytest.mark.parametrize("service", ["conv", "code"])
-def test_shipped_lengths_are_those_of_the_shipped_log(service: str) -> None:
+def test_shipped_lengths_are_those_of_the_shipped_log(service):
     logged = read_requests(data_file("azure_llm_2023_requests.csv"), service=service)
     lengths = azure_lengths(service)
     assert np.array_equal(lengths.prompt, logged.prompt)
     assert np.array_equal(lengths.output, logged.output)
 
 
-def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path: Path) -> None:
+def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("timestamp_ms,prompt_tokens,output_tokens\n2000,5,1\n0,7,0\n")
     logged = read_requests(path)
     assert logged.arrival_s.tolist() == [0.0, 2.0]
     assert logged.prompt.tolist() == [7, 5]
     assert logged.output.tolist() == [1, 1]
-    path.write_text("timestamp_ms,prompt_tokens\n0,7\n")
-    with pytest.raises(InputError, match="no column output_tokens"):
-        read_requests(path)
-    path.write_text("time,prompt_tokens,output_tokens\n0,x,1\n")
-    with pytest.raises(InputError, match="row 2: prompt_tokens is 'x'"):
-        read_requests(path)
+    for text, message in (
+        ("timestamp_ms,prompt_tokens\n0,7\n", "no column output_tokens"),
+        ("time,prompt_tokens,output_tokens\n0,x,1\n", "row 2: prompt_tokens is 'x'"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            read_requests(path)
     with pytest.raises(InputError, match="there is no such file"):
         read_requests(tmp_path / "none.csv")
 
@@ -184,7 +155,7 @@ def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path: Pat
 TRN2 = cluster("trn2.48xlarge")
 
 
-def test_overheads_are_recovered_from_points_that_they_made() -> None:
+def test_overheads_are_recovered_from_points_that_they_made():
     sizes = [(named(name), 10_240, 1500) for name in ("llama-3.1-405b", "llama-3.1-70b")]
     points = [
         Point(model, prompt, out, ttft_s, tpot_s)
@@ -192,17 +163,16 @@ def test_overheads_are_recovered_from_points_that_they_made() -> None:
         for replica in [profile(model, TRN2)]
         for ttft_s, tpot_s in [(replica.prefill_s(prompt), replica.decode_s(1, prompt + out // 2))]
     ]
-    catalogue, fitted = TRN2.catalogue, fit(points, TRN2)
-    assert catalogue is not None
-    stated = [
-        catalogue.value("serving.trn2", name)
-        for name in ("iteration_overhead", "prompt_token_layer")
-    ]
-    overheads = [fitted.iteration_s, fitted.prompt_token_layer_s]
-    assert overheads == pytest.approx(stated, rel=0.01)
+    fitted = fit(points, TRN2)
+    for name, overhead_s in (
+        ("iteration_overhead", fitted.iteration_s),
+        ("prompt_token_layer", fitted.prompt_token_layer_s),
+    ):
+        stated_s = TRN2.catalogue.value("serving.trn2", name)
+        assert overhead_s == pytest.approx(stated_s, rel=0.01)
 
 
-def test_a_static_batch_by_hand() -> None:
+def test_a_static_batch_by_hand():
     """Two prompts of 10 in one program: 3 s. Two more tokens: 1.2 s, and 0.01 s a cached token."""
     once = static_batch(toy_replica(), 10, 3, 2, ())
     assert once.ttft_s == pytest.approx(3.0)
@@ -210,7 +180,7 @@ def test_a_static_batch_by_hand() -> None:
     assert once.tokens_per_s == pytest.approx(2 * 3 / (3.0 + 2 * once.tpot_s))
 
 
-def test_a_benchmark_counts_its_first_burst() -> None:
+def test_a_benchmark_counts_its_first_burst():
     """Four users at once: the last prompt of the burst has waited for the three before it."""
     replica, batching = toy_replica(), Batching(4)
     alone = replica.prefill_s(50)
@@ -219,7 +189,7 @@ def test_a_benchmark_counts_its_first_burst() -> None:
 
 
 @given(st.floats(0.5, 40), st.floats(1.01, 4))
-def test_the_low_end_of_a_rate_is_that_of_a_slower_replica(gap_s: float, factor: float) -> None:
+def test_the_low_end_of_a_rate_is_that_of_a_slower_replica(gap_s, factor):
     """Twelve requests, one each ``gap_s``: with room for more at once, a slower one keeps up."""
     requests = requests_of(*((gap_s * each, 3, 5) for each in range(12)))
     replica = toy_replica()
@@ -233,17 +203,13 @@ def test_the_low_end_of_a_rate_is_that_of_a_slower_replica(gap_s: float, factor:
     assert ends["high"] == pytest.approx(min(rate * factor, max(rate, 12 * 5 / (11 * gap_s))))
 
 
-def test_first_tokens_have_residuals_of_their_own() -> None:
+def test_first_tokens_have_residuals_of_their_own():
     served = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", count=20, output=32, tp=8)
     later = served.tpot_interval
-    assert later is not None
     assert served.interval.basis.startswith("first tokens")
     assert later.basis.startswith("serving")
     assert later.low < served.tpot_s["p50"] < later.high
     ends = served.tokens_per_s_interval
     assert ends["low"] <= served.tokens_per_s <= ends["high"]
-
-
-def test_a_single_token_has_no_interval_of_later_ones() -> None:
-    served = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", count=5, output=1, tp=8)
-    assert served.tpot_interval is None
+    alone = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", count=5, output=1, tp=8)
+    assert alone.tpot_interval is None  # nothing comes after a single token

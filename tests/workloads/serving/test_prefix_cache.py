@@ -1,7 +1,5 @@
 """Prefix cache: least-recently-used hits, shares, traces, and the rest of a prompt."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -41,45 +39,42 @@ def unlimited(blocks: list[list[int]]) -> list[int]:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=8, unique=True), max_size=30))
-def test_a_large_cache_hits_what_was_ever_seen(blocks: list[list[int]]) -> None:
+def test_a_large_cache_hits_what_was_ever_seen(blocks):
     assert lru_hits(blocks, 1000) == unlimited(blocks)
 
 
 @given(
     st.lists(st.lists(st.integers(0, 12), max_size=6, unique=True), max_size=20), st.integers(1, 8)
 )
-def test_a_larger_cache_hits_no_less_in_all(blocks: list[list[int]], capacity: int) -> None:
+def test_a_larger_cache_hits_no_less_in_all(blocks, capacity):
     small, large = lru_hits(blocks, capacity), lru_hits(blocks, 1000)
     assert all(a <= b for a, b in zip(small, large, strict=True))
 
 
-def test_the_end_of_a_prompt_is_dropped_first() -> None:
+def test_the_end_of_a_prompt_is_dropped_first():
     assert lru_hits([[1, 2, 3], [9], [1, 2, 3]], capacity=3) == [0, 0, 2]
 
 
-def test_a_share_grows_from_a_cold_cache() -> None:
+def test_a_share_grows_from_a_cold_cache():
     prompt = np.full(5, 1000)
     assert share_hits(prompt, 0.4).tolist() == [400] * 5
     assert share_hits(prompt, 0.4, cold_tokens=2000).tolist() == [0, 200, 400, 400, 400]
 
 
-def test_only_the_rest_of_a_prompt_takes_time() -> None:
-    plain = serve(replica(), requests_with([1000]))
-    half = serve(replica(), with_prefix_cache(requests_with([1000]), "50%", kv_tokens=10**5))
+def test_only_the_rest_of_a_prompt_takes_time():
+    whole = requests_with([1000])
+    cached = with_prefix_cache(whole, "50%", kv_tokens=10**5)
+    plain, half = (serve(replica(), each) for each in (whole, cached))
     assert plain.ttft_s[0] == pytest.approx(1.0, rel=1e-3)
     assert half.ttft_s[0] == pytest.approx(0.5, rel=1e-3)
     # The keys and values of the whole prompt are read all the same.
     assert half.kv_peak_tokens == plain.kv_peak_tokens
+    # Pieces of a prompt begin where the cache ends.
+    pieces = [serve(replica(), each, Batching(4, chunk_tokens=100)) for each in (whole, cached)]
+    assert [each.iterations for each in pieces] == [10 + 1, 5 + 1]
 
 
-def test_pieces_begin_where_the_cache_ends() -> None:
-    many = Batching(4, chunk_tokens=100)
-    plain = serve(replica(), requests_with([1000]), many)
-    half = serve(replica(), with_prefix_cache(requests_with([1000]), "50%", kv_tokens=10**5), many)
-    assert (plain.iterations, half.iterations) == (10 + 1, 5 + 1)
-
-
-def test_one_token_is_always_processed() -> None:
+def test_one_token_is_always_processed():
     whole = Requests(np.zeros(1), np.array([10]), np.array([2]), np.array([10]))
     assert whole.held(0) == 9
     assert serve(replica(), whole).ttft_s[0] == pytest.approx(0.001)
@@ -97,24 +92,20 @@ def mooncake(path: Path, blocks: list[list[int]]) -> Requests:
     return read_requests(path)
 
 
-def test_blocks_of_a_mooncake_trace_hit(tmp_path: Path) -> None:
+def test_blocks_of_a_mooncake_trace_hit(tmp_path):
     requests = mooncake(tmp_path / "trace.jsonl", [[1, 2], [1, 2, 3], [4], [1, 2, 3]])
     large = with_prefix_cache(requests, "trace", kv_tokens=10**6)
     small = with_prefix_cache(requests, "trace", kv_tokens=3 * BLOCK_TOKENS)
-    assert large.cached is not None
-    assert small.cached is not None
     assert (large.cached // BLOCK_TOKENS).tolist() == [0, 2, 0, 3]
     assert (small.cached // BLOCK_TOKENS).tolist() == [0, 2, 0, 2]
 
 
-def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(
+def test_counts_of_a_csv_are_taken_at_their_word(tmp_path):
+    (path := tmp_path / "log.csv").write_text(
         "timestamp_ms,prompt_tokens,output_tokens,reused_prefix_blocks\n"
         "2000,1200,5,2\n1000,900,5,1\n"
     )
     cached = with_prefix_cache(read_requests(path), "trace", kv_tokens=10**5)
-    assert cached.cached is not None
     assert cached.cached.tolist() == [512, 1024]
     assert cached.first(1).cached == [512]
     path.write_text(path.read_text().replace(",5,2", ",5,-2"))
@@ -124,9 +115,8 @@ def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
     assert read_requests(path).counted == [700.0]
 
 
-def test_a_log_without_prefixes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("time_s,prompt_tokens,output_tokens\n0,10,2\n")
+def test_a_log_without_prefixes_is_refused(tmp_path):
+    (path := tmp_path / "log.csv").write_text("time_s,prompt_tokens,output_tokens\n0,10,2\n")
     with pytest.raises(InputError, match="one of the columns cached_tokens, prefix_tokens"):
         with_prefix_cache(read_requests(path), "trace", kv_tokens=100)
     lines = tmp_path / "log.jsonl"

@@ -1,10 +1,7 @@
 """Profiles of replicas: published times, bytes of the cache, programs, limits of physics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,14 +27,14 @@ from workloads.serving.rank.times import (
     small_kernels_s,
 )
 
-TRN2 = cluster("trn2.48xlarge")
+TRN2, SHIPPED = cluster("trn2.48xlarge"), shipped_catalogue()
 
 
 MEASURED = [("llama-3.1-405b", 2.442, 0.0379), ("llama-3.1-70b", 0.814, 0.0196)]
 
 
 @pytest.mark.parametrize(("name", "ttft_s", "tpot_s"), MEASURED)
-def test_trainium2_points_at_batch_one(name: str, ttft_s: float, tpot_s: float) -> None:
+def test_trainium2_points_at_batch_one(name, ttft_s, tpot_s):
     """10,000-token prompt, 1,500 tokens out, TP64: one trn2.48xlarge; one set of overheads."""
     replica = profile(named(name), TRN2, tp=64)
     served = serve(replica, requests_of((0.0, 10_000, 1500)), Batching(1, buckets=BUCKETS))
@@ -46,30 +43,25 @@ def test_trainium2_points_at_batch_one(name: str, ttft_s: float, tpot_s: float) 
     assert replica.chips == 16
 
 
-@pytest.mark.parametrize(
-    ("model", "machine", "how", "kv_bytes"),
-    [
-        ("llama-3.1-405b", "trn2.48xlarge", {}, 516_096),
-        ("llama-3.1-70b", "trn2.48xlarge", {}, 327_680),
-        ("llama-3.1-70b", "dgx-h200", {}, 327_680),
-        ("llama-3.1-70b", "dgx-h200", {"precision": "fp8"}, 163_840),
-        # Every fourth of 48 layers attends, with 2 key-value heads of 256 values in 2 bytes.
-        ("qwen3-next-80b-a3b", "dgx-h200", {"tp": 2}, 12 * 2 * 2 * 256 * 2),
-    ],
-)
-def test_a_token_takes_bytes_of_the_cache(
-    model: str, machine: str, how: dict[str, Any], kv_bytes: int
-) -> None:
+@pytest.mark.parametrize(("model", "machine", "how", "kv_bytes"), [
+    ("llama-3.1-405b", "trn2.48xlarge", {}, 516_096),
+    ("llama-3.1-70b", "trn2.48xlarge", {}, 327_680),
+    ("llama-3.1-70b", "dgx-h200", {}, 327_680),
+    ("llama-3.1-70b", "dgx-h200", {"precision": "fp8"}, 163_840),
+    # Every fourth of 48 layers attends, with 2 key-value heads of 256 values in 2 bytes.
+    ("qwen3-next-80b-a3b", "dgx-h200", {"tp": 2}, 12 * 2 * 2 * 256 * 2),
+])  # fmt: skip
+def test_a_token_takes_bytes_of_the_cache(model, machine, how, kv_bytes):
     assert profile(named(model), cluster(machine), **how).kv_bytes_per_token == kv_bytes
 
 
-def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_them() -> None:
+def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_them():
     llama, latent = named("llama-3.1-70b"), named("deepseek-v3")
     trn1, h100 = (cluster(name) for name in ("trn1.32xlarge", "dgx-h100"))
     once = 2 * 80 * 8 * 128 * 2
 
     def bytes_per_token(model: Model, machine: Cluster, chips: int) -> float:
-        return RankShare(model, machine, chips, "bf16", shipped_catalogue()).kv_bytes_per_token()
+        return RankShare(model, machine, chips, "bf16", SHIPPED).kv_bytes_per_token()
 
     assert bytes_per_token(llama, h100, 8) == bytes_per_token(llama, TRN2, 16) == once
     assert bytes_per_token(llama, trn1, 16) == 32 / 8 * once
@@ -87,9 +79,7 @@ NIM = [
 
 
 @pytest.mark.parametrize(("machine", "tp", "prompt", "output", "users", "what", "value"), NIM)
-def test_llama_70b_on_gpus_is_near_the_published_table(
-    machine: str, tp: int, prompt: int, output: int, users: int, what: str, value: float
-) -> None:
+def test_70b_on_gpus_is_near_the_published_table(machine, tp, prompt, output, users, what, value):
     """NVIDIA NIM's table within 25 %; only TTFT at prompts of 200 tokens set an overhead."""
     replica = profile(named("llama-3.1-70b"), cluster(machine), tp=tp)
     batching = Batching(users, GPU_CHUNK)
@@ -101,37 +91,36 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
     ("size", "measured_us"),
     [(2**14, 5.3), (2**18, 10.8), (2**19, 15.8), (2**20, 17.3), (2**22, 34.3)],
 )
-def test_a_direct_all_reduce_takes_what_engines_measured(size: int, measured_us: float) -> None:
+def test_a_direct_all_reduce_takes_what_engines_measured(size, measured_us):
     """Medians of three engines on 8 H100 in CUDA graphs, aiconfigurator's tables."""
-    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", shipped_catalogue())
+    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", SHIPPED)
     (seconds,) = direct_reduce_s(rank, np.array([float(size)]), "serving.gpu")
     assert seconds == pytest.approx(measured_us * 1e-6, rel=0.15)
 
 
-def test_a_library_s_reduction_lies_on_lines_between_powers_of_two() -> None:
-    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "bf16", shipped_catalogue())
+def test_a_library_s_reduction_lies_on_lines_between_powers_of_two():
+    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "bf16", SHIPPED)
     before, last = library_reduce_s(rank, SIZES[-2:])
     size = np.array([SIZES[0] / 2, SIZES[-1] / np.sqrt(2), 3 * SIZES[-1]])
     seconds = library_reduce_s(rank, size)
     assert seconds == pytest.approx([0.0, np.sqrt(before * last), 3 * last])
 
 
-def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop() -> None:
+def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop():
     tokens, share = np.array([8.0, 4096.0]), (named("llama-3.1-70b"), cluster("dgx-b200"), 8)
     half, whole = (
-        products_s(RankShare(*share, precision, shipped_catalogue()), tokens)
-        for precision in ("fp8", "bf16")
+        products_s(RankShare(*share, precision, SHIPPED), tokens) for precision in ("fp8", "bf16")
     )
     assert (half < whole).all()
 
 
-def test_small_models_take_their_share_of_trainiums_overhead() -> None:
+def test_small_models_take_their_share_of_trainiums_overhead():
     """Llama-3.1-8B on 16 Trn1 chips: 5.86 to 7.04 ms a token at batch 1, AWS Neuron."""
     replica = profile(named("llama-3.1-8b"), cluster("trn1.32xlarge"))
     assert 5.8e-3 < replica.decode_s(1, 4096) < 8.0e-3
 
 
-def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores() -> None:
+def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores():
     small = named("llama-3.1-8b")
     half, whole = (profile(small, cluster("trn2.3xlarge"), tp=ranks) for ranks in (2, 4))
     assert half.chips == whole.chips == 1
@@ -145,24 +134,23 @@ def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores() -> None:
     assert (two.chips, profile(small, TRN2, tp=8).chips) == (2, 8)
 
 
-def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
+def test_states_of_a_prompt_are_scanned_chunk_by_chunk():
     from experiments.validation.reading.rows import model_for
 
     gated = model_for("qwen3.5-9b")
-    rank = RankShare(gated, TRN2, 2, "bf16", shipped_catalogue(), 8)
-    chunk_s = shipped_catalogue().value("serving.trn2", "scan_chunk")
+    rank = RankShare(gated, TRN2, 2, "bf16", SHIPPED, 8)
+    chunk_s = SHIPPED.value("serving.trn2", "scan_chunk")
     # 24 of 32 layers, 32 heads of 128 x 128 over 8 ranks.
     assert scan_token_s(rank) * 512 == pytest.approx(24 * 4 * 4 * chunk_s)
-    assert scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", shipped_catalogue())) == 0
+    assert scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", SHIPPED)) == 0
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", "trn2.48xlarge"])
-def test_layers_with_windows_read_no_more_of_a_cache(machine: str) -> None:
+def test_layers_with_windows_read_no_more_of_a_cache(machine):
     """On GPUs; programs of Trainium read whole caches."""
     model = named("llama-3.1-8b")
-    whole, windowed = (
-        profile(each, cluster(machine), tp=8) for each in (model, replace(model, window=128))
-    )
+    models = (model, replace(model, window=128))
+    whole, windowed = (profile(each, cluster(machine), tp=8) for each in models)
     requests, short, long = 3, 3 * 100, 3 * 10_000
     most = requests * (128 if machine == "dgx-h100" else 10_000)
     for cached, read in ((short, short), (long, most)):
@@ -170,21 +158,19 @@ def test_layers_with_windows_read_no_more_of_a_cache(machine: str) -> None:
         assert windowed.attention_s(requests, cached) == expected
 
 
-def test_layers_of_mi300x_start_later_where_inputs_are_scaled() -> None:
+def test_layers_of_mi300x_start_later_where_inputs_are_scaled():
     model, machine = named("llama-3.1-70b"), cluster("mi300x-platform")
     plain_s, scaled_s = (
-        small_kernels_s(
-            RankShare(model, machine, 8, precision, shipped_catalogue()), np.ones(1), "serving.gpu"
-        )
+        small_kernels_s(RankShare(model, machine, 8, precision, SHIPPED), np.ones(1), "serving.gpu")
         for precision in ("bf16", "fp8")
     )
     assert scaled_s - plain_s == pytest.approx(80 * (45e-6 - 15e-6))
 
 
-def test_prompts_of_trainium_wait_for_all_reduces_of_their_size() -> None:
+def test_prompts_of_trainium_wait_for_all_reduces_of_their_size():
     """A prompt of 128 tokens takes the library's time of 1 MiB on 32 ranks, decode its floor."""
     machine, tokens = cluster("trn1.32xlarge"), np.array([1.0, 128.0])
-    rank = RankShare(named("llama-3.1-8b"), machine, 16, "bf16", shipped_catalogue())
+    rank = RankShare(named("llama-3.1-8b"), machine, 16, "bf16", SHIPPED)
     (one, short), (one_of_decode, as_decode) = (
         reduces_s(rank, tokens, "serving.trainium", prompts=of) for of in (True, False)
     )
@@ -195,19 +181,17 @@ def test_prompts_of_trainium_wait_for_all_reduces_of_their_size() -> None:
     assert one == one_of_decode
 
 
-def test_query_heads_of_one_key_value_head_are_scored_as_two_at_most() -> None:
+def test_query_heads_of_one_key_value_head_are_scored_as_two_at_most():
     """On 8 and 24 ranks Llama-3.1-8B has 4 and 2 query heads beside one key-value head."""
-    eight, wide = (
-        profile(named("llama-3.1-8b"), cluster("inf2.48xlarge"), tp=chips) for chips in (4, 12)
-    )
+    small, machine = named("llama-3.1-8b"), cluster("inf2.48xlarge")
+    eight, wide = (profile(small, machine, tp=chips) for chips in (4, 12))
     assert eight.decode_kv_s == pytest.approx(32 * 2 * 2.3e-9)
     assert eight.decode_kv_s == wide.decode_kv_s
     whole_heads = profile(named("llama-2-7b"), cluster("inf2.48xlarge"), tp=4)
     assert whole_heads.decode_kv_s == pytest.approx(32 * 4 * 2.3e-9)
 
 
-def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_models() -> None:
-    catalogue = shipped_catalogue()
+def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_models():
     for chip, name, each_layer in (
         ("trn1", "llama-3.1-8b", 0.155e-9 * 4096),
         ("trn2", "llama-3.1-8b", 0.1e-9 * 4096),
@@ -215,23 +199,20 @@ def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_model
         ("trn2", "qwen3-235b-a22b", 0.49e-6),
     ):
         model = named(name)
-        overhead_s = prompt_overhead_s(model, chip, catalogue)
+        overhead_s = prompt_overhead_s(model, chip, SHIPPED)
         assert overhead_s == pytest.approx(model.layers * each_layer), (chip, name)
 
 
-def test_more_tokens_than_a_table_has_take_proportionally_longer() -> None:
+def test_more_tokens_than_a_table_has_take_proportionally_longer():
     replica = profile(named("llama-3.1-8b"), cluster("inf2.48xlarge"), tp=4)
     most = float(replica.tokens[-1])
     assert replica.prompt_linear(1.5 * most) == pytest.approx(1.5 * replica.prompt_linear(most))
 
 
 MACHINES = {
-    "trn1.32xlarge": (4, 16),
-    "inf2.48xlarge": (3, 12),
-    "trn2.48xlarge": (1, 4, 16),
-    "trn3-gen1": (1, 4, 16, 64),
-    "trn3-gen2": (1, 4, 36),
-}
+    "trn1.32xlarge": (4, 16), "inf2.48xlarge": (3, 12), "trn2.48xlarge": (1, 4, 16),
+    "trn3-gen1": (1, 4, 16, 64), "trn3-gen2": (1, 4, 36),
+}  # fmt: skip
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 PROMPTS = tuple(2**power for power in range(6, 18))
@@ -242,12 +223,12 @@ def _replicas(precision: str) -> list[tuple[str, str, int, Profile]]:
     replicas = []
     for machine, degrees in MACHINES.items():
         chip = cluster(machine).chip
-        if not shipped_catalogue().has(chip, f"{precision}_peak"):
+        if not SHIPPED.has(chip, f"{precision}_peak"):
             continue
         for name in MODELS:
             for tp in degrees:
                 weights = named(name).parameters * (2 if precision == "bf16" else 1)
-                if weights < 0.8 * tp * usable_hbm_bytes(chip, shipped_catalogue()):
+                if weights < 0.8 * tp * usable_hbm_bytes(chip, SHIPPED):
                     served = profile(named(name), cluster(machine), tp=tp, precision=precision)
                     replicas.append((machine, name, tp, served))
     return replicas
@@ -261,9 +242,9 @@ def test_no_token_comes_before_its_weights_are_read_nor_a_prompt_before_the_peak
         chip, model = cluster(machine).chip, named(name)
         read = model.parameters - model.vocab * model.hidden
         width = 2 if precision == "bf16" else 1
-        hbm = served.chips * shipped_catalogue().value(chip, "hbm_bandwidth")
+        hbm = served.chips * SHIPPED.value(chip, "hbm_bandwidth")
         assert served.decode_s(1, 1) > width * read / hbm
-        peak = served.chips * shipped_catalogue().value(chip, f"{precision}_peak")
+        peak = served.chips * SHIPPED.value(chip, f"{precision}_peak")
         assert all(served.prefill_s(length) > 2 * read * length / peak for length in PROMPTS)
 
 

@@ -1,7 +1,5 @@
 """The replica against arithmetic by hand and single passes: prefill, decode, slots, cache."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +18,7 @@ from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
 
 
-def test_one_request_by_hand() -> None:
+def test_one_request_by_hand():
     """Prompt of 10: 2 s. Two more tokens: 1.1 s, and 0.01 s for each of 10, then 11 cached."""
     served = serve(toy_replica(), requests_of((5.0, 10, 3)))
     assert served.ttft_s.tolist() == [2.0]
@@ -30,7 +28,7 @@ def test_one_request_by_hand() -> None:
     assert served.batch_mean == 1.0
 
 
-def test_a_prompt_makes_decode_wait() -> None:
+def test_a_prompt_makes_decode_wait():
     """The second prompt of 10 comes at 3.1 s, between tokens at 3.2 s: decode owes it 2 s."""
     served = serve(toy_replica(decode_kv_s=0.0), requests_of((0.0, 10, 3), (2.5, 10, 1)))
     assert served.first_token_s.tolist() == pytest.approx([2.0, 3.1 + 2.0])
@@ -38,7 +36,7 @@ def test_a_prompt_makes_decode_wait() -> None:
     assert served.gap_s.max() == pytest.approx(3.1)
 
 
-def test_the_gaps_of_a_request_are_its_time_after_the_first_token() -> None:
+def test_the_gaps_of_a_request_are_its_time_after_the_first_token():
     """A replica that idles owes no gap for a prompt; each of two prompts waits for the rest."""
     served = serve(toy_replica(decode_kv_s=0.0), requests_of((0.0, 10, 3), (0.0, 10, 3)))
     assert served.first_token_s.tolist() == [2.0, 4.0]
@@ -47,19 +45,16 @@ def test_the_gaps_of_a_request_are_its_time_after_the_first_token() -> None:
     )
 
 
-def test_chunks_ride_along_with_decode() -> None:
+def test_chunks_ride_along_with_decode():
     """Pieces of 4 tokens beside one decoding request: 3 + 1 tokens an iteration, 1.4 s."""
-    served = serve(
-        toy_replica(decode_kv_s=0.0),
-        requests_of((0.0, 3, 10), (0.1, 6, 1)),
-        Batching(slots=2, chunk_tokens=4),
-    )
+    replica, two = toy_replica(decode_kv_s=0.0), requests_of((0.0, 3, 10), (0.1, 6, 1))
+    served = serve(replica, two, Batching(slots=2, chunk_tokens=4))
     assert served.first_token_s[0] == pytest.approx(1.3)
     assert served.first_token_s[1] == pytest.approx(1.3 + 2 * 1.4)
     assert served.gap_s.max() == pytest.approx(1.4)
 
 
-def test_the_request_admitted_last_gives_way_in_a_full_cache() -> None:
+def test_the_request_admitted_last_gives_way_in_a_full_cache():
     """100 tokens hold both requests for 40 passes; then one decodes and the other is run anew."""
     replica = toy_replica(decode_kv_s=0.0, kv_budget_bytes=200.0)
     two = requests_of((0.0, 10, 60), (0.0, 10, 60))
@@ -80,9 +75,7 @@ def test_the_request_admitted_last_gives_way_in_a_full_cache() -> None:
     st.sampled_from((BESIDE, FIRST)),
     st.sampled_from((None, Speculation(3, 0.6))),
 )
-def test_every_request_ends_within_the_cache_however_few_tokens_are_reserved(
-    lengths: list[tuple[int, int]], reserved: float, prompts: str, guess: Speculation | None
-) -> None:
+def test_all_requests_end_within_the_cache_whatever_is_reserved(lengths, reserved, prompts, guess):
     requests = requests_of(*((float(3 * n), *both) for n, both in enumerate(lengths)))
     batching = Batching(6, 32, reserved=reserved, prompts=prompts, overlapped=True)
     replica = toy_replica(kv_budget_bytes=200.0)
@@ -95,7 +88,7 @@ def test_every_request_ends_within_the_cache_however_few_tokens_are_reserved(
 
 
 @given(st.lists(st.tuples(st.sampled_from(("add", "drop", "advance")), st.integers(1, 6))))
-def test_a_batch_in_lockstep_is_each_request_counted_down(changes: list[tuple[str, int]]) -> None:
+def test_a_batch_in_lockstep_is_each_request_counted_down(changes):
     """Requests give way and come back, some of them to the very end that they had before."""
     batch, left = Lockstep(), dict[int, int]()
     for change, number in changes:
@@ -114,7 +107,7 @@ def test_a_batch_in_lockstep_is_each_request_counted_down(changes: list[tuple[st
         assert not left or batch.steps() == min(left.values())
 
 
-def test_slots_and_cache_make_requests_wait() -> None:
+def test_slots_and_cache_make_requests_wait():
     three = requests_of((0.0, 10, 5), (0.0, 10, 5), (0.0, 10, 5))
     one = serve(toy_replica(), three, Batching(slots=1))
     assert np.all(one.first_token_s[1:] > one.end_s[:-1])
@@ -124,13 +117,13 @@ def test_slots_and_cache_make_requests_wait() -> None:
     assert serve(toy_replica(), three).batch_mean > one.batch_mean
 
 
-def test_buckets_pad_prompts() -> None:
+def test_buckets_pad_prompts():
     assert Batching(buckets=BUCKETS).padded(10_000) == 10_240
     padded = serve(toy_replica(), requests_of((0.0, 9, 1)), Batching(buckets=(16,)))
     assert padded.ttft_s[0] == pytest.approx(1 + 1.6)
 
 
-def test_decode_reads_the_bucket_of_the_longest_request() -> None:
+def test_decode_reads_the_bucket_of_the_longest_request():
     """Prompts of 5 and 2, buckets of 8 and 16: eight is read for both until the ninth token."""
     replica = toy_replica(decode_kv_s=0.01)
     both = requests_of((0.0, 5, 9), (0.0, 2, 9))
@@ -143,7 +136,7 @@ def test_decode_reads_the_bucket_of_the_longest_request() -> None:
     assert beyond.end_s[0] - max(beyond.first_token_s) == pytest.approx(steps)
 
 
-def test_a_compiled_program_runs_its_empty_slots() -> None:
+def test_a_compiled_program_runs_its_empty_slots():
     """One request of a program of four slots decodes as slowly as four do; none pads on a GPU."""
     replica = toy_replica(decode_kv_s=0.01)
     one = requests_of((0.0, 5, 3))
@@ -153,19 +146,18 @@ def test_a_compiled_program_runs_its_empty_slots() -> None:
     assert alone.tpot_s[0] < replica.decode_s(2, 2 * 7)
 
 
-def test_summary_has_the_keys_of_the_command_line() -> None:
+def test_summary_has_the_keys_of_the_command_line():
     replica = toy_replica()
     served = serve(replica, requests_of((0.0, 10, 3), (0.0, 10, 1)))
     document = serving_summary(served, replica, Slo(2.5, 10.0))
-    assert document["ttft_s"]["n"] == 2
+    assert document["ttft_s"] == {"p50": 2.0, "p90": 4.0, "p99": 4.0, "mean": 3.0, "n": 2}
     assert document["tpot_s"]["n"] == 1
-    assert set(document["ttft_s"]) == {"p50", "p90", "p99", "mean", "n"}
     assert document["slo_attainment"] == 0.5
     assert document["kv_peak_bytes"] == served.kv_peak_tokens * 2.0
     assert attained(served, Slo()).all()
 
 
-def test_a_closed_loop_keeps_its_users_busy() -> None:
+def test_a_closed_loop_keeps_its_users_busy():
     """Two users, three requests each of 2 s of prefill and one token: one after the other."""
     requests = requests_of(*[(0.0, 10, 1)] * 6)
     served = closed_loop(toy_replica(), requests, 2)
@@ -173,17 +165,7 @@ def test_a_closed_loop_keeps_its_users_busy() -> None:
     assert served.ttft_s.tolist() == pytest.approx([2, 4, 4, 4, 4, 4])
 
 
-def test_prompts_share_an_iteration() -> None:
-    """Two prompts of 3 tokens fit into one iteration of 8; a third begins in it and ends later."""
-    served = serve(
-        toy_replica(),
-        requests_of((0.0, 3, 1), (0.0, 3, 1), (0.0, 6, 1)),
-        Batching(slots=4, chunk_tokens=8),
-    )
-    assert served.first_token_s.tolist() == pytest.approx([1.8, 1.8, 1.8 + 1.4])
-
-
-def test_chips_draw_full_power_while_they_work_and_cost_money_all_the_time() -> None:
+def test_chips_draw_full_power_while_they_work_and_cost_money_all_the_time():
     """One request of 3 s and one of 3 s, ten seconds later, on four chips."""
     requests = requests_of((0.0, 10, 1), (10.0, 10, 1))
     served = Deployment(toy_replica(chips=4), Batching(4)).run(requests)
@@ -217,34 +199,23 @@ def batchings() -> st.SearchStrategy[Batching]:
         "poll_passes": st.sampled_from([1, 3]),
     }
     in_pieces = {
-        "chunk_tokens": st.sampled_from([64, 512]),
-        "prompts": st.sampled_from(PROMPTS),
-        "gather_passes": st.sampled_from([0, 4]),
-        "gather_tokens": st.sampled_from([0, 300]),
-    }
+        "chunk_tokens": st.sampled_from([64, 512]), "prompts": st.sampled_from(PROMPTS),
+        "gather_passes": st.sampled_from([0, 4]), "gather_tokens": st.sampled_from([0, 300]),
+    }  # fmt: skip
     return st.builds(Batching, **usual) | st.builds(Batching, **usual, **in_pieces)
 
 
 @given(
-    how=batchings(),
-    seed=st.integers(0, 10**6),
-    apart_s=st.sampled_from([0.0, 0.001, 1.0]),
+    how=batchings(), seed=st.integers(0, 10**6), apart_s=st.sampled_from([0.0, 0.001, 1.0]),
     speculation=st.sampled_from([None, None, Speculation(2, 0.6), Speculation(1, 0.0, 0.2)]),
-)
+)  # fmt: skip
 @examples(60)
-def test_a_stretch_of_passes_is_as_long_as_single_passes(
-    how: Batching, seed: int, apart_s: float, speculation: Speculation | None
-) -> None:
+def test_a_stretch_of_passes_is_as_long_as_single_passes(how, seed, apart_s, speculation):
     draw = np.random.default_rng(seed)
     count = int(draw.integers(1, 14))
-    requests = Requests(
-        np.cumsum(draw.uniform(0, apart_s, count)),
-        draw.integers(1, 400, count),
-        draw.integers(1, 80, count),
-    )
-    stretches, passes = (
-        outcome(requests, how, speculation, single=single) for single in (False, True)
-    )
+    arrival_s = np.cumsum(draw.uniform(0, apart_s, count))
+    requests = Requests(arrival_s, draw.integers(1, 400, count), draw.integers(1, 80, count))
+    stretches, passes = (outcome(requests, how, speculation, single=of) for of in (False, True))
     np.testing.assert_allclose(stretches.first_token_s, passes.first_token_s, rtol=1e-9)
     np.testing.assert_allclose(stretches.end_s, passes.end_s, rtol=1e-9)
     assert stretches.iterations == passes.iterations

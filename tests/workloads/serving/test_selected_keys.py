@@ -1,7 +1,5 @@
 """Serving of models whose layers select the keys that attention reads (sparse attention)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -40,7 +38,7 @@ def served(model: Model, machine: str = "dgx-h200", engine: str = "") -> Profile
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_no_more_selected_keys_are_ever_faster(machine: str) -> None:
+def test_no_more_selected_keys_are_ever_faster(machine):
     replicas = [served(shallow(V32, window=keys), machine) for keys in (256, 2048, 8192, CONTEXT)]
     for context in (100, 3000, 20_000, CONTEXT):
         decode = [each.decode_s(8, 8 * context) for each in replicas]
@@ -50,13 +48,12 @@ def test_no_more_selected_keys_are_ever_faster(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_short_contexts_cost_the_dense_attention_and_the_indexer(machine: str) -> None:
+def test_short_contexts_cost_the_dense_attention_and_the_indexer(machine):
     model, context = shallow(V32), 2000
     sparse, dense = served(model, machine), served(shallow(DENSE), machine)
-    assert model.indexer is not None
     rank = RankShare(model, cluster(machine), 1, "fp8", shipped_catalogue())
     how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
-    scores = 6 * index_score_s(rank.cluster.chip, 64, 128, **how)  # type: ignore[arg-type]
+    scores = 6 * index_score_s(rank.cluster.chip, 64, 128, **how)
     more = sparse.prefill_extra_s(context, 0) - dense.prefill_extra_s(context, 0)
     assert more == pytest.approx(scores * context**2 / 2, rel=1e-6)
     assert sparse.linear(64) > dense.linear(64)
@@ -77,14 +74,14 @@ def module_s(model: Model, numbers: Catalogue, cached: int) -> float:
     ("cached", "measured"),
     [(8192, 1.07), (16_384, 0.75), (32_768, 0.52), (65_536, 0.38), (131_072, 0.30)],
 )
-def test_selection_pays_from_the_measured_length_on(cached: int, measured: float) -> None:
+def test_selection_pays_from_the_measured_length_on(cached, measured):
     """Modules of DeepSeek-V3.2 over V3 by vLLM 0.24 on H200 (aiconfigurator), 16 heads, FP8."""
     numbers = shipped_catalogue().with_variants({"serving.gpu.masked_selection": "vllm"})
     ratio = module_s(V32, numbers, cached) / module_s(DENSE, numbers, cached)
     assert ratio == pytest.approx(measured, rel=0.1)
 
 
-def test_a_score_and_a_selected_key_take_what_was_measured() -> None:
+def test_a_score_and_a_selected_key_take_what_was_measured():
     """Slopes of aiconfigurator's tables of whole modules [s], see ``index_efficiency``."""
     measured = {"h100": (17.5e-12, 12e-12), "h200": (17.1e-12, 11.5e-12), "b200": (9e-12, 5.9e-12)}
     for chip, (wide, narrow) in measured.items():
@@ -99,20 +96,20 @@ def test_a_score_and_a_selected_key_take_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("machine", "key_s"), [("h100", 55e-12), ("h200", 36e-12), ("b200", 22e-12)]
 )
-def test_decode_scores_every_cached_key(machine: str, key_s: float) -> None:
+def test_decode_scores_every_cached_key(machine, key_s):
     """As measured from 65,536 to 131,072 tokens by vLLM 0.24 [s]."""
     replica = served(shallow(V32), f"dgx-{machine}")
     assert replica.decode_kv_s / 6 == pytest.approx(key_s, rel=0.08)
 
 
-def test_a_token_of_the_cache_has_its_index_key() -> None:
+def test_a_token_of_the_cache_has_its_index_key():
     ranks = 8
     assert served(V32).kv_bytes_per_token == ranks * 61 * (512 + 16 + 128 + 128 + 4)
     plain = profile(V32, cluster("dgx-h200"), precision="fp8", cache_precision="bf16")
     assert plain.kv_bytes_per_token == ranks * 61 * (2 * 576 + 132)
 
 
-def test_engines_without_a_masked_kernel_gather_short_prompts() -> None:
+def test_engines_without_a_masked_kernel_gather_short_prompts():
     with_mask, gathers = served(V32), served(V32, engine="vllm")
     for context in (1000, 4096, 32_768):
         assert gathers.prefill_s(context) >= with_mask.prefill_s(context)
@@ -123,21 +120,21 @@ def test_engines_without_a_masked_kernel_gather_short_prompts() -> None:
 
 @examples(50)
 @given(st.integers(0, 30_000), st.integers(1, 30_000), st.integers(1, 30_000))
-def test_pieces_of_a_prompt_cost_the_whole(before: int, first: int, second: int) -> None:
+def test_pieces_of_a_prompt_cost_the_whole(before, first, second):
     replica = served(V32)
     pieces = replica.prefill_extra_s(first, before)
     pieces += replica.prefill_extra_s(second, before + first)
     assert pieces == pytest.approx(replica.prefill_extra_s(first + second, before), rel=1e-9)
 
 
-def test_growth_of_a_cache_is_the_slope_of_attention() -> None:
+def test_growth_of_a_cache_is_the_slope_of_attention():
     replica = served(V32)
     for cached in (100, 10_000, 100_000):
         step = replica.attention_s(4, 4 * cached + 4.0) - replica.attention_s(4, 4.0 * cached)
         assert replica.growth_s(4, 4 * cached, 4) == pytest.approx(step, rel=1e-6)
 
 
-def test_shared_indexers_are_run_once() -> None:
+def test_shared_indexers_are_run_once():
     """GLM-5.2 runs one for four layers, all of which read selected keys."""
     fields = {
         **{"model_type": "glm_moe_dsa", "hidden_act": "silu", "rms_norm_eps": 1e-5},
@@ -156,9 +153,8 @@ def test_shared_indexers_are_run_once() -> None:
     assert {layer.window for layer in listed.each_layer} == {128}
     one = 64 * 4 * 16 + 256 * (16 + 4) + 2 * 16
     assert each.parameters - listed.parameters == 4 * one
-    ranks = [
-        RankShare(m, cluster("dgx-h200"), 8, "fp8", shipped_catalogue()) for m in (each, listed)
-    ]
+    machine, shipped = cluster("dgx-h200"), shipped_catalogue()
+    ranks = [RankShare(model, machine, 8, "fp8", shipped) for model in (each, listed)]
     assert [rank.index_layers for rank in ranks] == [8, 4]
     tokens = np.array([1.0, 1000.0])
     assert np.array_equal(index_s(ranks[0], tokens), index_s(ranks[1], tokens))

@@ -1,7 +1,5 @@
 """Speculative decoding: closed forms, conservation of tokens, and what AWS measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -14,16 +12,8 @@ from tests.support.examples import examples
 from tests.support.toy_serving import toy_replica
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.serving import (
-    Batching,
-    Profile,
-    Requests,
-    Speculation,
-    fixed_lengths,
-    poisson,
-    profile,
-    serve,
-)
+from workloads.serving import Profile, Requests, Speculation, fixed_lengths, poisson, profile, serve
+from workloads.serving.batching import Batching
 from workloads.serving.replica import Speculating
 
 SERVER = cluster("trn2.48xlarge")
@@ -45,21 +35,18 @@ def alone(output: int) -> Requests:
     return Requests(np.zeros(1), np.array([10]), np.array([output]))
 
 
-def test_a_prompt_beside_no_decoding_request_waits_for_no_draft() -> None:
+def test_a_prompt_beside_no_decoding_request_waits_for_no_draft():
     """An iteration takes 10 ms, and a draft 4 ms more where a request decodes."""
     two = Requests(np.array([0.0, 0.011]), np.array([10, 10]), np.array([50, 1]))
-    served = serve(
-        flat(), two, Batching(4, chunk_tokens=64), speculation=Speculation(2, 0.5, 0.2), seed=1
-    )
+    batching, guess = Batching(4, chunk_tokens=64), Speculation(2, 0.5, 0.2)
+    served = serve(flat(), two, batching, speculation=guess, seed=1)
     assert served.first_token_s == pytest.approx([0.010, 0.038])
 
 
 @pytest.mark.parametrize(
     ("proposed", "acceptance", "tokens"), [(2, 0.6, 1.96), (3, 0.7, 2.533), (5, 0.8, 3.689)]
 )
-def test_tokens_of_a_pass_have_a_closed_form(
-    proposed: int, acceptance: float, tokens: float
-) -> None:
+def test_tokens_of_a_pass_have_a_closed_form(proposed, acceptance, tokens):
     drafts = Speculation(proposed, acceptance)
     assert drafts.expected_tokens == pytest.approx(tokens, rel=1e-3)
     drawn = drafts.draw(200_000, np.random.default_rng(0))
@@ -68,20 +55,18 @@ def test_tokens_of_a_pass_have_a_closed_form(
     assert (drawn > 1).mean() == pytest.approx(acceptance, abs=0.01)
 
 
-def test_a_lone_request_whose_proposals_are_all_accepted() -> None:
+def test_a_lone_request_whose_proposals_are_all_accepted():
     # First token with the prompt, then 3 a pass: 10 more take four passes.
     served = serve(flat(), alone(11), speculation=Speculation(2, 1.0))
     assert served.iterations == 1 + 4
     assert served.end_s[0] == pytest.approx(0.05)
     assert served.tpot_s[0] == pytest.approx(0.04 / 10)
+    # A draft takes its share of every pass.
+    drafted = serve(flat(), alone(11), speculation=Speculation(2, 1.0, draft=0.25))
+    assert drafted.end_s[0] == pytest.approx(0.01 + 4 * 0.01 * 1.5)
 
 
-def test_a_draft_takes_its_share_of_every_pass() -> None:
-    served = serve(flat(), alone(11), speculation=Speculation(2, 1.0, draft=0.25))
-    assert served.end_s[0] == pytest.approx(0.01 + 4 * 0.01 * 1.5)
-
-
-def test_bound_by_memory_the_gain_is_that_of_theory() -> None:
+def test_bound_by_memory_the_gain_is_that_of_theory():
     """Leviathan et al., theorem 3.8: (1 - a^(k+1)) / ((1 - a) (k c + 1))."""
     drafts, share = Speculation(5, 0.8, draft=0.1), 3.689 / 1.5
     plain = serve(flat(), alone(20_001)).end_s[0]
@@ -92,14 +77,10 @@ def test_bound_by_memory_the_gain_is_that_of_theory() -> None:
 
 @examples(30)
 @given(
-    outputs=st.lists(st.integers(1, 60), min_size=1, max_size=12),
-    proposed=st.integers(1, 8),
-    acceptance=st.floats(0, 1),
-    chunk=st.sampled_from([0, 64]),
-)
-def test_every_token_is_made_once(
-    outputs: list[int], proposed: int, acceptance: float, chunk: int
-) -> None:
+    outputs=st.lists(st.integers(1, 60), min_size=1, max_size=12), proposed=st.integers(1, 8),
+    acceptance=st.floats(0, 1), chunk=st.sampled_from([0, 64]),
+)  # fmt: skip
+def test_every_token_is_made_once(outputs, proposed, acceptance, chunk):
     many = len(outputs)
     load = Requests(np.linspace(0, 0.1, many), np.full(many, 30), np.array(outputs))
     served = serve(flat(), load, Batching(4, chunk), speculation=Speculation(proposed, acceptance))
@@ -122,14 +103,10 @@ def one_by_one(requests: list[int], speculation: Speculation, seed: int) -> list
 
 @examples(40)
 @given(
-    outputs=st.lists(st.integers(1, 300), min_size=1, max_size=9),
-    proposed=st.integers(1, 8),
-    acceptance=st.floats(0, 1),
-    cut=st.integers(1, 40),
-)
-def test_passes_drawn_ahead_are_those_drawn_one_by_one(
-    outputs: list[int], proposed: int, acceptance: float, cut: int
-) -> None:
+    outputs=st.lists(st.integers(1, 300), min_size=1, max_size=9), proposed=st.integers(1, 8),
+    acceptance=st.floats(0, 1), cut=st.integers(1, 40),
+)  # fmt: skip
+def test_passes_drawn_ahead_are_those_drawn_one_by_one(outputs, proposed, acceptance, cut):
     speculation = Speculation(proposed, acceptance)
     batch = Speculating(speculation, np.random.default_rng(5))
     for number, tokens in enumerate(outputs):
@@ -145,25 +122,20 @@ def test_passes_drawn_ahead_are_those_drawn_one_by_one(
     assert ended == len(outputs)
 
 
-def test_bound_by_arithmetic_every_refused_proposal_is_lost() -> None:
+def test_bound_by_arithmetic_every_refused_proposal_is_lost():
     busy = replace(flat(), tokens=np.array([0.0, 1e6]), linear_s=np.array([0.0, 1e3]))
     drafts = Speculation(PROPOSED, 0.8)
     assert drafts.speedup(busy, 64, 0.0) == pytest.approx(drafts.expected_tokens / (PROPOSED + 1))
 
 
-def test_one_acceptance_explains_both_models_that_aws_measured() -> None:
+def test_one_acceptance_explains_both_models_that_aws_measured():
     """The tutorials do not state it: what one model needs is held against the other's time."""
     needed = {}
     for (name, precision), measured_s in MEASURED.items():
         held = profile(named(name), SERVER, precision=precision)
         draft = profile(named("llama-3.2-1b"), SERVER)
 
-        def off(
-            acceptance: float,
-            held: Profile = held,
-            draft: Profile = draft,
-            measured_s: float = measured_s,
-        ) -> float:
+        def off(acceptance, held=held, draft=draft, measured_s=measured_s):
             drafts = Speculation(PROPOSED, acceptance, draft)
             took = drafts.step_s(held, 1, PROMPT + OUTPUT / 2)
             return took / drafts.expected_tokens - measured_s
@@ -174,7 +146,7 @@ def test_one_acceptance_explains_both_models_that_aws_measured() -> None:
     assert second == pytest.approx(first, abs=0.04)
 
 
-def test_a_replica_under_load_matches_the_fluid_term() -> None:
+def test_a_replica_under_load_matches_the_fluid_term():
     """Saturated at 16 requests, decoding only: the replica's rate over that without proposals."""
     held = profile(named("llama-3.1-8b"), SERVER, tp=4)
     drafts, lengths = Speculation(3, 0.8), fixed_lengths(16, 2000)
@@ -186,7 +158,7 @@ def test_a_replica_under_load_matches_the_fluid_term() -> None:
     assert plain / fast == pytest.approx(speedup, rel=0.08)
 
 
-def test_a_draft_takes_memory() -> None:
+def test_a_draft_takes_memory():
     held = profile(named("llama-3.1-70b"), SERVER)
     draft = profile(named("llama-3.2-1b"), SERVER)
     both = Speculation(4, 0.8, draft).beside(held)

@@ -1,10 +1,7 @@
 """Jobs side by side: equal to runs of all ranks, and near runs of all messages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from tests.support.toy_training import SPARSE
 from tools.shared_jobs import TOY, USUAL, ready, shared_ends, thin_cluster, whole_ends
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from workloads.models.model import Model
 from workloads.sharing.jobs import jobs_from
 from workloads.sharing.sharing import Meeting, Ran, _share, _side_by_side, share
 from workloads.training.execution.links import Patterns, folded, side_by_side
@@ -33,18 +29,13 @@ def cost_ps(beside: Sequence[int], alone: Sequence[list[int]]) -> int:
     return sum(beside) - sum(each for (each,) in alone)
 
 
-@pytest.mark.parametrize(
-    ("machine", "model", "stated", "steps"),
-    [
-        ("trn2.48xlarge", TOY, {"tp": 4, "pp": 2, "dp": 2}, 2),
-        ("trn2.48xlarge", TOY, {"tp": 2, "pp": 2, "vpp": 2, "cp": 2, "dp": 2, "overlap": "all"}, 1),
-        ("trn2.48xlarge:2", SPARSE, {"tp": 2, "dp": 16, "ep": 8}, 1),
-        ("trn1.32xlarge", TOY, {"tp": 2, "pp": 2, "dp": 8, "ranks_per_chip": 2}, 1),
-    ],
-)
-def test_one_job_takes_the_time_of_the_flow_level(
-    machine: str, model: Model, stated: dict[str, Any], steps: int
-) -> None:
+@pytest.mark.parametrize(("machine", "model", "stated", "steps"), [
+    ("trn2.48xlarge", TOY, {"tp": 4, "pp": 2, "dp": 2}, 2),
+    ("trn2.48xlarge", TOY, {"tp": 2, "pp": 2, "vpp": 2, "cp": 2, "dp": 2, "overlap": "all"}, 1),
+    ("trn2.48xlarge:2", SPARSE, {"tp": 2, "dp": 16, "ep": 8}, 1),
+    ("trn1.32xlarge", TOY, {"tp": 2, "pp": 2, "dp": 8, "ranks_per_chip": 2}, 1),
+])  # fmt: skip
+def test_one_job_takes_the_time_of_the_flow_level(machine, model, stated, steps):
     entry = {**USUAL, "model": model, "name": "only", "global_batch": 32, **stated}
     fabric = cluster(machine)
     (job,) = jobs_from([entry], fabric)
@@ -54,13 +45,10 @@ def test_one_job_takes_the_time_of_the_flow_level(
     assert len(only.beside_ps) == steps
 
 
-def test_folded_jobs_take_the_times_of_all_ranks(thin: Cluster) -> None:
+def test_folded_jobs_take_the_times_of_all_ranks(thin):
     """On uplinks, where shares of links are those of the flow level."""
-    jobs = ready(
-        thin,
-        [{"tp": 4, "dp": 4, "global_batch": 16}, {"tp": 2, "pp": 2, "dp": 4, "global_batch": 8}],
-        [EVEN, EVEN + 4],
-    )
+    second = {"tp": 2, "pp": 2, "dp": 4, "global_batch": 8}
+    jobs = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}, second], [EVEN, EVEN + 4])
     meeting = Meeting(jobs, Patterns())
     assert shared_ends(jobs) == whole_ends(jobs, as_flows=True) == shared_ends(jobs, "reference")
     program, use = folded(meeting.program, meeting.use)
@@ -69,7 +57,7 @@ def test_folded_jobs_take_the_times_of_all_ranks(thin: Cluster) -> None:
     assert violations(trace) == []
 
 
-def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks() -> None:
+def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks():
     jobs = ready(
         cluster("trn2.48xlarge"),
         [{"tp": 2, "dp": 3, "global_batch": 6}, {"dp": 10, "global_batch": 20}],
@@ -81,19 +69,14 @@ def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks() -> None:
 
 
 @pytest.mark.parametrize("batches", [(16, 48)])
-def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(
-    thin: Cluster, batches: tuple[int, int]
-) -> None:
+def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(thin, batches):
     """At least 80 % of what sharing costs is found, and at most a quarter more."""
-    stated = [
-        {"tp": 4, "dp": 4, "global_batch": batches[0]},
-        {"dp": 16, "global_batch": batches[1]},
-    ]
+    stated = [{"tp": 4, "dp": 4}, {"dp": 16}]
+    stated = [{**job, "global_batch": batch} for job, batch in zip(stated, batches, strict=True)]
     jobs = ready(thin, stated, [EVEN, EVEN + 4], steps=1)
     simulated = cost_ps(shared_ends(jobs), [shared_ends([each]) for each in jobs])
-    true = cost_ps(
-        whole_ends(jobs, as_flows=False), [whole_ends([each], as_flows=False) for each in jobs]
-    )
+    alone = [whole_ends([each], as_flows=False) for each in jobs]
+    true = cost_ps(whole_ends(jobs, as_flows=False), alone)
     assert true > 0
     assert 0.8 <= simulated / true <= 1.25
 
@@ -102,22 +85,19 @@ def test_jobs_over_one_uplink_lose_what_a_run_of_all_messages_says(
     ("stated", "start", "chips"),
     [([{"tp": 2, "dp": 3}, {"dp": 10}], 3, 6), ([{"tp": 2, "dp": 5}, {"dp": 6}], 1, 10)],
 )
-def test_jobs_on_one_torus_lose_what_a_run_of_all_messages_says(
-    stated: list[dict[str, Any]], start: int, chips: int
-) -> None:
+def test_jobs_on_one_torus_lose_what_a_run_of_all_messages_says(stated, start, chips):
     """Most of what sharing costs is found, and at most three quarters more."""
     mine = np.arange(start, start + chips)
     others = np.setdiff1d(np.arange(16), mine)
     each_batch = [{**job, "global_batch": 2 * job["dp"]} for job in stated]
     jobs = ready(cluster("trn2.48xlarge"), each_batch, [mine, others])
     simulated = cost_ps(shared_ends(jobs), [shared_ends([each]) for each in jobs])
-    true = cost_ps(
-        whole_ends(jobs, as_flows=False), [whole_ends([each], as_flows=False) for each in jobs]
-    )
+    alone = [whole_ends([each], as_flows=False) for each in jobs]
+    true = cost_ps(whole_ends(jobs, as_flows=False), alone)
     assert 0.7 <= simulated / true <= 1.75
 
 
-def test_jobs_that_share_no_link_lose_nothing() -> None:
+def test_jobs_that_share_no_link_lose_nothing():
     stated = {**USUAL, "tp": 8, "dp": 1, "global_batch": 2}
     answer = share("trn2.48xlarge", [{**stated, "name": "a"}, {**stated, "name": "b"}], steps=2)
     assert [each.slowdown for each in answer.jobs] == [1.0, 1.0]
@@ -126,7 +106,7 @@ def test_jobs_that_share_no_link_lose_nothing() -> None:
     assert answer.lost() == 0
 
 
-def test_a_share_is_of_the_steps_until_the_first_job_ends(thin: Cluster) -> None:
+def test_a_share_is_of_the_steps_until_the_first_job_ends(thin):
     (mine,) = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}], [EVEN])
     alone = Ran([np.array([10, 20, 30])], [{"tp": 0.5, "dp": 1.0}], 0)
     beside = Ran([np.array([9]), np.array([12, 25, 45])], [{}, {"tp": 0.75, "dp": 3.0}], 0)
@@ -137,7 +117,7 @@ def test_a_share_is_of_the_steps_until_the_first_job_ends(thin: Cluster) -> None
     assert part.slowdown == 25 / 20
 
 
-def test_symmetrical_jobs_take_equal_times(thin: Cluster) -> None:
+def test_symmetrical_jobs_take_equal_times(thin):
     jobs = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}] * 2, [EVEN, EVEN + 4])
     answer = _side_by_side(thin, jobs, Patterns(), "", "fast")
     alone = _side_by_side(thin, jobs[:1], Patterns(), "", "fast")
@@ -150,7 +130,7 @@ def test_symmetrical_jobs_take_equal_times(thin: Cluster) -> None:
     assert answer.lost() == pytest.approx(1 - 1 / first.slowdown)
 
 
-def test_unlike_jobs_make_steps_until_the_first_is_done(thin: Cluster) -> None:
+def test_unlike_jobs_make_steps_until_the_first_is_done(thin):
     stated = [{"dp": 16, "global_batch": 128}, {"dp": 16, "global_batch": 32}]
     jobs = ready(thin, stated, [EVEN, EVEN + 4], steps=2)
     long, short = _side_by_side(thin, jobs, Patterns(), "", "fast").jobs
@@ -160,11 +140,9 @@ def test_unlike_jobs_make_steps_until_the_first_is_done(thin: Cluster) -> None:
     assert sum(short.call_changes_s.values()) > 0
 
 
-def test_a_study_simulates_every_placement_and_names_the_best(thin: Cluster) -> None:
-    jobs = [
-        {**USUAL, "name": "a", "tp": 4, "dp": 3, "global_batch": 12},
-        {**USUAL, "name": "b", "tp": 2, "dp": 2, "global_batch": 8},
-    ]
+def test_a_study_simulates_every_placement_and_names_the_best(thin):
+    first, second = {"tp": 4, "dp": 3, "global_batch": 12}, {"tp": 2, "dp": 2, "global_batch": 8}
+    jobs = [{**USUAL, "name": "a", **first}, {**USUAL, "name": "b", **second}]
     answer = share(thin, jobs, placement="spread", study=True, steps=1)
     assert list(answer.placements) == ["spread", "packed", "server", "domain", "rack"]
     assert answer.best != "spread"
@@ -174,7 +152,7 @@ def test_a_study_simulates_every_placement_and_names_the_best(thin: Cluster) -> 
     assert 0 <= lost[answer.best] <= lost["spread"]
 
 
-def test_of_placements_that_differ_by_picoseconds_the_first_is_the_best(thin: Cluster) -> None:
+def test_of_placements_that_differ_by_picoseconds_the_first_is_the_best(thin):
     job = {**USUAL, "name": "a", "tp": 4, "dp": 3, "global_batch": 12}
     answer = share(thin, [job], steps=1)
     (alone,) = answer.jobs

@@ -1,7 +1,5 @@
 """Quotas and reservations of teams in a queue: small cases by hand, and laws of all queues."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -25,20 +23,15 @@ def waits_min(jobs: list[dict[str, Any]], **options: Any) -> list[float]:
 BORROWED = [job(0, 6, 60, team="a"), job(1, 4, 30, team="b"), job(2, 2, 10, team="c")]
 
 
-@pytest.mark.parametrize(
-    ("discipline", "quota", "expected"),
-    [
-        ("backfill", (), [0, 59, 0]),
-        # What a has borrowed is b's only when a's job ends.
-        ("backfill", OWNED, [0, 59, 0]),
-        # One whose team owns what it needs comes before one whose team would borrow.
-        ("preempt", OWNED, [30, 0, 0]),
-        ("preempt", ("a=96", "b=16", "c=16"), [0, 59, 0]),
-    ],
-)
-def test_owners_wait_for_what_others_borrow_or_take_it_back(
-    discipline: str, quota: tuple[str, ...], expected: list[float]
-) -> None:
+@pytest.mark.parametrize(("discipline", "quota", "expected"), [
+    ("backfill", (), [0, 59, 0]),
+    # What a has borrowed is b's only when a's job ends.
+    ("backfill", OWNED, [0, 59, 0]),
+    # One whose team owns what it needs comes before one whose team would borrow.
+    ("preempt", OWNED, [30, 0, 0]),
+    ("preempt", ("a=96", "b=16", "c=16"), [0, 59, 0]),
+])  # fmt: skip
+def test_owners_wait_for_what_others_borrow_or_take_it_back(discipline, quota, expected):
     options = {"discipline": discipline, "quota": quota, "restart": "0s"}
     queue = cs.queue_jobs(CLUSTER, BORROWED, checkpoint_interval="1s", **options)
     # Stopped at 1 min, a's job waits until b's ends, at 31 min.
@@ -46,13 +39,13 @@ def test_owners_wait_for_what_others_borrow_or_take_it_back(
     assert [each.preemptions for each in queue.jobs] == [int(expected[0] > 0), 0, 0]
 
 
-def test_a_job_within_the_quota_of_its_team_comes_before_an_earlier_one_that_borrows() -> None:
+def test_a_job_within_the_quota_of_its_team_comes_before_an_earlier_one_that_borrows():
     jobs = [job(0, 8, 60, team="a"), job(1, 8, 60, team="a"), job(2, 2, 60, team="b")]
     assert waits_min(jobs, discipline="fifo") == [0, 59, 118]
     assert waits_min(jobs, discipline="fifo", quota=["a=64", "b=64"]) == [0, 119, 58]
 
 
-def test_chips_beyond_a_quota_are_counted_as_borrowed() -> None:
+def test_chips_beyond_a_quota_are_counted_as_borrowed():
     queue = cs.queue_jobs(CLUSTER, BORROWED, quota=OWNED)
     rows = {each["team"]: each for each in queue.teams}
     assert [rows["a"][key] for key in ("quota_chips", "jobs", "mean_wait_s")] == [32, 1, 0]
@@ -62,7 +55,7 @@ def test_chips_beyond_a_quota_are_counted_as_borrowed() -> None:
     assert rows["b"]["borrowed_chip_hours"] == rows["c"]["borrowed_chip_hours"] == 0
 
 
-def test_only_jobs_of_lower_priority_in_its_own_team_are_stopped_by_priority() -> None:
+def test_only_jobs_of_lower_priority_in_its_own_team_are_stopped_by_priority():
     jobs = [job(0, 4, 60, team="a"), job(0, 4, 60, team="b"), job(1, 4, 10, team="a", priority=1)]
     preempt = {"discipline": "preempt", "quota": ["a=64", "b=64"]}
     queue = cs.queue_jobs(CLUSTER, jobs, **preempt)
@@ -82,7 +75,7 @@ def exported(path: Path, *items: dict[str, Any]) -> str:
     return str(path)
 
 
-def test_cluster_queues_of_kueue_lend_within_their_cohort_and_limits(tmp_path: Path) -> None:
+def test_cluster_queues_of_kueue_lend_within_their_cohort_and_limits(tmp_path):
     limited = cluster_queue("a", "32", "science", borrowingLimit=31)  # all but two servers
     alone = cluster_queue("c", 32)
     science = cluster_queue("b", 32, "science")
@@ -97,7 +90,7 @@ def test_cluster_queues_of_kueue_lend_within_their_cohort_and_limits(tmp_path: P
     assert waits_min(others, quota=queues, discipline="preempt") == [0, 29, 0, 0, 0]
 
 
-def test_a_team_without_chips_of_its_own_borrows_and_gives_back_first(tmp_path: Path) -> None:
+def test_a_team_without_chips_of_its_own_borrows_and_gives_back_first(tmp_path):
     guest, owner = cluster_queue("a", 0, "science"), cluster_queue("b", 128, "science")
     queues = [exported(tmp_path / "queues.json", guest, owner)]
     jobs = [job(0, 4, 60, team="a"), job(1, 8, 30, team="b")]
@@ -109,7 +102,7 @@ def test_a_team_without_chips_of_its_own_borrows_and_gives_back_first(tmp_path: 
         cs.queue_jobs(CLUSTER, jobs, quota=[exported(tmp_path / "none.json", none, owner)])
 
 
-def test_a_reservation_withholds_whole_domains_from_jobs_that_would_not_end_before() -> None:
+def test_a_reservation_withholds_whole_domains_from_jobs_that_would_not_end_before():
     jobs = [
         job(0, 4, 100, team="a"),
         job(60, 4, 61, team="a"),  # would end within the window, and waits for the other domain
@@ -125,9 +118,7 @@ def test_a_reservation_withholds_whole_domains_from_jobs_that_would_not_end_befo
     assert (block.domains.tolist(), block.start_s, block.end_s) == ([1], 7200, 10800)
 
 
-def test_a_job_that_runs_past_its_limit_is_stopped_where_servers_are_reserved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_job_that_runs_past_its_limit_is_stopped_where_servers_are_reserved(monkeypatch):
     times_s = iter([600.0, 1e9])
     monkeypatch.setattr(Servers, "_next_failure_s", lambda _: next(times_s))
     monkeypatch.setattr("workloads.sharing.queueing.with_ends", lambda queue, *_: queue)
@@ -143,7 +134,7 @@ def test_a_job_that_runs_past_its_limit_is_stopped_where_servers_are_reserved(
     assert sum(queue.breakdown.values()) == pytest.approx(1)
 
 
-def test_reserved_chips_come_on_top_of_a_quota_and_dates_are_on_the_clock_of_jobs() -> None:
+def test_reserved_chips_come_on_top_of_a_quota_and_dates_are_on_the_clock_of_jobs():
     day = "2026-11-02T"
     jobs = [
         {"submit": f"{day}08:00", "chips": 64, "time": "1h", "team": "a"},
@@ -172,15 +163,14 @@ def recorded(path: Path, name: str) -> str:
     return exported(path, single, {**local, "metadata": {"name": "users", "namespace": name}})
 
 
-def test_jobs_of_records_have_the_team_of_their_account_or_queue(tmp_path: Path) -> None:
+def test_jobs_of_records_have_the_team_of_their_account_or_queue(tmp_path):
     teams = []
     for name in ("physics", "other"):
         queue = cs.queue_jobs(CLUSTER, recorded(tmp_path / "week.json", name))
         assert queue.left_out == ()
         teams.append(queue.jobs[0].job.team)
     assert teams == ["science", "users"]
-    slurm = tmp_path / "week.txt"
-    slurm.write_text(
+    (slurm := tmp_path / "week.txt").write_text(
         "JobID|Submit|Start|End|NNodes|Account\n"
         "7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|6|physics\n"
     )
@@ -203,13 +193,7 @@ BLOCKS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEAM_JOBS, BLOCKS, st.sampled_from([(), OWNED]), st.sampled_from([*DISCIPLINES]))
-def test_no_chip_hour_is_lost_and_no_reserved_server_is_others(
-    monkeypatch: pytest.MonkeyPatch,
-    jobs: list[dict[str, Any]],
-    reserve: list[str],
-    quota: tuple[str, ...],
-    discipline: str,
-) -> None:
+def test_no_chip_hour_is_lost_and_reservations_hold(monkeypatch, jobs, reserve, quota, discipline):
     def begin(state: Servers, run: Started, taken: Any) -> None:
         """Begin a job, and see that it ends before a window of others, or within its team's."""
         usual(state, run, taken)
@@ -234,9 +218,7 @@ def test_no_chip_hour_is_lost_and_no_reserved_server_is_others(
 
 
 @given(TEAM_JOBS, st.integers(0, 300), st.integers(1, 4))
-def test_a_team_within_its_quota_neither_waits_nor_is_stopped(
-    jobs: list[dict[str, Any]], at_min: int, servers: int
-) -> None:
+def test_a_team_within_its_quota_neither_waits_nor_is_stopped(jobs, at_min, servers):
     others = [each for each in jobs if each["team"] != "b"]
     mine = job(at_min, servers, 50, team="b", name="mine")
     queue = cs.queue_jobs(CLUSTER, [*others, mine], discipline="preempt", quota=OWNED)
@@ -244,54 +226,42 @@ def test_a_team_within_its_quota_neither_waits_nor_is_stopped(
     assert (started.wait_s, started.preemptions) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"quota": ["a=64", "b=65"]}, r"the quotas \(a 64, b 65\) are more than the 128 chips"),
-        ({"quota": ["a=64", "a=1"]}, "team a has two quotas"),
-        ({"quota": ["a=x"]}, "--quota a: 'x' must be a whole number from 0"),
-        ({"quota": ["64"]}, "--quota '64' is no quota. Write team=chips"),
-        ({"quota": ["b=64"]}, "job 1: team 'a' is none of b"),
-        ({"quota": ["a=16", "b=16"], "reserve": ["bb=16@1h+1h"]}, "'bb' is none of a, b.*mean b"),
-        ({"reserve": ["b=16@1h+1h"]}, "--reserve: team 'b' is none of a"),
-        ({"reserve": ["a=16@1h"]}, "is no reservation. Write team=chips@start"),
-        ({"reserve": ["a=16@1h+0s"]}, "is not from the first arrival on"),
-        ({"reserve": ["a=16@2026-11-02T08:00+1h"]}, "is not from the first arrival on"),
-        ({"reserve": ["a=0@1h+1h"]}, "chips '0' must be a whole number from 1"),
-        ({"reserve": ["a=129@1h+1h"]}, "are 3 whole scale-up domains, and .* 2 of the 2"),
-        (
-            {"reserve": ["a=128@1h+2h", "a=64@2h+2h"]},
-            "64 chips for a are 1 whole scale-up domains, and beside other reservations 0 of the 2",
-        ),
-    ],
-)
-def test_quotas_and_reservations_that_cannot_be_are_refused(
-    options: dict[str, Any], message: str
-) -> None:
+@pytest.mark.parametrize(("options", "message"), [
+    ({"quota": ["a=64", "b=65"]}, r"the quotas \(a 64, b 65\) are more than the 128 chips"),
+    ({"quota": ["a=64", "a=1"]}, "team a has two quotas"),
+    ({"quota": ["a=x"]}, "--quota a: 'x' must be a whole number from 0"),
+    ({"quota": ["64"]}, "--quota '64' is no quota. Write team=chips"),
+    ({"quota": ["b=64"]}, "job 1: team 'a' is none of b"),
+    ({"quota": ["a=16", "b=16"], "reserve": ["bb=16@1h+1h"]}, "'bb' is none of a, b.*mean b"),
+    ({"reserve": ["b=16@1h+1h"]}, "--reserve: team 'b' is none of a"),
+    ({"reserve": ["a=16@1h"]}, "is no reservation. Write team=chips@start"),
+    ({"reserve": ["a=16@1h+0s"]}, "is not from the first arrival on"),
+    ({"reserve": ["a=16@2026-11-02T08:00+1h"]}, "is not from the first arrival on"),
+    ({"reserve": ["a=0@1h+1h"]}, "chips '0' must be a whole number from 1"),
+    ({"reserve": ["a=129@1h+1h"]}, "are 3 whole scale-up domains, and .* 2 of the 2"),
+    ({"reserve": ["a=128@1h+2h", "a=64@2h+2h"]},
+     "64 chips for a are 1 whole scale-up domains, and beside other reservations 0 of the 2"),
+])  # fmt: skip
+def test_quotas_and_reservations_that_cannot_be_are_refused(options, message):
     with pytest.raises(cs.InputError, match=message):
         cs.queue_jobs(CLUSTER, [job(0, 1, 60, team="a")], **options)
 
 
-@pytest.mark.parametrize(
-    ("item", "message"),
-    [
-        (cluster_queue("a", 16), "needs 32 chips, but its team a may have 16 with"),
-        ({"kind": "Job"}, "holds no ClusterQueue"),
-        (cluster_queue("a", "x"), "ClusterQueue a: nominalQuota 'x' must be a whole number"),
-        (cluster_queue("a", 1, borrowingLimit=-1), "borrowingLimit '-1' must be a whole number"),
-        (cluster_queue("a", 1, lendingLimit=1), "a lendingLimit is not simulated"),
-        ({**cluster_queue("a", 1), "spec": 7}, "it has no quota of nvidia.com/gpu"),
-    ],
-)
-def test_cluster_queues_that_cannot_be_used_are_refused(
-    item: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("item", "message"), [
+    (cluster_queue("a", 16), "needs 32 chips, but its team a may have 16 with"),
+    ({"kind": "Job"}, "holds no ClusterQueue"),
+    (cluster_queue("a", "x"), "ClusterQueue a: nominalQuota 'x' must be a whole number"),
+    (cluster_queue("a", 1, borrowingLimit=-1), "borrowingLimit '-1' must be a whole number"),
+    (cluster_queue("a", 1, lendingLimit=1), "a lendingLimit is not simulated"),
+    ({**cluster_queue("a", 1), "spec": 7}, "it has no quota of nvidia.com/gpu"),
+])  # fmt: skip
+def test_cluster_queues_that_cannot_be_used_are_refused(item, message, tmp_path):
     queues = [exported(tmp_path / "queues.json", item)]
     with pytest.raises(cs.InputError, match=message):
         cs.queue_jobs(CLUSTER, [job(0, 2, 60, team="a")], quota=queues)
 
 
-def test_jobs_without_a_team_are_refused() -> None:
+def test_jobs_without_a_team_are_refused():
     with pytest.raises(cs.InputError, match="job 1 names no team, and --quota is stated"):
         cs.queue_jobs(CLUSTER, [job(0, 1, 60)], quota=["a=16"])
     with pytest.raises(cs.InputError, match="no job names one"):

@@ -1,8 +1,7 @@
 """Chakra traces as other tools write them: PyTorch's converter, generators, nodes in any order."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,35 +43,33 @@ def et(path: Path, *nodes: Any, **metadata: str) -> Path:
     return path
 
 
-def all_reduce(number: int, size_bytes: int, after: Any = (), field: str = "int64_val") -> Any:
-    """An all-reduce of all ranks."""
-    kind: tuple[str, Any] = (field, 0)
-    return node(
-        number, schema.COLLECTIVE, after=after, comm_type=kind, comm_size=(field, size_bytes)
-    )
+def all_reduce(number: int, size_bytes: int, field: str = "int64_val", **facts: Any) -> Any:
+    """An all-reduce, of all ranks unless its facts tell otherwise."""
+    stated = {"comm_type": (field, 0), "comm_size": (field, size_bytes)}
+    return node(number, schema.COLLECTIVE, **stated, **facts)
+
+
+def all_reduce_ps(*sizes: int, ranks: Sequence[int] = range(4)) -> int:
+    """Time of all-reduces one after the other [ps]."""
+    group = Group(RING, np.array(ranks))
+    return sum(duration_ps(CollectiveCall("all-reduce", group, size)) for size in sizes)
 
 
 @pytest.mark.parametrize(
     "field", ["int32_val", "int64_val", "uint32_val", "uint64_val", "sint64_val", "double_val"]
 )
-def test_sizes_may_have_any_type_of_number(field: str, tmp_path: Path) -> None:
+def test_sizes_may_have_any_type_of_number(field, tmp_path):
     for rank in range(4):
         et(tmp_path / f"job.{rank}.et", all_reduce(1, 10**6, field=field))
-    expected = duration_ps(CollectiveCall("all-reduce", Group(RING, np.arange(4)), 10**6))
-    assert replay([tmp_path], RING).trace.total_ps == expected
+    assert replay([tmp_path], RING).trace.total_ps == all_reduce_ps(10**6)
 
 
-def test_nodes_may_stand_in_any_order(tmp_path: Path) -> None:
-    nodes = [
-        all_reduce(1, 10**6),
-        node(2, schema.COMPUTE, us=3, after=[1]),
-        all_reduce(3, 10**7, [2]),
-    ]
+def test_nodes_may_stand_in_any_order(tmp_path):
+    compute = node(2, schema.COMPUTE, us=3, after=[1])
+    nodes = [all_reduce(1, 10**6), compute, all_reduce(3, 10**7, after=[2])]
     for rank in range(4):
         et(tmp_path / f"job.{rank}.et", *(nodes if rank else reversed(nodes)))
-    group = Group(RING, np.arange(4))
-    each = [duration_ps(CollectiveCall("all-reduce", group, size)) for size in (10**6, 10**7)]
-    assert replay([tmp_path], RING).trace.total_ps == sum(each) + 3 * 10**6
+    assert replay([tmp_path], RING).trace.total_ps == all_reduce_ps(10**6, 10**7) + 3 * 10**6
     assert read_traces([tmp_path]).number[:3].tolist() == [1, 2, 3]
 
 
@@ -83,26 +80,18 @@ def process_groups(*listed: dict[str, Any]) -> Any:
     return message
 
 
-def test_groups_are_those_that_pytorch_lists(tmp_path: Path) -> None:
+def test_groups_are_those_that_pytorch_lists(tmp_path):
     groups = process_groups(
         {"pg_name": "0", "ranks": [], "group_size": 4}, {"pg_name": "1", "ranks": [2, 3]}
     )
-    collective = node(
-        2,
-        schema.COLLECTIVE,
-        us=40,
-        comm_type=("int64_val", 0),
-        comm_size=("int64_val", 10**6),
-        pg_name=("string_val", "1"),
-    )
+    collective = all_reduce(2, 10**6, us=40, pg_name=("string_val", "1"))
     path = et(tmp_path / "chakra.3.et", groups, collective, schema="1.1.1-chakra.0.0.4")
     recording = read_traces([path])
     assert (recording.ranks.tolist(), recording.groups[0].ranks) == ([3], (2, 3))
-    pair = duration_ps(CollectiveCall("all-reduce", Group(RING, np.array([2, 3])), 10**6))
-    assert replay([path], RING).trace.total_ps == pair
+    assert replay([path], RING).trace.total_ps == all_reduce_ps(10**6, ranks=(2, 3))
 
 
-def test_communication_without_a_peer_or_a_size_keeps_its_time(tmp_path: Path) -> None:
+def test_communication_without_a_peer_or_a_size_keeps_its_time(tmp_path):
     send = node(1, schema.SEND, us=30, comm_size=("int64_val", 10**6))
     collective = node(2, schema.COLLECTIVE, us=50, after=[1], comm_type=("int64_val", 0))
     played = replay([et(tmp_path / "one.et", send, collective)], RING)
@@ -113,40 +102,31 @@ def test_communication_without_a_peer_or_a_size_keeps_its_time(tmp_path: Path) -
     assert read.kind.tolist() == [HOST, COLLECTIVE]  # the host's call has a node of its own
 
 
-def refused(folder: Path, change: str) -> None:
-    """Write a job of two ranks with one thing wrong."""
-    nodes: tuple[list[Any], list[Any]] = ([], [])
-    size: tuple[str, Any] = ("int64_val", 10**6)
-    if change == "axes":
-        axes: tuple[str, Any] = ("bool_list", [True, False])
-        one = node(
-            1, schema.COLLECTIVE, comm_type=("int64_val", 0), comm_size=size, involved_dim=axes
-        )
-        nodes = ([one], [one])
-    elif change == "peer":
-        nodes = ([node(1, schema.SEND, comm_size=size)], [])
-    elif change == "room":
-        short: tuple[str, Any] = ("int64_val", 10**3)
-        send = node(1, schema.SEND, comm_size=size, comm_dst=("int32_val", 1))
-        nodes = ([send], [node(1, schema.RECEIVE, comm_size=short, comm_src=("int32_val", 0))])
-    elif change == "groups":
-        (folder / "comm_group.json").write_text('{"0": [0, 1],')
-        nodes = ([node(1, schema.COMPUTE, us=1)], [])
-    for rank, rank_nodes in enumerate(nodes):
-        et(folder / f"job.{rank}.et", *rank_nodes)
+SIZE, SHORT = ("int64_val", 10**6), ("int64_val", 10**3)
+SOME_AXES = all_reduce(1, 10**6, involved_dim=("bool_list", [True, False]))
+SENT = node(1, schema.SEND, comm_size=SIZE, comm_dst=("int32_val", 1))
+TOO_SHORT = node(1, schema.RECEIVE, comm_size=SHORT, comm_src=("int32_val", 0))
+COMPUTED = node(1, schema.COMPUTE, us=1)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("nodes", "groups", "message"),
     [
-        ("axes", r"job\.0\.et: node 1 \(node1\) involves some dimensions.*Name its ranks"),
-        ("peer", r"job\.0\.et: node 1 \(node1\) has neither comm_dst nor a duration"),
-        ("room", r"job\.1\.et: node 1 .* room for 1,000 bytes of a message of 1,000,000"),
-        ("groups", r"comm_group\.json is no JSON of process groups"),
-        ("no nodes", r"job\.0\.et holds no nodes"),
+        (([SOME_AXES], [SOME_AXES]), "", r"job\.0\.et: node 1 \(node1\) involves some dimensions"
+         ".*Name its ranks"),
+        (([node(1, schema.SEND, comm_size=SIZE)], []), "",
+         r"job\.0\.et: node 1 \(node1\) has neither comm_dst nor a duration"),
+        (([SENT], [TOO_SHORT]), "",
+         r"job\.1\.et: node 1 .* room for 1,000 bytes of a message of 1,000,000"),
+        (([COMPUTED], []), '{"0": [0, 1],', r"comm_group\.json is no JSON of process groups"),
+        (([], []), "", r"job\.0\.et holds no nodes"),
     ],
-)
-def test_what_cannot_be_timed_is_refused_by_node(change: str, message: str, tmp_path: Path) -> None:
-    refused(tmp_path, change)
+    ids=["axes", "peer", "room", "groups", "no nodes"],
+)  # fmt: skip
+def test_what_cannot_be_timed_is_refused_by_node(nodes, groups, message, tmp_path):
+    for rank, rank_nodes in enumerate(nodes):
+        et(tmp_path / f"job.{rank}.et", *rank_nodes)
+    if groups:
+        (tmp_path / "comm_group.json").write_text(groups)
     with pytest.raises(InputError, match=message):
         replay([tmp_path], RING)

@@ -1,12 +1,7 @@
 """Replay of Chakra and GOAL traces: ranks meet, bad traces are refused, steps come back."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +18,15 @@ from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 
 
-def test_ranks_meet_in_a_collective_that_takes_what_the_command_says(tmp_path: Path) -> None:
+def taken_ps(operation: str, size_bytes: int, ranks: int = 4) -> int:
+    """Time of a collective of the first ranks [ps]."""
+    return duration_ps(CollectiveCall(operation, Group(RING, np.arange(ranks)), size_bytes))
+
+
+def test_ranks_meet_in_a_collective_that_takes_what_the_command_says(tmp_path):
     job(tmp_path)
     played = replay([tmp_path], RING)
-    collective = duration_ps(CollectiveCall("all-reduce", Group(RING, np.arange(4)), 10**6))
-    assert played.trace.total_ps == 13 * 10**6 + collective + 5 * 10**6
+    assert played.trace.total_ps == 13 * 10**6 + taken_ps("all-reduce", 10**6) + 5 * 10**6
     document = replay_document(played, "fast")
     assert (document["ranks"], document["nodes"], document["unmapped"]) == (4, 12, {})
     assert sum(document["breakdown_s"].values()) == pytest.approx(document["iteration_s"])
@@ -35,19 +34,17 @@ def test_ranks_meet_in_a_collective_that_takes_what_the_command_says(tmp_path: P
     assert document["breakdown_s"]["waiting"] == pytest.approx(1.5e-6)
 
 
-def test_a_message_arrives_before_its_receive_ends(tmp_path: Path) -> None:
+def test_a_message_arrives_before_its_receive_ends(tmp_path):
     facts = {"comm_size": 5 * 10**6, "comm_src": 0, "comm_dst": 1, "comm_tag": 7}
-    et(tmp_path / "m.0.et", node(1, schema.COMPUTE, us=3), node(2, schema.SEND, after=[1], **facts))
-    et(
-        tmp_path / "m.1.et",
-        node(1, schema.RECEIVE, **facts),
-        node(2, schema.COMPUTE, us=2, after=[1]),
-    )
-    message = duration_ps(CollectiveCall("permute", Group(RING, np.array([0, 1])), 5 * 10**6))
-    assert replay([tmp_path], RING).trace.total_ps == 3 * 10**6 + message + 2 * 10**6
+    first = node(1, schema.COMPUTE, us=3), node(2, schema.SEND, after=[1], **facts)
+    second = node(1, schema.RECEIVE, **facts), node(2, schema.COMPUTE, us=2, after=[1])
+    for rank, nodes in enumerate((first, second)):
+        et(tmp_path / f"m.{rank}.et", *nodes)
+    total_ps = 3 * 10**6 + taken_ps("permute", 5 * 10**6, ranks=2) + 2 * 10**6
+    assert replay([tmp_path], RING).trace.total_ps == total_ps
 
 
-def test_operations_without_a_duration_are_timed_by_the_roofline(tmp_path: Path) -> None:
+def test_operations_without_a_duration_are_timed_by_the_roofline(tmp_path):
     path = et(tmp_path / "one.et", node(1, schema.COMPUTE, num_ops=10**15, tensor_size=8))
     played = replay([path], cluster("dgx-h100"))
     assert played.iteration_s == pytest.approx(1e15 / 989.4e12)
@@ -55,24 +52,21 @@ def test_operations_without_a_duration_are_timed_by_the_roofline(tmp_path: Path)
         replay([path], RING)
 
 
-def test_all_gathers_count_the_whole_result(tmp_path: Path) -> None:
+def test_all_gathers_count_the_whole_result(tmp_path):
     for rank in range(4):
         et(tmp_path / f"g.{rank}.et", node(1, schema.COLLECTIVE, comm_type=2, comm_size=10**6))
-    whole = duration_ps(CollectiveCall("all-gather", Group(RING, np.arange(4)), 4 * 10**6))
-    assert replay([tmp_path], RING).trace.total_ps == whole
+    assert replay([tmp_path], RING).trace.total_ps == taken_ps("all-gather", 4 * 10**6)
 
 
-def test_groups_are_those_that_name_themselves(tmp_path: Path) -> None:
+def test_groups_are_those_that_name_themselves(tmp_path):
     for rank in range(4):
         facts = {"comm_type": 0, "comm_size": 10**6, "pg_name": str(rank // 2)}
         et(tmp_path / f"g.{rank}.et", node(1, schema.COLLECTIVE, **facts))
-    pair = duration_ps(CollectiveCall("all-reduce", Group(RING, np.array([0, 1])), 10**6))
-    recording = read_traces([tmp_path])
-    assert len(recording.groups) == 2
-    assert replay([tmp_path], RING).trace.total_ps == pair
+    assert len(read_traces([tmp_path]).groups) == 2
+    assert replay([tmp_path], RING).trace.total_ps == taken_ps("all-reduce", 10**6, ranks=2)
 
 
-WRONG: dict[str, list[Any]] = {
+WRONG = {
     "cycle": [
         node(1, schema.COMPUTE, us=1, after=[2]), node(2, schema.COMPUTE, us=1, after=[1]),
     ],
@@ -86,7 +80,7 @@ WRONG: dict[str, list[Any]] = {
     "negative": [node(1, schema.COMPUTE, us=2**63 // 10)],
 }  # fmt: skip
 """Nodes of the second rank of a job, with one thing wrong."""
-DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+DAMAGED = {
     "cut": lambda content: content[:-3],
     "garbage": lambda content: b"\x05hello\x03abc",
     "gzip": lambda content: gzip.compress(content)[:-9],
@@ -114,7 +108,7 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
         ("empty", r"job.1.et is empty"),
     ],
 )
-def test_a_bad_trace_is_refused_by_file_and_node(tmp_path: Path, change: str, message: str) -> None:
+def test_a_bad_trace_is_refused_by_file_and_node(tmp_path, change, message):
     paths = job(tmp_path)
     if change == "missing":
         paths[2].unlink()
@@ -127,7 +121,7 @@ def test_a_bad_trace_is_refused_by_file_and_node(tmp_path: Path, change: str, me
     assert "\n" not in str(caught.value)
 
 
-def test_deadlocks_across_ranks_are_cycles(tmp_path: Path) -> None:
+def test_deadlocks_across_ranks_are_cycles(tmp_path):
     first, second = ({"comm_type": 0, "comm_size": 8, "pg_name": name} for name in "ab")
     et(tmp_path / "d.0.et", node(1, schema.COLLECTIVE, **first),
        node(2, schema.COLLECTIVE, after=[1], **second))  # fmt: skip
@@ -137,37 +131,29 @@ def test_deadlocks_across_ranks_are_cycles(tmp_path: Path) -> None:
         replay([tmp_path], RING)
 
 
-def test_more_ranks_than_chips_are_refused(tmp_path: Path) -> None:
-    job(tmp_path, 5)
+def test_more_ranks_or_nodes_than_there_may_be_are_refused(tmp_path, monkeypatch):
+    paths = job(tmp_path, 5)
     with pytest.raises(InputError, match="of 5 ranks, but ring:4 has 4 chips"):
-        replay([tmp_path], RING)
-
-
-def test_too_many_nodes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        replay(paths, RING)
+    # Nothing can be scaled from the chip of the recording.
+    with pytest.raises(InputError, match=r"--recorded-on trn1 .* and ring:4 has none"):
+        replay(paths[:4], RING, recorded_on="trn1")
     monkeypatch.setattr("workloads.traces.recording.MOST_NODES", 10)
     with pytest.raises(InputError, match="more than 10 nodes, the most that are read"):
-        read_chakra(job(tmp_path))
+        read_chakra(paths[:4])
 
 
-def test_a_bomb_is_inflated_no_further_than_the_bound(tmp_path: Path) -> None:
+def test_a_bomb_is_inflated_no_further_than_the_bound(tmp_path):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(bytes(2**20)) * 300)
     with pytest.raises(InputError, match="over 256 MiB once it is decompressed"):
         read_traces([path])
 
 
-def test_a_chip_of_the_recording_is_refused_where_nothing_can_be_scaled(tmp_path: Path) -> None:
-    job(tmp_path)
-    with pytest.raises(InputError, match=r"--recorded-on trn1 .* and ring:4 has none"):
-        replay([tmp_path], RING, recorded_on="trn1")
-
-
-def test_a_training_step_goes_out_and_comes_back(tmp_path: Path) -> None:
+def test_a_training_step_goes_out_and_comes_back(tmp_path):
     """ASTRA-sim reads each name of a group with ``std::stoi``, and takes 0 for all ranks."""
-    machine, plan = (
-        cluster("trn2.48xlarge"),
-        ParallelPlan(tp=2, pp=2, dp=4, global_batch=16, seq=512),
-    )
+    machine = cluster("trn2.48xlarge")
+    plan = ParallelPlan(tp=2, pp=2, dp=4, global_batch=16, seq=512)
     done = iteration(TOY, machine, plan, folded=False)
     write_chakra(training_recording(done), tmp_path / "out")
     played = replay([tmp_path / "out"], machine)
@@ -186,7 +172,7 @@ def test_a_training_step_goes_out_and_comes_back(tmp_path: Path) -> None:
         training_recording(iteration(TOY, machine, plan))
 
 
-def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path: Path) -> None:
+def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path):
     summary = {"total_time": 2e-3, "tensor_engine_active_time": 1e-3, "dma_active_time": 1.5e-3}
     path = tmp_path / "summary.json"
     path.write_text(json.dumps({"n1234": summary}))
@@ -201,28 +187,28 @@ def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path: Path) -> None:
     assert faster.iteration_s < 2e-3
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        replay([tmp_path / "none.et"], RING)
-    with pytest.raises(InputError, match="holds no traces"):
-        replay([tmp_path], RING)
+def test_other_files_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(InputError, match="unknown kind of trace"):
-        replay([tmp_path / "a.txt"], RING)
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("none.et", "no such file"),
+        ("empty", "holds no traces"),
+        ("a.txt", "unknown kind of trace"),
+    ):
+        with pytest.raises(InputError, match=message):
+            replay([tmp_path / name], RING)
 
 
-def test_goal_is_replayed_and_other_lines_are_refused(tmp_path: Path) -> None:
+def test_goal_is_replayed_and_other_lines_are_refused(tmp_path):
     path = tmp_path / "ring.goal"
     path.write_text(GOAL)
-    played = replay([path], RING)
-    message = duration_ps(CollectiveCall("permute", Group(RING, np.array([0, 1])), 5 * 10**6))
-    assert played.trace.total_ps == 10**6 + message + 500_000
-    path.write_text(GOAL.replace("calc 500", "think 500"))
-    with pytest.raises(InputError, match="line 9: 'l2: think 500' is no GOAL"):
-        replay([path], RING)
-    path.write_text(GOAL[:-3])
-    with pytest.raises(InputError, match=r"ring.goal ends within rank 1, before its brace"):
-        replay([path], RING)
-    path.write_text(GOAL.replace("}\nrank 1", "rank 1"))
-    with pytest.raises(InputError, match=r"line 6: 'rank 1 \{' is no GOAL"):
-        replay([path], RING)
+    message_ps = taken_ps("permute", 5 * 10**6, ranks=2)
+    assert replay([path], RING).trace.total_ps == 10**6 + message_ps + 500_000
+    for text, message in (
+        (GOAL.replace("calc 500", "think 500"), "line 9: 'l2: think 500' is no GOAL"),
+        (GOAL[:-3], "ring.goal ends within rank 1, before its brace"),
+        (GOAL.replace("}\nrank 1", "rank 1"), r"line 6: 'rank 1 \{' is no GOAL"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            replay([path], RING)

@@ -1,7 +1,5 @@
 """What a rank trains: adapters, parts trained alone, its update and the exchanges around it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +25,7 @@ from workloads.training.layers.replicas import (
 )
 from workloads.training.layers.steps import RankShapes, kernel
 from workloads.training.memory.memory import memory
-from workloads.training.plan.plan import ParallelPlan, Recompute
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import Share, layer_share
 
 EIGHT = named("llama-3.1-8b")
@@ -36,7 +34,7 @@ LORA = ParallelPlan(
 )
 
 
-def test_adapters_are_counted_as_published() -> None:
+def test_adapters_are_counted_as_published():
     """Seven adapted products of Llama-3.1-8B at rank 16 are 41.9 million parameters."""
     one = replace(LORA, tp=1, ranks_per_chip=1)
     assert EIGHT.layers * layer_adapters(EIGHT, one) == pytest.approx(41.9e6, rel=0.01)
@@ -47,7 +45,7 @@ def test_adapters_are_counted_as_published() -> None:
     assert trained_share(EIGHT, attention, 0).total == 32 * 4096 * (4096 + 1024)
 
 
-def test_a_part_trained_alone_takes_less_than_all() -> None:
+def test_a_part_trained_alone_takes_less_than_all():
     *parts_s, everything_s = (
         iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp", train_only=part)).iteration_s
         for part in ("output", "attention", "mlp", "")
@@ -55,52 +53,69 @@ def test_a_part_trained_alone_takes_less_than_all() -> None:
     assert max(parts_s) < everything_s
 
 
-def test_frozen_weights_are_kept_in_the_precision_of_their_products() -> None:
+def test_frozen_weights_are_kept_in_the_precision_of_their_products():
     model, catalogue = named("llama-2-70b"), shipped_catalogue()
     one = ParallelPlan(global_batch=1, seq=2048, lora_rank=16, zero=0, recompute="full")
-    held = {
-        precision: memory(model, replace(one, precision=precision), 0, catalogue, "b200").weights
-        for precision in ("bf16", "fp8", "mxfp8")
-    }
+
+    def held(**changes):
+        return memory(model, replace(one, **changes), 0, catalogue, "b200")
+
+    wide, narrow, scaled = (held(precision=name).weights for name in ("bf16", "fp8", "mxfp8"))
     ends = model.embedding_parameters + model.vocab * model.hidden + model.norm_parameters
     layers = model.parameters - ends
-    assert held["bf16"] - held["fp8"] == layers
-    assert held["mxfp8"] - held["fp8"] == layers // 32
-    whole = memory(model, replace(one, lora_rank=0, precision="fp8"), 0, catalogue, "b200")
-    assert whole.weights == 2 * model.parameters
-    # It fits one B200, as MLPerf ran it.
-    run = memory(model, replace(one, precision="fp8", seq=8192), 0, catalogue, "b200")
-    assert run.total < run.capacity
+    assert (wide - narrow, scaled - narrow) == (layers, layers // 32)
+    assert held(lora_rank=0, precision="fp8").weights == 2 * model.parameters
+    run = held(precision="fp8", seq=8192)
+    assert run.total < run.capacity  # it fits one B200, as MLPerf ran it
 
 
 @pytest.mark.parametrize(("seq", "measured_s"), [(2048, 4.583), (4096, 4.503)])
-def test_fine_tuning_on_one_chip_takes_what_was_measured(seq: int, measured_s: float) -> None:
+def test_fine_tuning_on_one_chip_takes_what_was_measured(seq, measured_s):
     """A host that traces is as slow for a sequence as for one twice as long."""
     how = replace(LORA, seq=seq, recompute="full")
     step = iteration(EIGHT, cluster("trn2.3xlarge"), how, allow_oversized=True)
     assert step.iteration_s == pytest.approx(measured_s, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("framework", "runs"), [("neuronx", True), ("axlearn", True), ("torch-neuronx", False)]
+)
+def test_recomputation_takes_time_where_it_saves_memory(framework: str, runs: bool) -> None:
+    """Time, memory and HFU tell one story, merged with the first run or not."""
+    how = replace(LORA, framework=framework, runtime="compiled", seq=4096)
+    kept, again = (
+        iteration(EIGHT, cluster("trn2.3xlarge"), replace(how, recompute=kind))
+        for kind in ("none", "full")
+    )
+    assert (again.iteration_s > 1.2 * kept.iteration_s) == runs
+    assert (again.memory.activations < kept.memory.activations / 4) == runs
+    assert (again.hfu > 1.2 * again.mfu) == runs
+    if not runs:
+        assert (again.iteration_s, again.hfu) == (kept.iteration_s, again.mfu)
+        assert again.memory.total == kept.memory.total
+        assert again.memory.least < kept.memory.least
+
+
 @pytest.mark.parametrize(("chip", "per_chip"), [("trn1", 2), ("h100", 1)])
-def test_adapter_in_a_compiled_graph_is_a_wider_product(chip: str, per_chip: int) -> None:
+def test_adapter_in_a_compiled_graph_is_a_wider_product(chip, per_chip):
     """On Trainium it costs as many more columns and rows, elsewhere two products of its own."""
     plan = replace(LORA, tp=per_chip, ranks_per_chip=per_chip)
     shapes = RankShapes(EIGHT, plan, chip, shipped_catalogue())
-    tokens, rank, inner = shapes.tokens, plan.lora_rank, EIGHT.ffn // plan.tp
-    product = shapes.gemm(tokens, EIGHT.hidden, inner)
+    rank, inner, wide = plan.lora_rank, EIGHT.ffn // plan.tp, EIGHT.hidden
+
+    def product_s(columns, depth):
+        return shapes.gemm(shapes.tokens, columns, depth).seconds
+
+    product = shapes.gemm(shapes.tokens, wide, inner)
     _, adapter = with_adapters(shapes, [kernel("mlp.down", product)])
-    alone = [shapes.gemm(tokens, rank, inner), shapes.gemm(tokens, EIGHT.hidden, rank)]
-    wider = [
-        shapes.gemm(tokens, EIGHT.hidden + rank, inner),
-        shapes.gemm(tokens, EIGHT.hidden, inner + rank),
-    ]
-    apart_s = sum(timing.seconds for timing in alone)
-    together_s = sum(timing.seconds for timing in wider) - 2 * product.seconds
+    apart_s = product_s(rank, inner) + product_s(wide, rank)
+    wider_s = product_s(wide + rank, inner) + product_s(wide, inner + rank)
+    together_s = wider_s - 2 * product.seconds
     assert adapter.seconds == pytest.approx(together_s if chip == "trn1" else apart_s)
     assert 0 < together_s < apart_s
 
 
-def test_pytorch_adds_what_adapters_give_in_kernels_of_their_own() -> None:
+def test_pytorch_adds_what_adapters_give_in_kernels_of_their_own():
     """Forward an element of each result, backward one of each input: 6 bytes, 10 if scaled."""
     plan = ParallelPlan(global_batch=2, seq=2048, lora_rank=16, zero=0)
     columns_out = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
@@ -116,7 +131,7 @@ def test_pytorch_adds_what_adapters_give_in_kernels_of_their_own() -> None:
     assert scaled - least == 10 * 2048 * (columns_out + columns_in)
 
 
-def test_wrapped_adapters_start_a_gathering_each() -> None:
+def test_wrapped_adapters_start_a_gathering_each():
     """Seven adapters of a layer are fourteen units of FSDP; the backward pass starts each twice.
 
     The frozen layer around them is gathered too, but has no gradients to start or to copy.
@@ -124,19 +139,15 @@ def test_wrapped_adapters_start_a_gathering_each() -> None:
     plan = ParallelPlan(dp=8, zero=3, global_batch=8, seq=2048, lora_rank=16)
     taken_s = []
     for variant in ("", "wrapped"):
-        numbers = shipped_catalogue().with_variants(
-            {"training.adapter_units": variant, "training.sharded_start": "eager"}
-        )
-        shapes = RankShapes(EIGHT, plan, "h100", numbers)
-        taken_s.append(
-            [sum(step.seconds for step in steps) for steps in (forward(shapes), backward(shapes))]
-        )
-    along, wrapped = taken_s
-    longer_s = [passed - before for passed, before in zip(wrapped, along, strict=True)]
-    assert longer_s == pytest.approx([14 * 0.75e-3, (2 * 14 - 1) * 0.75e-3])
+        variants = {"training.adapter_units": variant, "training.sharded_start": "eager"}
+        shapes = RankShapes(EIGHT, plan, "h100", shipped_catalogue().with_variants(variants))
+        passes = forward(shapes), backward(shapes)
+        taken_s.append(np.array([sum(step.seconds for step in steps) for steps in passes]))
+    along_s, wrapped_s = taken_s
+    assert wrapped_s - along_s == pytest.approx([14 * 0.75e-3, (2 * 14 - 1) * 0.75e-3])
 
 
-def test_adapters_on_attention_alone_are_fewer_and_faster() -> None:
+def test_adapters_on_attention_alone_are_fewer_and_faster():
     """Rank 16 on q, k, v and o of Llama-3.1-8B: 16 x (8192 + 2 x 5120 + 8192) a layer."""
     plan = ParallelPlan(dp=8, global_batch=8, seq=2048, lora_rank=16)
     some = replace(plan, lora_on="attention")
@@ -149,49 +160,38 @@ def test_adapters_on_attention_alone_are_fewer_and_faster() -> None:
     assert not any(name.startswith("mlp") and "adapter" in name for name in names)
 
 
-def test_the_host_traces_a_layer_of_a_deeper_model_more_slowly() -> None:
+def test_the_host_traces_a_layer_of_a_deeper_model_more_slowly():
     """A layer of twice the depth takes the power of two that the catalogue has; 3.62 ms at 32."""
     catalogue, how = shipped_catalogue(), plan(runtime="xla")
-    usual_s, deep_s = (
-        host_s(RankShapes(replace(TOY, layers=layers), how, "trn2", catalogue), how, 0.0, 16, 2)
-        for layers in (32, 64)
+    usual_s, deep_s, plain_s = (
+        host_s(RankShapes(replace(TOY, **shape), how, "trn2", catalogue), how, 0.0, 16, 2)
+        for shape in ({"layers": 32}, {"layers": 64}, {"layers": 32, "gated_mlp": False})
     )
-    assert usual_s == pytest.approx(16 * 2 * 3.62e-3)
-    plain_s = host_s(
-        RankShapes(replace(TOY, layers=32, gated_mlp=False), how, "trn2", catalogue),
-        how,
-        0.0,
-        16,
-        2,
-    )
-    assert plain_s / usual_s == pytest.approx(
-        catalogue.value("kernels.trainium", "host_plain_layer")
-    )
+    plain = catalogue.value("kernels.trainium", "host_plain_layer")
     growth = catalogue.value("kernels.trainium", "host_trace_growth")
+    assert usual_s == pytest.approx(16 * 2 * 3.62e-3)
+    assert plain_s / usual_s == pytest.approx(plain)
     assert deep_s / usual_s == pytest.approx(2**growth)
     assert growth > 0
 
 
-def test_the_host_traces_an_update_tensor_by_tensor() -> None:
+def test_the_host_traces_an_update_tensor_by_tensor():
     """BERT-Large in two microbatches on 512 cores of Trn1 by torch-xla takes 0.64 s a step."""
     heads = {"heads": 16, "kv_heads": 16, "head_dim": 64}
     bert = Model("bert", layers=24, hidden=1024, ffn=4096, vocab=30522, gated_mlp=False, **heads)
-    how = ParallelPlan(
-        dp=512, ranks_per_chip=2, global_batch=16384, microbatch=16, seq=128, recompute="none"
-    )
-    traced = replace(how, zero=0, runtime="xla", attention="unfused")
-    catalogue = shipped_catalogue()
-    shapes = RankShapes(bert, traced, "trn1", catalogue)
-    tensor_s = 0.087 * 4.25e-3
+    how = {"dp": 512, "ranks_per_chip": 2, "global_batch": 16384, "microbatch": 16, "seq": 128}
+    how |= {"recompute": "none", "zero": 0, "runtime": "xla", "attention": "unfused"}
+    traced, tensor_s = ParallelPlan(**how), 0.087 * 4.25e-3
+    shapes = RankShapes(bert, traced, "trn1", shipped_catalogue())
+    gated = replace(shapes, model=replace(bert, gated_mlp=True))
     assert traced_update_s(shapes, traced, 24) == pytest.approx(24 * 16 * tensor_s)
-    gated = RankShapes(replace(bert, gated_mlp=True), traced, "trn1", catalogue)
     assert traced_update_s(gated, traced, 24) == pytest.approx(24 * 9 * tensor_s)
     assert traced_update_s(shapes, replace(traced, runtime="compiled"), 24) == 0.0
     step = iteration(bert, cluster("trn1.32xlarge:16"), traced, allow_oversized=True)
     assert step.iteration_s == pytest.approx(0.64, rel=0.3)
 
 
-def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips() -> None:
+def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips():
     plan = ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16, seq=4096, zero=3)
     step = iteration(EIGHT, cluster("trn2.48xlarge"), plan)
     parts = step.breakdown_s
@@ -205,7 +205,7 @@ def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips() -> None:
 
 
 @pytest.mark.parametrize(("rank", "packed"), [(0, 3), (16, 2)])
-def test_frozen_weights_have_no_gradients_to_copy(rank: int, packed: int) -> None:
+def test_frozen_weights_have_no_gradients_to_copy(rank, packed):
     """A layer is copied out of both gatherings; into a reduction only where it is trained."""
     how = ParallelPlan(dp=8, zero=3, global_batch=8, seq=2048, lora_rank=rank, recompute="none")
     numbers = shipped_catalogue().with_variants({"training.sharded_copy_bytes": "fsdp2"})
@@ -216,7 +216,7 @@ def test_frozen_weights_have_no_gradients_to_copy(rank: int, packed: int) -> Non
 
 
 @pytest.mark.parametrize(("recompute", "fetched"), [("none", 3), ("full", 4)])
-def test_hooks_fetch_each_weight(recompute: Recompute, fetched: int) -> None:
+def test_hooks_fetch_each_weight(recompute, fetched):
     """Forward, again, backward and to reduce: seven weights of a layer, six plain kernels each."""
     how = ParallelPlan(dp=8, zero=3, global_batch=8, seq=2048, recompute=recompute)
     variants = {"training.gathered_weights": "seven", "training.fetch_issued": "hooks"}
@@ -227,22 +227,19 @@ def test_hooks_fetch_each_weight(recompute: Recompute, fetched: int) -> None:
     assert issued == fetched * 7 * 6
 
 
-def test_adapters_in_fp32_are_cast_and_take_the_host_longer() -> None:
+def test_adapters_in_fp32_are_cast_and_take_the_host_longer():
     """PEFT casts an adapter's input to fp32 and back, 12 bytes an element and pass."""
     how = ParallelPlan(global_batch=1, seq=2048, lora_rank=16, zero=0)
     variants = {"training.adapter_input_bytes": "fp32", "training.adapter_issued": "peft"}
-    plain, cast = (
-        RankShapes(EIGHT, how, "h100", catalogue)
-        for catalogue in (shipped_catalogue(), shipped_catalogue().with_variants(variants))
-    )
+    plain = RankShapes(EIGHT, how, "h100", shipped_catalogue())
+    cast = replace(plain, catalogue=shipped_catalogue().with_variants(variants))
     for direction in (forward, backward):
         before, after = (
-            {step.name: step for step in direction(shapes) if ".adapter" in step.name}
+            next(s for s in direction(shapes) if s.name.startswith("mlp.up.adapter"))
             for shapes in (plain, cast)
         )
-        name = next(name for name in before if name.startswith("mlp.up"))
-        assert after[name].size_bytes - before[name].size_bytes == 12 * 2048 * EIGHT.hidden
-        assert (before[name].issued, after[name].issued) == (1.0, 2.5)
+        assert after.size_bytes - before.size_bytes == 12 * 2048 * EIGHT.hidden
+        assert (before.issued, after.issued) == (1.0, 2.5)
 
 
 SHIPPED = shipped_catalogue()
@@ -254,16 +251,13 @@ def with_optimizer(optimizer: str, chip: str = "trn2", **changes: int) -> RankSh
     return RankShapes(TOY, replace(plan(**changes), optimizer=optimizer), chip, SHIPPED)
 
 
-def test_states_take_their_bytes_an_element() -> None:
+def test_states_take_their_bytes_an_element():
     owned, edges = Share(1000, 0), Share(400, 0)
-    moved = {
-        name: update(with_optimizer(name, dp=1), owned, edges).size_bytes / 1000
-        for name in OPTIMIZERS
-    }
-    assert moved == {"adamw": 30, "sgd": 22, "adafactor": 14, "muon": 25.2}
+    for name, moved in (("adamw", 30), ("sgd", 22), ("adafactor", 14), ("muon", 25.2)):
+        assert update(with_optimizer(name, dp=1), owned, edges).size_bytes == 1000 * moved
 
 
-def test_muon_takes_five_newton_schulz_steps_of_three_products() -> None:
+def test_muon_takes_five_newton_schulz_steps_of_three_products():
     """The matrices of TOY are as 1024 × 4096; ranks that shard them divide the work."""
     sides = [(1024, 1024, 4096), (1024, 1024, 1024), (1024, 4096, 1024)]
     matrix_s = 5 * sum(gemm("trn2", *side, "bf16", catalogue=SHIPPED).seconds for side in sides)
@@ -275,40 +269,33 @@ def test_muon_takes_five_newton_schulz_steps_of_three_products() -> None:
     assert orthogonalized(with_optimizer("adamw"), matrices, Share(77, 0)) == []
 
 
-def test_the_host_of_a_gpu_issues_each_newton_schulz_step_of_a_matrix() -> None:
+def test_the_host_of_a_gpu_issues_each_newton_schulz_step_of_a_matrix():
     """TOY's layers have six matrices each, whose products are shorter than their launches."""
     layer = layer_share(TOY, plan()).total
-    (step,) = orthogonalized(
-        with_optimizer("muon", "h100", zero=0), Share(3 * layer, 0), Share(0, 0)
-    )
+    shapes = with_optimizer("muon", "h100", zero=0)
+    (step,) = orthogonalized(shapes, Share(3 * layer, 0), Share(0, 0))
     per_layer = 7 if TOY.gated_mlp else 6
-    dispatch_s = host_dispatch_s("h100", catalogue=SHIPPED)
-    assert step.seconds == pytest.approx(3 * per_layer * 5 * dispatch_s)
+    assert step.seconds == pytest.approx(3 * per_layer * 5 * host_dispatch_s("h100"))
 
 
-def test_tensor_parallel_ranks_exchange_their_parts_before_and_after() -> None:
+def test_tensor_parallel_ranks_exchange_their_parts_before_and_after():
     steps = orthogonalized(with_optimizer("muon", tp=4, dp=2, zero=1), Share(8000, 0), Share(0, 0))
     assert [step.collective for step in steps] == ["all-to-all", "", "all-to-all"]
     assert {step.size_bytes for step in steps if step.collective} == {2 * 4000}
 
 
 @pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge", "dgx-h100"])
-def test_more_state_needs_more_memory_and_never_less_time(machine: str) -> None:
+def test_more_state_needs_more_memory_and_never_less_time(machine):
     whole = cluster(machine)
-    chip, how = whole.chip, plan(dp=whole.chips, zero=1)
-    held = [
-        memory(SPARSE, replace(how, optimizer=name), 0, SHIPPED, chip).optimizer
-        for name in OPTIMIZERS
-    ]
+    hows = {name: plan(dp=whole.chips, zero=1, optimizer=name) for name in OPTIMIZERS}
+    held = [memory(SPARSE, how, 0, SHIPPED, whole.chip).optimizer for how in hows.values()]
     assert held == sorted(held)
-    taken = [
-        iteration(SPARSE, whole, replace(how, optimizer=name)).iteration_s
-        for name in ("adafactor", "sgd", "adamw", "muon")
-    ]
-    assert taken == sorted(taken)
+    by_time = [hows[name] for name in ("adafactor", "sgd", "adamw", "muon")]
+    taken_s = [iteration(SPARSE, whole, how).iteration_s for how in by_time]
+    assert taken_s == sorted(taken_s)
 
 
-def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
+def test_a_sharded_update_on_trn1_takes_its_graphs_besides():
     sharded = RankShapes(TOY, plan(dp=256, zero=1), "trn1", shipped_catalogue())
     replicated = replace(sharded, plan=plan(dp=256, zero=0))
     overhead_s = step_overhead_s("trn1", 256)
@@ -334,16 +321,14 @@ NARROW = {"optimizer_bytes": "bf16", "gradient_bytes": "bf16"}
         ("h100", {**NARROW, "update_copies_bytes": "clipped"}, 18),
     ],
 )
-def test_an_update_moves_the_bytes_of_its_stack(
-    chip: str, variants: dict[str, str], moved: int
-) -> None:
+def test_an_update_moves_the_bytes_of_its_stack(chip, variants, moved):
     chosen = {f"training.{quantity}": variant for quantity, variant in variants.items()}
     shapes = RankShapes(TOY, plan(dp=1), chip, shipped_catalogue().with_variants(chosen))
     owned = ReplicaExchange(shapes, 0, shapes.plan).owned
     assert update(shapes, owned).size_bytes == moved * owned.total
 
 
-def test_kernels_wait_only_for_shards_that_others_hold() -> None:
+def test_kernels_wait_only_for_shards_that_others_hold():
     """A replica alone waits for nothing; of r replicas each holds 1 / r of the shards itself."""
     waited = {}
     for dp in (1, 2, 4):
@@ -359,7 +344,7 @@ def test_kernels_wait_only_for_shards_that_others_hold() -> None:
     assert others == 800 * 7 / 8 + 400 * 3 / 4  # four ranks hold the same experts
 
 
-def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one() -> None:
+def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one():
     """Large weights are reduced so too; embeddings and layers that a bucket holds come at once."""
     chosen = shipped_catalogue().with_variants({"training.gathered_weights": "four"})
     for zero, catalogue, count in ((3, chosen, 4), (3, shipped_catalogue(), 1), (1, chosen, 1)):
@@ -376,9 +361,7 @@ def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one() -> None:
     ("changes", "each"),
     [({}, 2), ({"precision": "fp8"}, 1), ({"precision": "fp8", "fp8_recipe": "rowwise"}, 2)],
 )
-def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(
-    changes: dict[str, str], each: int
-) -> None:
+def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(changes, each):
     how = plan(dp=8, zero=3, **changes)
     cast = shipped_catalogue().with_variants({"training.sharded_cast": "fsdp2"})
     for parts, gathered in ((cast, each), (shipped_catalogue(), 2)):
@@ -397,7 +380,7 @@ def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(
         ({"tp": 2, "pp": 2, "dp": 4, "ep": 4, "zero": 0}, 16, "dp"),
     ],
 )
-def test_the_norm_is_summed_over_all_different_gradients(changes, ranks, what) -> None:
+def test_the_norm_is_summed_over_all_different_gradients(changes, ranks, what):
     """Without sharding replicas hold the same ones; experts lie across replicas."""
     machine, how = cluster("trn2.48xlarge"), plan(**changes)
     program = toy_program(how, machine, SPARSE if how.ep > 1 else TOY)
@@ -412,11 +395,10 @@ def test_the_norm_is_summed_over_all_different_gradients(changes, ranks, what) -
     assert exchange.duration_ps[exchange.kind[0]].tolist() == [lasts]
 
 
-def test_nobody_updates_before_the_norm_is_known() -> None:
+def test_nobody_updates_before_the_norm_is_known():
     step = iteration(TOY, cluster("trn2.48xlarge"), plan(tp=2, pp=2, dp=4), folded=False)
     frame = step.trace.frame()
-    norm_end_ps = frame[frame["name"] == "norm.sum"].end_ps
-    updates = frame[frame["name"] == "optimizer.step"].start_ps
-    assert len(norm_end_ps) == len(updates) == 16
-    assert norm_end_ps.nunique() == 1
-    assert (updates == norm_end_ps.iloc[0]).all()
+    known_ps = frame[frame["name"] == "norm.sum"].end_ps.tolist()
+    assert len(known_ps) == 16
+    assert len({*known_ps}) == 1
+    assert frame[frame["name"] == "optimizer.step"].start_ps.tolist() == known_ps

@@ -1,9 +1,7 @@
 """Layers of experts, and layers whose attention selects its keys."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.attention import index_score_s
 from workloads.models.model import (
-    Model,
     attention_flops,
     forward_flops,
     index_flops,
@@ -32,7 +29,17 @@ from workloads.training.plan.stages import layer_share
 from workloads.training.program.groups import GroupCosts, group_of, group_ps
 
 
-def test_experts_exchange_every_copy_twice_each_way() -> None:
+def by_name(steps: Iterable[LayerOp]) -> dict[str, LayerOp]:
+    return {step.name: step for step in steps}
+
+
+def steps_of(model, chip, changes):
+    """Steps of a layer of a plan with these changes, forward and backward."""
+    shapes = RankShapes(model, plan(**changes), chip, shipped_catalogue())
+    return forward(shapes, moe=True), backward(shapes, moe=True)
+
+
+def test_experts_exchange_every_copy_twice_each_way():
     shapes = counted(SPARSE, dp=8, ep=8)
     copies = 2 * 1024 * 2 * SPARSE.hidden
     talks = [s for s in (*forward(shapes, moe=True), *backward(shapes, moe=True)) if s.axis == "ep"]
@@ -46,7 +53,7 @@ def test_experts_exchange_every_copy_twice_each_way() -> None:
 
 
 @pytest.mark.parametrize("ep", [1, 8])
-def test_a_capacity_is_computed_whole_whatever_the_skew(ep: int) -> None:
+def test_a_capacity_is_computed_whole_whatever_the_skew(ep):
     even = counted(SPARSE, dp=8, ep=ep)
     room = counted(SPARSE, dp=8, ep=ep, capacity_factor=1.25, routing_skew=2.0)
     products = [product_flops(forward(one, moe=True)) for one in (even, room)]
@@ -64,7 +71,7 @@ def test_a_capacity_is_computed_whole_whatever_the_skew(ep: int) -> None:
         ({"dp": 8}, False),  # no other rank: the first sorting puts them in order
     ],
 )
-def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes: Any, blocks: bool) -> None:
+def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes, blocks):
     shapes = counted(SPARSE, **changes)
     steps = [*forward(shapes, moe=True), *backward(shapes, moe=True)]
     moved = 2 * 2 * 1024 * 2 * SPARSE.hidden  # two bytes, read and written, two copies a token
@@ -79,23 +86,18 @@ def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes: Any, blocks: boo
     ("machine", "merged"), [("dgx-h100", True), ("dgx-b200", True), ("dgx-a100", False)]
 )
 def test_deepep_sends_a_token_once_to_a_rank_where_the_rates_of_its_kernels_are_known(
-    machine: str, merged: bool
-) -> None:
-    fabric = cluster(machine)
+    machine, merged
+):
     catalogue = shipped_catalogue().with_variants({"training.token_exchange": "deepep"})
-    fabric = replace(fabric, catalogue=catalogue)
-    how = plan(dp=8, ep=8, seq=4096)
-    steps = forward(RankShapes(SPARSE, how, fabric.chip, catalogue), moe=True)
-    named = {step.name: step for step in steps}
+    fabric, how = cluster(machine, catalogue=catalogue), plan(dp=8, ep=8, seq=4096)
+    named = by_name(forward(RankShapes(SPARSE, how, fabric.chip, catalogue), moe=True))
     assert (named["experts.permute"].seconds == named["experts.sum"].seconds == 0) == merged
     assert named["experts.sort"].seconds > 0
     dispatch = named["experts.dispatch"]
-    everyone = np.arange(8)
-    (taken_ps,) = GroupCosts(fabric).times_ps(everyone, [dispatch], how, 2)
-    group = group_of(fabric, everyone)
+    (taken_ps,) = GroupCosts(fabric).times_ps(np.arange(8), [dispatch], how, 2)
+    group = group_of(fabric, np.arange(8))
     if merged:
-        token_bytes = dispatch.size_bytes / 2
-        expected_s = library_s(catalogue, "deepep", "dispatch", group, token_bytes, 2)
+        expected_s = library_s(catalogue, "deepep", "dispatch", group, dispatch.size_bytes / 2, 2)
         assert taken_ps == pytest.approx(1e12 * expected_s, abs=1)
     else:
         assert taken_ps == group_ps(group, "all-to-all", dispatch.size_bytes)
@@ -103,10 +105,10 @@ def test_deepep_sends_a_token_once_to_a_rank_where_the_rates_of_its_kernels_are_
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize("taken_over", ["", "hybridep", "fused"])
-def test_libraries_take_over_kernels_around_experts(taken_over: str, precision: str) -> None:
+def test_libraries_take_over_kernels_around_experts(taken_over, precision):
     catalogue = shipped_catalogue().with_variants({"kernels.b200.expert_passes_gb200": taken_over})
     how = plan(dp=8, ep=4, precision=precision)
-    named = {s.name: s for s in forward(RankShapes(SPARSE, how, "gb200", catalogue), moe=True)}
+    named = by_name(forward(RankShapes(SPARSE, how, "gb200", catalogue), moe=True))
     # HybridEP reads tokens where they are; what arrives is still sorted by expert.
     moved = bool(named["experts.permute"].seconds and named["experts.sum"].seconds)
     assert moved == (not taken_over)
@@ -123,15 +125,11 @@ def test_libraries_take_over_kernels_around_experts(taken_over: str, precision: 
         assert named[name].size_bytes == sent * work.rows * SPARSE.expert_hidden
 
 
-def test_experts_on_a_narrower_hidden_state_exchange_less() -> None:
-    narrow, wide = (
-        RankShapes(model, plan(dp=8, ep=8), "h100", shipped_catalogue())
-        for model in (NARROW, SPARSE)
-    )
+def test_experts_on_a_narrower_hidden_state_exchange_less():
+    narrow = RankShapes(NARROW, plan(dp=8, ep=8), "h100", shipped_catalogue())
+    wide = replace(narrow, model=SPARSE)
     for direction in (forward, backward):
-        steps, usual = (
-            {s.name: s for s in direction(shapes, moe=True)} for shapes in (narrow, wide)
-        )
+        steps, usual = (by_name(direction(shapes, moe=True)) for shapes in (narrow, wide))
         exchanges = [name for name in usual if usual[name].axis == "ep"]
         assert len(exchanges) == 2
         for name in exchanges:
@@ -144,51 +142,42 @@ def test_experts_on_a_narrower_hidden_state_exchange_less() -> None:
     assert 2 * whole[1] - whole[0] >= around
 
 
-def test_shared_experts_work_while_copies_travel() -> None:
-    how = plan(ep=8, dp=16, overlap="all")
-    steps = {
-        step.name: step
-        for step in forward(RankShapes(SPARSE, how, "h100", shipped_catalogue()), moe=True)
-    }
-    assert steps["shared.up"].after == NOTHING
-    assert steps["experts.sort"].after == "experts.dispatch"
-    assert steps["experts.up"].after == PREVIOUS
-    assert steps["shared.down"].after == NOTHING
-    assert steps["experts.sum"].after == "experts.combine"
-    times = {
-        kind: iteration(SPARSE, sixteen(), plan(ep=8, dp=16, overlap=kind)).breakdown_s
-        for kind in ("dp", "all")
-    }
-    assert times["all"]["exposed_ep"] < times["dp"]["exposed_ep"]
-    assert times["all"]["compute"] == pytest.approx(times["dp"]["compute"], rel=1e-3)
+def test_shared_experts_work_while_copies_travel():
+    apart, beside = (plan(ep=8, dp=16, overlap=kind) for kind in ("dp", "all"))
+    steps = forward(RankShapes(SPARSE, beside, "h100", shipped_catalogue()), moe=True)
+    after = {
+        "shared.up": NOTHING, "experts.sort": "experts.dispatch", "experts.up": PREVIOUS,
+        "shared.down": NOTHING, "experts.sum": "experts.combine",
+    }  # fmt: skip
+    assert after.items() <= {step.name: step.after for step in steps}.items()
+    usual, hidden = (iteration(SPARSE, sixteen(), how).breakdown_s for how in (apart, beside))
+    assert hidden["exposed_ep"] < usual["exposed_ep"]
+    assert hidden["compute"] == pytest.approx(usual["compute"], rel=1e-3)
 
 
-def test_the_host_issues_the_product_of_every_expert() -> None:
+def test_the_host_issues_the_product_of_every_expert():
     share = shipped_catalogue().value("training", "expert_issue")
-    steps = forward(RankShapes(SPARSE, plan(dp=8, ep=2), "h100", shipped_catalogue()), moe=True)
-    issued = {step.name: step.issued for step in steps}
-    assert issued["experts.up"] == issued["experts.down"] == 1 + 7 * share
-    assert issued["router.logits"] == 1
-    alone = forward(RankShapes(SPARSE, plan(dp=16, ep=16), "h100", shipped_catalogue()), moe=True)
-    assert all(step.issued == 1 for step in alone)
+    some, alone = (
+        {step.name: step.issued for step in steps_of(SPARSE, "h100", {"dp": 16, "ep": ep})[0]}
+        for ep in (2, 16)
+    )
+    assert some["experts.up"] == some["experts.down"] == 1 + 7 * share
+    assert some["router.logits"] == 1
+    assert set(alone.values()) == {1}
 
 
-def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own() -> None:
+def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own():
     how = plan(dp=8, ep=2, precision="fp8")
     shapes = RankShapes(SPARSE, how, "h100", shipped_catalogue())
-    ahead, back = forward(shapes, moe=True), backward(shapes, moe=True)
-    casts = {step.name: step for step in [*ahead, *back] if ".cast" in step.name}
-    products = {step.name: step for step in ahead}
-    assert [*casts] == [
-        "experts.up.cast", "experts.down.cast", "experts.down.cast.data", "experts.up.cast.data",
-    ]  # fmt: skip
-    assert {step.issued for step in casts.values()} == {products["experts.up"].issued}
+    steps = by_name([*forward(shapes, moe=True), *backward(shapes, moe=True)])
+    casts = {name: step for name, step in steps.items() if ".cast" in name}
+    names = "up.cast", "down.cast", "down.cast.data", "up.cast.data"
+    assert [*casts] == [f"experts.{name}" for name in names]
+    assert {step.issued for step in casts.values()} == {steps["experts.up"].issued}
     # Read in two bytes, written in one by rows and in one by columns.
-    experts = SPARSE.experts
-    assert experts
-    copies = how.microbatch * how.seq * experts.per_token
+    copies = how.microbatch * how.seq * SPARSE.experts.per_token
     assert casts["experts.up.cast"].size_bytes == 4 * copies * SPARSE.hidden
-    assert casts["experts.down.cast"].size_bytes == 4 * copies * experts.ffn
+    assert casts["experts.down.cast"].size_bytes == 4 * copies * SPARSE.experts.ffn
 
 
 @pytest.mark.parametrize(
@@ -202,39 +191,28 @@ def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own() -
         ("h100", {"precision": "fp8", "fp8_exchange": True}, ["experts.down.cast"]),
     ],
 )
-def test_tokens_of_experts_are_cast_where_a_kernel_does_so(
-    chip: str, stated: dict[str, Any], casts: list[str]
-) -> None:
+def test_tokens_of_experts_are_cast_where_a_kernel_does_so(chip, stated, casts):
     shapes = RankShapes(SPARSE, plan(dp=8, ep=2, **stated), chip, shipped_catalogue())
     assert [step.name for step in forward(shapes, moe=True) if ".cast" in step.name] == casts
 
 
 @pytest.mark.parametrize(("chip", "eager"), [("h100", True), ("trn2", False), ("tpu7x", False)])
-def test_biases_of_experts_are_added_by_kernels_of_an_eager_framework(
-    chip: str, eager: bool
-) -> None:
-    experts = SPARSE.experts
-    assert experts
-    biased = replace(SPARSE, experts=replace(experts, bias=True))
-    how = plan(dp=8, ep=2)
-    without, ahead, back = (
-        {step.name: step for step in way(RankShapes(model, how, chip, catalogue), moe=True)}
-        for catalogue in [shipped_catalogue()]
-        for model, way in ((SPARSE, forward), (biased, forward), (biased, backward))
-    )
-    added = [name for name in [*ahead, *back] if "down.bias" in name]
-    assert added == (["experts.down.bias", "experts.down.bias.data"] if eager else [])
-    assert not [name for name in without if "down.bias" in name]
-    elements = how.microbatch * how.seq * experts.per_token * SPARSE.hidden
-    if eager:
-        assert ahead["experts.down.bias"].size_bytes == 28 * elements
-        assert back["experts.down.bias.data"].size_bytes == 40 * elements
+def test_biases_of_experts_are_added_by_kernels_of_an_eager_framework(chip, eager):
+    def added(model):
+        ahead, back = steps_of(model, chip, {"dp": 8, "ep": 2})
+        return {s.name: s.size_bytes for s in (*ahead, *back) if "down.bias" in s.name}
+
+    elements = 1024 * SPARSE.experts.per_token * SPARSE.hidden
+    sizes = {"experts.down.bias": 28 * elements, "experts.down.bias.data": 40 * elements}
+    biased = replace(SPARSE, experts=replace(SPARSE.experts, bias=True))
+    assert added(biased) == (sizes if eager else {})
+    assert added(SPARSE) == {}
 
 
 @pytest.mark.parametrize(
     ("chip", "rows", "weight_rows"), [("tpu7x", 192, 1536), ("tpu-v6e", 384, 384), ("h100", 0, 0)]
 )
-def test_experts_share_tiles_of_grouped_products(chip: str, rows: int, weight_rows: int) -> None:
+def test_experts_share_tiles_of_grouped_products(chip, rows, weight_rows):
     """Three of four experts begin in a tile of another, which is computed for both."""
     experts = replace(SPARSE, experts=replace(SPARSE.experts, count=4))
     shapes = RankShapes(experts, plan(), chip, shipped_catalogue())
@@ -245,26 +223,13 @@ def test_experts_share_tiles_of_grouped_products(chip: str, rows: int, weight_ro
 
 
 CHIPS = ("a100-80gb", "h100", "b200", "trn2")
-PLANS: list[dict[str, Any]] = [
-    {"seq": 16_384},
-    {"seq": 16_384, "tp": 4},
-    {"seq": 16_384, "cp": 4},
-    {"seq": 16_384, "cp": 4, "cp_exchange": "all-gather", "tp": 2},
+PLANS = [
+    {"seq": 16_384, **more}
+    for more in ({}, {"tp": 4}, {"cp": 4}, {"cp": 4, "cp_exchange": "all-gather", "tp": 2})
 ]
 
 
-def steps_of(
-    model: Model, chip: str, changes: dict[str, Any]
-) -> tuple[tuple[LayerOp, ...], tuple[LayerOp, ...]]:
-    shapes = RankShapes(model, plan(**changes), chip, shipped_catalogue())
-    return forward(shapes, moe=True), backward(shapes, moe=True)
-
-
-def total_s(steps: tuple[LayerOp, ...]) -> float:
-    return sum(step.seconds for step in steps)
-
-
-def test_flops_of_selected_keys_by_hand() -> None:
+def test_flops_of_selected_keys_by_hand():
     """128 of at most 1,024 keys, 4 heads of 32 columns that score all of them."""
     seen = (128 * 129 / 2 + 896 * 128) / 1024
     widths, scores = 16 * (96 + 64), 4 * 32
@@ -274,6 +239,8 @@ def test_flops_of_selected_keys_by_hand() -> None:
     assert index_size(SELECTING) == (256 * scores + 1024 * (32 + 4), 2 * 32)
     plain = replace(TOY, window=128, keys="selected", indexer=SELECTING.indexer)
     assert index_size(plain) == (1024 * (scores + 32 + 4), 2 * 32)  # no compressed queries
+    products = layer_flops(plain, 1024, moe=False) - attention_flops(plain, 1024)
+    assert product_flops(forward(counted(plain))) == pytest.approx(1024 * products)
     assert SELECTING.parameters - LATENT.parameters == 4 * sum(index_size(SELECTING))
     # Scores of keys that are not selected have no gradients.
     idle = 4 * (index_flops(SELECTING, 1024) - index_flops(SELECTING, 1024, 128))
@@ -281,13 +248,7 @@ def test_flops_of_selected_keys_by_hand() -> None:
     assert needed == pytest.approx(3 * forward_flops(SELECTING, 1024) - 2 * idle, rel=1e-12)
 
 
-def test_an_indexer_without_compressed_queries_takes_its_columns_of_one_product() -> None:
-    model = replace(TOY, window=128, keys="selected", indexer=SELECTING.indexer)
-    expected = layer_flops(model, 1024, moe=False) - attention_flops(model, 1024)
-    assert product_flops(list(forward(counted(model)))) == pytest.approx(1024 * expected)
-
-
-def test_as_many_selected_keys_as_tokens_need_the_dense_flops_and_the_indexers() -> None:
+def test_as_many_selected_keys_as_tokens_need_the_dense_flops_and_the_indexers():
     whole = replace(SELECTING, window=1024)
     products = 2 * index_size(SELECTING).weights
     more = layer_flops(whole, 1024, moe=True) - layer_flops(LATENT, 1024, moe=True)
@@ -296,45 +257,44 @@ def test_as_many_selected_keys_as_tokens_need_the_dense_flops_and_the_indexers()
 
 @pytest.mark.parametrize("changes", PLANS)
 @pytest.mark.parametrize("chip", CHIPS)
-def test_no_more_selected_keys_are_ever_faster(chip: str, changes: dict[str, Any]) -> None:
+def test_no_more_selected_keys_are_ever_faster(chip, changes):
     models = [replace(SELECTING, window=keys) for keys in (128, 512, 2048, 8192, 16_384)]
     for which in (0, 1):
-        times = [total_s(steps_of(model, chip, changes)[which]) for model in models]
+        passes = [steps_of(model, chip, changes)[which] for model in models]
+        times = [sum(step.seconds for step in steps) for steps in passes]
         assert times == pytest.approx(sorted(times), rel=2e-3)
         assert times[0] < times[-1]
 
 
 @pytest.mark.parametrize("changes", PLANS)
 @pytest.mark.parametrize("chip", CHIPS)
-def test_short_sequences_have_the_dense_core_beside_the_indexer(
-    chip: str, changes: dict[str, Any]
-) -> None:
+def test_short_sequences_have_the_dense_core_beside_the_indexer(chip, changes):
     model = replace(SELECTING, window=16_384)
-    for sparse, dense in zip(
-        steps_of(model, chip, changes), steps_of(LATENT, chip, changes), strict=True
-    ):
-        cores = [
+    passes = (steps_of(one, chip, changes) for one in (model, LATENT))
+    for sparse, dense in zip(*passes, strict=True):
+        core, dense_core = (
             [(step.name, step.seconds) for step in steps if ".core" in step.name]
             for steps in (sparse, dense)
-        ]
-        assert cores[0] == cores[1]
+        )
+        assert core == dense_core
         more = {step.name for step in sparse} - {step.name for step in dense}
         assert {name.split(".")[1] for name in more} == {"index"}
 
 
-def test_an_indexer_scores_all_keys_forward_and_selected_ones_backward() -> None:
+def test_an_indexer_scores_all_keys_forward_and_selected_ones_backward():
     ahead, back = steps_of(SELECTING, "h100", {"seq": 16_384})
     times = {step.name: step.seconds for step in (*ahead, *back)}
     launch_s = RankShapes(SELECTING, plan(), "h100", shipped_catalogue()).stream(0).seconds
     score_s = index_score_s("h100", 4, 32, "bf16")
     all_scores, some = 16_384 * 8192.5, 128 * 129 / 2 + (16_384 - 128) * 128
-    expected = 2 * launch_s + all_scores * score_s
-    assert times["attention.index"] == pytest.approx(expected, rel=1e-12)
-    expected = 4 * launch_s + 3 * some * score_s
-    assert times["attention.index.weight"] == pytest.approx(expected, rel=1e-12)
+    for name, expected in (
+        ("attention.index", 2 * launch_s + all_scores * score_s),
+        ("attention.index.weight", 4 * launch_s + 3 * some * score_s),
+    ):
+        assert times[name] == pytest.approx(expected, rel=1e-12)
 
 
-def test_an_indexer_is_exchanged_run_again_and_left_without_gradients_where_frozen() -> None:
+def test_an_indexer_is_exchanged_run_again_and_left_without_gradients_where_frozen():
     ahead, back = steps_of(SELECTING, "h100", {"seq": 16_384, "cp": 4})
     exchanged = {s.name: (s.collective, s.size_bytes) for s in (*ahead, *back) if "index" in s.name}
     size = 2 * 16_384 * 32
@@ -347,7 +307,7 @@ def test_an_indexer_is_exchanged_run_again_and_left_without_gradients_where_froz
     assert not any(name.endswith("index.weight") for name in frozen)
 
 
-def test_memory_of_an_indexer_is_on_every_rank() -> None:
+def test_memory_of_an_indexer_is_on_every_rank():
     how = plan(tp=4, recompute="none")
     more = layer_activations(SELECTING, how, moe=True) - layer_activations(LATENT, how, moe=True)
     assert more == 1024 * (2 * (4 * 32 + 32 + 4) + 4 * 128)

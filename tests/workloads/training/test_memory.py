@@ -1,10 +1,7 @@
 """The memory of a rank agrees with published formulas, and over a step with its peak."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,78 +41,64 @@ GPT = replace(named("gpt3-175b"), dropout=True)
         ({"tp": 8, "recompute": "none"}, 34 / 8, 5 / 8),
         ({"cp": 4, "recompute": "none", "attention": "fused"}, 34 / 4, 0),
         ({"tp": 8, "recompute": "full", "sequence_parallel": False}, 2, 0),
+        ({"tp": 8, "recompute": "selective"}, 34 / 8, 0),
     ],
 )
-def test_activations_of_a_gpt_layer_are_those_of_its_paper(
-    changes: dict[str, Any], per_hidden: float, per_score: float
-) -> None:
-    """Formulas of arXiv 2205.05198; fused attention keeps a sum of each row of scores instead."""
+def test_activations_of_a_gpt_layer_are_those_of_its_paper(changes, per_hidden, per_score):
+    """Formulas of arXiv 2205.05198; without scores a sum of each of their rows is kept instead."""
     how = plan(**{"seq": 2048, "microbatch": 1, "attention": "unfused", **changes})
-    rows = 4 * 2048 * GPT.heads / how.cp if how.attention == "fused" else 0
+    without_scores = how.attention == "fused" or how.recompute == "selective"
+    rows = 4 * 2048 * GPT.heads / (how.cp * how.tp) if without_scores else 0
     expected = 2048 * GPT.hidden * per_hidden + 2048**2 * GPT.heads * per_score + rows
     assert layer_activations(GPT, how) == expected
 
 
-def test_selective_recomputation_drops_the_scores() -> None:
-    how = plan(seq=2048, tp=8, recompute="selective", attention="unfused")
-    expected = 34 * 2048 * GPT.hidden // 8 + 4 * 2048 * GPT.heads // 8
-    assert layer_activations(GPT, how) == expected
-
-
-def test_replicated_key_value_heads_are_counted() -> None:
+def test_replicated_key_value_heads_are_counted():
     how = plan(tp=16)
     replicated = TOY.layers * 12 * 2 * TOY.head_dim * TOY.hidden
     norms = 15 * (2 * TOY.layers + 1) * TOY.hidden
     assert 16 * stage_share(TOY, how, 0).total == TOY.parameters + norms + replicated
 
 
-def test_bytes_a_parameter() -> None:
-    alone = memory(TOY, plan(zero=0), 0, shipped_catalogue(), "trn2")
+def test_bytes_a_parameter():
+    alone = held_by(plan(zero=0))
     narrow = need(plan(zero=0), gradient_bytes="bf16", optimizer_bytes="bf16")
     for held, gradient, state in ((alone, 4, 12), (narrow, 2, 4)):
         parts = (held.weights, held.gradients, held.optimizer)
         assert parts == tuple(size * TOY.parameters for size in (2, gradient, state))
     assert alone.total == sum(alone.parts().values())
-    half = memory(TOY, plan(ranks_per_chip=2), 0, shipped_catalogue(), "trn1")
-    assert 2 * half.capacity == 32 * 2**30
+    assert 2 * held_by(plan(ranks_per_chip=2), chip="trn1").capacity == 32 * 2**30
 
 
 @pytest.mark.parametrize(
     ("zero", "shares"), [(0, (1, 1, 1)), (1, (1, 1, 8)), (2, (1, 8, 8)), (3, (8, 8, 8))]
 )
-def test_zero_shards_over_data_and_context(zero: int, shares: tuple[int, ...]) -> None:
+def test_zero_shards_over_data_and_context(zero, shares):
     """Parameters of the layer at work and of the next are whole in buffers, and those of ends."""
     how = plan(dp=4, cp=2, zero=zero)
-    held, parameters = memory(TOY, how, 0, shipped_catalogue(), "trn2"), TOY.parameters
+    held = held_by(how)
     kept = (held.weights / 2, held.gradients / 4, held.optimizer / 12)
-    assert kept == tuple(-(-parameters // share) for share in shares)
+    assert kept == tuple(-(-TOY.parameters // share) for share in shares)
     layer, edges = layer_share(TOY, how).total, edge_share(TOY, how, 0)
-    more = held.buffers - memory(TOY, replace(how, zero=1), 0, shipped_catalogue(), "trn2").buffers
+    more = held.buffers - held_by(replace(how, zero=1)).buffers
     assert more == (2 * (2 * layer + edges) if zero == 3 else 0)
 
 
-def test_stages_of_a_pipeline_hold_shards_unless_they_keep_what_is_gathered() -> None:
-    def memory_of(**how: Any) -> Memory:
-        return memory(TOY, plan(pp=2, dp=4, **how), 0, shipped_catalogue(), "trn2")
-
-    usual = memory_of(zero=1)
-    assert memory_of(zero=3, reshard=False) == usual
-    assert memory_of(zero=2).gradients == memory_of(zero=3).gradients == usual.gradients // 4
-    assert (memory_of(zero=2).weights, memory_of(zero=3).weights) == (
-        usual.weights,
-        usual.weights // 4,
-    )
+def test_stages_of_a_pipeline_hold_shards_unless_they_keep_what_is_gathered():
+    one, two, three = (held_by(plan(pp=2, dp=4, zero=zero)) for zero in (1, 2, 3))
+    assert held_by(plan(pp=2, dp=4, zero=3, reshard=False)) == one
+    assert two.gradients == three.gradients == one.gradients // 4
+    assert (two.weights, three.weights) == (one.weights, one.weights // 4)
 
 
-def test_experts_are_sharded_over_those_that_hold_the_same() -> None:
+def test_experts_are_sharded_over_those_that_hold_the_same():
     how = plan(tp=2, dp=8, ep=4, etp=1)
     assert (how.replicas, how.expert_replicas) == (8, 4)
     share = stage_share(SPARSE, how, 0)
-    held = memory(SPARSE, how, 0, shipped_catalogue(), "trn2")
-    assert held.optimizer == 12 * (-(-share.dense // 8) + -(-share.experts // 4))
+    assert held_by(how, SPARSE).optimizer == 12 * (-(-share.dense // 8) + -(-share.experts // 4))
 
 
-def test_activations_of_experts_follow_the_visits() -> None:
+def test_activations_of_experts_follow_the_visits():
     """Sorted copies before and after the experts, and three widths of each that a token visits."""
     how = plan(seq=1024, recompute="none")
     dense, sparse = (layer_activations(SPARSE, how, moe=moe) for moe in (False, True))
@@ -125,22 +108,21 @@ def test_activations_of_experts_follow_the_visits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "stage", "held"),
+    ("changes", "first", "last"),
     [
-        ({"schedule": "1f1b"}, 0, 4),
-        ({"schedule": "1f1b"}, 3, 1),
-        ({"schedule": "gpipe"}, 0, 8),
-        ({"schedule": "gpipe"}, 3, 8),
-        # Interleaving holds its warm-up and one more.
-        ({"vpp": 2}, 0, 2 * 3 + 4 + 1),
-        ({"vpp": 2}, 3, 4 + 1),
-        # ZB-H1 holds no more than 1F1B on its first stage.
-        ({"schedule": "zero-bubble"}, 0, 4),
-        ({"schedule": "zero-bubble"}, 3, 4),
+        ({"schedule": "1f1b"}, 4, 1),
+        ({"schedule": "gpipe"}, 8, 8),
+        ({"vpp": 2}, 2 * 3 + 4 + 1, 4 + 1),  # interleaving holds its warm-up and one more
+        ({"schedule": "zero-bubble"}, 4, 4),  # ZB-H1 no more than 1F1B on its first stage
     ],
 )
-def test_chunks_in_flight(changes: dict[str, Any], stage: int, held: int) -> None:
-    assert in_flight(plan(pp=4, **changes), stage) == held
+def test_chunks_in_flight(changes, first, last):
+    assert [in_flight(plan(pp=4, **changes), stage) for stage in (0, 3)] == [first, last]
+
+
+def held_by(how: ParallelPlan, model: Model = TOY, stage: int = 0, chip: str = "trn2") -> Memory:
+    """Memory of a rank of a stage."""
+    return memory(model, how, stage, shipped_catalogue(), chip)
 
 
 def need(how: ParallelPlan, model: Model = TOY, chip: str = "h100", **variants: str) -> Memory:
@@ -149,12 +131,10 @@ def need(how: ParallelPlan, model: Model = TOY, chip: str = "h100", **variants: 
     return worst(model, how, shipped_catalogue().with_variants(chosen), chip)
 
 
-def test_a_refusal_says_what_is_lacking_and_names_changes_that_fit() -> None:
+def test_a_refusal_says_what_is_lacking_and_names_changes_that_fit():
     """More chunks a stage hold fewer microbatches in flight; each remedy is tried here as well."""
     model = named("llama-3.1-70b")
-    how = plan(
-        tp=4, pp=8, schedule="interleaved", vpp=2, seq=8192, global_batch=128, recompute="none"
-    )
+    how = plan(tp=4, pp=8, vpp=2, seq=8192, global_batch=128, recompute="none")
     refused = need(how, model)
     with pytest.raises(InputError) as refusal:
         check_memory(refused, model, how, shipped_catalogue(), "h100")
@@ -171,9 +151,7 @@ def test_a_refusal_says_what_is_lacking_and_names_changes_that_fit() -> None:
 @pytest.mark.parametrize(
     ("capacity", "fits", "tight"), [(89, False, False), (90, True, True), (100, True, False)]
 )
-def test_between_the_least_and_the_likely_need_a_plan_is_tight(
-    capacity: int, fits: bool, tight: bool
-) -> None:
+def test_between_the_least_and_the_likely_need_a_plan_is_tight(capacity, fits, tight):
     one = Memory(20, 20, 20, 20, 10, 5, 5, capacity, below=10, above=30)
     assert (one.least, one.total, one.most) == (90, 100, 130)
     assert (one.fits, one.tight) == (fits, tight)
@@ -184,13 +162,13 @@ def test_between_the_least_and_the_likely_need_a_plan_is_tight(
     "more",
     [{}, {"zero": 2}, {"schedule": "interleaved", "vpp": 4}, {"schedule": "dualpipe", "vpp": 2}],
 )
-def test_llama_3_405b_runs_without_recomputation_as_published(more: dict[str, Any]) -> None:
+def test_llama_3_405b_runs_without_recomputation_as_published(more):
     """On 16,384 H100 (arXiv 2407.21783, section 3.3), with 16 microbatches in all."""
     how = plan(tp=8, pp=16, dp=128, global_batch=2048, seq=8192, recompute="none", **more)
     assert need(how, named("llama-3.1-405b")).fits
 
 
-def test_differences_of_stacks_add_as_squares() -> None:
+def test_differences_of_stacks_add_as_squares():
     """With all but two quantities narrowed, the range is the root of two squares."""
     how, names = plan(zero=0, recompute="none", seq=1024), ("gradient_bytes", "runtime_bytes")
     base = shipped_catalogue()
@@ -201,7 +179,7 @@ def test_differences_of_stacks_add_as_squares() -> None:
     assert held.above == int(1e9)
 
 
-def test_inputs_of_products_in_fp8_wait_as_they_were_cast() -> None:
+def test_inputs_of_products_in_fp8_wait_as_they_were_cast():
     """Four inputs of a layer's products lose a byte; that of the output projection is a copy."""
     how = plan(seq=1024, recompute="none")
     wide, cast = (
@@ -212,7 +190,7 @@ def test_inputs_of_products_in_fp8_wait_as_they_were_cast() -> None:
     assert wide - cast == 1024 * (2 * TOY.hidden + TOY.ffn - TOY.value_width)
 
 
-def test_what_is_computed_again_is_not_kept() -> None:
+def test_what_is_computed_again_is_not_kept():
     how = plan(seq=1024, recompute="none")
     usual = layer_activations(TOY, how)
     for gated in (1, 2, 4):  # an eager framework keeps the activated gate as well
@@ -225,7 +203,7 @@ def test_what_is_computed_again_is_not_kept() -> None:
     assert kept[0] - kept[1] == 2 * 1024 * heads
 
 
-def test_a_frozen_product_without_an_adapter_keeps_no_input() -> None:
+def test_a_frozen_product_without_an_adapter_keeps_no_input():
     how = plan(seq=1024, recompute="none", lora_rank=16)
     everywhere, attention = (
         layer_activations(TOY, replace(how, lora_on=part)) for part in ("all", "attention")
@@ -233,25 +211,21 @@ def test_a_frozen_product_without_an_adapter_keeps_no_input() -> None:
     assert everywhere - attention == 2 * 1024 * (TOY.hidden + TOY.ffn)
 
 
-def test_stages_of_equal_cost_leave_the_output_layer_to_the_last() -> None:
+def test_stages_of_equal_cost_leave_the_output_layer_to_the_last():
     """Eight layers and an output layer worth two give shares of 2.5 layers, rounded up in turn."""
     layer = 4 * TOY.query_width * TOY.hidden + 3 * TOY.ffn * TOY.hidden
     model = replace(TOY, vocab=2 * layer // TOY.hidden)
     assert layers_by_cost(model, 4) == (3, 3, 2, 0)
     how = plan(pp=4, recompute="none")
     stated = need(replace(how, stage_layers=(3, 3, 2, 0)), model)
-    assert need(how, model, stages_by_cost="nanotron") == replace(
-        stated, below=need(how, model, stages_by_cost="nanotron").below
-    )
+    by_cost = need(how, model, stages_by_cost="nanotron")
+    assert by_cost == replace(stated, below=by_cost.below)
 
 
-def test_a_summed_gradient_of_a_layer_is_whole_where_ranks_keep_parts() -> None:
+def test_a_summed_gradient_of_a_layer_is_whole_where_ranks_keep_parts():
     """The loss needs more with a long vocabulary; without one the layer does."""
     small = replace(TOY, vocab=64)
-    kept, parts = (
-        memory(small, plan(dp=4, zero=zero), 0, shipped_catalogue(), "trn2").buffers
-        for zero in (1, 2)
-    )
+    kept, parts = (held_by(plan(dp=4, zero=zero), small).buffers for zero in (1, 2))
     widest = 2 * 2 * small.ffn * small.hidden
     assert parts - kept == 4 * layer_share(small, plan(dp=4, zero=2)).total - widest
 
@@ -263,14 +237,14 @@ def test_a_summed_gradient_of_a_layer_is_whole_where_ranks_keep_parts() -> None:
         ("loss_gathered", "whole", 8),  # those of the whole vocabulary on both ranks
     ],
 )  # fmt: skip
-def test_logits_depend_on_how_the_loss_is_computed(quantity: str, variant: str, more: int) -> None:
+def test_logits_depend_on_how_the_loss_is_computed(quantity, variant, more):
     how = plan(seq=4096, microbatch=4, tp=2, recompute="none")
     usual, other = need(how), need(how, **{quantity: variant})
     assert other.buffers - usual.buffers == more * 4 * 4096 * (TOY.vocab // 2)
 
 
-def test_fragments_follow_what_comes_and_goes_and_the_runtime_stands_beside() -> None:
-    held = memory(TOY, plan(), 0, shipped_catalogue(), "h100")
+def test_fragments_follow_what_comes_and_goes_and_the_runtime_stands_beside():
+    held = held_by(plan(), chip="h100")
     share = shipped_catalogue().value("training", "fragmentation")
     assert held.fragments == int(share * (held.activations + held.buffers))
     assert held.total - held.reserved == held.runtime == 2_000_000_000
@@ -286,9 +260,7 @@ def test_fragments_follow_what_comes_and_goes_and_the_runtime_stands_beside() ->
         ("deepseek-v2", {"pp": 2, "dp": 4, "ep": 4}, 4, 44.7, 47.05),
     ],
 )
-def test_peaks_are_those_of_published_runs(
-    name: str, changes: dict[str, int], layers: int, allocated_gib: float, reserved_gib: float
-) -> None:
+def test_peaks_are_those_of_published_runs(name, changes, layers, allocated_gib, reserved_gib):
     """On eight B200 (SimuMax), one layer of four dense; none but the first had a part in a fit."""
     model = replace(named(name), layers=layers)
     if model.experts:
@@ -301,27 +273,18 @@ def test_peaks_are_those_of_published_runs(
 
 @given(data=st.data())
 @examples(150)
-def test_no_stage_needs_more_memory_than_the_worst(data: st.DataObject) -> None:
+def test_no_stage_needs_more_memory_than_the_worst(data):
     """Only unlike stages are computed, also with kept layers and schedules that turn."""
-    schedule, vpp = data.draw(
-        st.sampled_from(
-            [("1f1b", 1), ("gpipe", 1), ("zero-bubble", 1), ("interleaved", 3), ("dualpipe", 2)]
-        )
-    )
-    pp = data.draw(st.integers(2, 8))
-    layers = data.draw(st.integers(max(3, pp * vpp - 2), 30))
+    chunks = {"1f1b": 1, "gpipe": 1, "zero-bubble": 1, "interleaved": 3, "dualpipe": 2}
+    schedule, pp = data.draw(st.sampled_from([*chunks])), data.draw(st.integers(2, 8))
+    layers = data.draw(st.integers(max(3, pp * chunks[schedule] - 2), 30))
     model = replace(data.draw(st.sampled_from([TOY, SPARSE])), layers=layers)
-    how = plan(
-        pp=pp,
-        vpp=vpp,
-        schedule=schedule,
-        recompute=data.draw(st.sampled_from(["none", "full"])),
-        recompute_every=data.draw(st.integers(1, 4)),
-        global_batch=pp * data.draw(st.integers(2, 8)),
-    )
-    catalogue = shipped_catalogue()
-    each = [memory(model, how, stage, catalogue, "trn2").total for stage in range(pp)]
-    assert worst(model, how, catalogue, "trn2").total == max(each)
+    kept = data.draw(st.sampled_from(["none", "full"])), data.draw(st.integers(1, 4))
+    batch = pp * data.draw(st.integers(2, 8))
+    how = plan(pp=pp, vpp=chunks[schedule], schedule=schedule, global_batch=batch,
+               recompute=kept[0], recompute_every=kept[1])  # fmt: skip
+    each = [held_by(how, model, stage).total for stage in range(pp)]
+    assert need(how, model, "trn2").total == max(each)
 
 
 @pytest.mark.parametrize(
@@ -336,17 +299,15 @@ def test_no_stage_needs_more_memory_than_the_worst(data: st.DataObject) -> None:
     ],
     ids=lambda how: how.get("schedule", how.get("recompute", "1f1b")),
 )
-def test_the_peak_is_what_the_stage_is_said_to_hold(how: dict[str, Any]) -> None:
+def test_the_peak_is_what_the_stage_is_said_to_hold(how):
     step = train("gpt2", "trn2.48xlarge", global_batch=64, **how)
-    assert step.trace is not None
     assert memory_in_use(step, spans([0], ["tp"], [0], [5])) == []  # a trace of a collective
-    chip = step.cluster.chip
-    counted = memory_in_use(step, step.trace)
+    chip, counted = step.cluster.chip, memory_in_use(step, step.trace)
     stages = dict(zip(step.program.rank.tolist(), step.program.stage.tolist(), strict=True))
     assert len(counted) == how["pp"]
     for one in counted:
         rank = int(one.name.rsplit(" ", 1)[1])
-        needed = memory(step.model, step.plan, stages[rank], shipped_catalogue(), chip)
+        needed = held_by(step.plan, step.model, stages[rank], chip)
         always = needed.weights + needed.gradients + needed.optimizer
         assert one.value.max() == always + needed.activations
         assert one.value[:-1].min() == always

@@ -1,19 +1,15 @@
 """Kernels and collectives that run at the same time share the memory of their rank."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cluster_sim.schedule.table import FLOW
-from cluster_sim.trace.trace import Trace, run
+from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
-from workloads.models.model import Model
 from workloads.training.detail import with_shared_memory
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
@@ -31,15 +27,13 @@ from workloads.training.program.program import (
     sharing,
 )
 
-BUCKETS: dict[str, Any] = {"overlap": "dp", "bucket_bytes": 160_000_000}
+BUCKETS = {"overlap": "dp", "bucket_bytes": 160_000_000}
 """Smaller than the toy model, so that gradients leave beside its backward pass."""
-OVERLAPPED: tuple[dict[str, Any], ...] = (
-    {"tp": 4, "dp": 4, "overlap": "all"},
-    {"tp": 4, "pp": 2, "dp": 2, "overlap": "all"},
-    {"dp": 16, "overlap": "dp", "zero": 3},
-    {"cp": 4, "dp": 4, "overlap": "none"},
+OVERLAPPED = (
+    {"tp": 4, "dp": 4, "overlap": "all"}, {"tp": 4, "pp": 2, "dp": 2, "overlap": "all"},
+    {"dp": 16, "overlap": "dp", "zero": 3}, {"cp": 4, "dp": 4, "overlap": "none"},
     {"tp": 2, "dp": 8, "pp": 1, "zero": 0, **BUCKETS},
-)
+)  # fmt: skip
 
 
 def with_rate(program: Program, bytes_per_s: int) -> Program:
@@ -57,12 +51,8 @@ def greediest(program: Program) -> int:
     return int(lower(shared_at(program, 1), memory=True).flows.cap_bytes_per_s.max())
 
 
-def _busy_ps(trace: Trace) -> int:
-    return int((trace.times.end_ps - trace.times.start_ps).sum())
-
-
 @pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
-def test_with_memory_enough_for_all_nothing_changes(stated: dict[str, Any]) -> None:
+def test_with_memory_enough_for_all_nothing_changes(stated):
     marked = shared_at(fold(toy_program(plan(**stated), sixteen())), 1)
     program = with_rate(marked, 10**15)
     shared, apart = lower(program, memory=True), lower(program)
@@ -76,7 +66,7 @@ def test_with_memory_enough_for_all_nothing_changes(stated: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
-def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(stated: dict[str, Any]) -> None:
+def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(stated):
     program = fold(toy_program(plan(**stated), sixteen()))
     scarce = shared_at(program, greediest(program) // 2)
     assert not fits_in_memory_rate(scarce)
@@ -84,7 +74,8 @@ def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(stated: dict[st
     trace, reference = run(schedule), run(schedule, engine="reference")
     assert (trace.times.end_ps == reference.times.end_ps).all()
     usual = run(lower(program))
-    assert _busy_ps(trace) > _busy_ps(usual)
+    busy_ps, usual_ps = ((t.times.end_ps - t.times.start_ps).sum() for t in (trace, usual))
+    assert busy_ps > usual_ps
     assert trace.total_ps >= usual.total_ps
     assert not violations(trace)
     parts = breakdown(trace).frame().drop(columns="count")
@@ -92,17 +83,17 @@ def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(stated: dict[st
 
 
 @pytest.mark.parametrize("stated", OVERLAPPED[:3], ids=str)
-def test_folded_is_unfolded(stated: dict[str, Any]) -> None:
+def test_folded_is_unfolded(stated):
     program = toy_program(plan(**stated), sixteen())
     scarce = shared_at(program, greediest(program))
-    whole, few = run(lower(scarce, memory=True)), run(lower(fold(scarce), memory=True))
+    whole, few = (run(lower(each, memory=True)) for each in (scarce, fold(scarce)))
     assert len(few.schedule) < len(whole.schedule)
     assert few.total_ps == whole.total_ps
     assert breakdown(few).mean_s() == pytest.approx(breakdown(whole).mean_s())
 
 
 @pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
-def test_what_never_contends_needs_no_flow(stated: dict[str, Any]) -> None:
+def test_what_never_contends_needs_no_flow(stated):
     """Times with contending ops as flows are those with all overlapping ops as flows."""
     program = fold(toy_program(plan(**stated), sixteen()))
     most = greediest(program)
@@ -115,9 +106,7 @@ def test_what_never_contends_needs_no_flow(stated: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("scarce", [False, True], ids=["plenty", "scarce"])
 @pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
-def test_without_a_trace_times_are_equal_however_they_are_computed(
-    stated: dict[str, Any], scarce: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_trace_times_are_equal_however_they_are_computed(stated, scarce, monkeypatch):
     if scarce:
         greatest = greediest(fold(toy_program(plan(**stated), sixteen())))
         monkeypatch.setattr(program_module, "memory_bytes_per_s", lambda _: greatest // 2)
@@ -134,7 +123,7 @@ def test_without_a_trace_times_are_equal_however_they_are_computed(
         assert iteration(TOY, sixteen(), how, trace=False, **more).level == "collective"
 
 
-def test_only_the_first_and_last_microbatches_contend() -> None:
+def test_only_the_first_and_last_microbatches_contend():
     program = shared_at(fold(toy_program(plan(dp=16, **BUCKETS), sixteen())), 1)
     stream = program.streams[0]
     names = np.array([step.name for step in program.steps])[stream.ops.step]
@@ -147,7 +136,7 @@ def test_only_the_first_and_last_microbatches_contend() -> None:
     assert "optimizer.step" not in names[stream.contends]
 
 
-def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
+def test_a_kernel_and_a_reduction_share_what_there_is():
     """The reduction gets the one unit of two that it wants; larger kernels get the other."""
     program = fold(toy_program(plan(dp=16, **BUCKETS), sixteen()))
     alone = run(lower(program, memory=True)).frame()
@@ -157,19 +146,17 @@ def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
     frame = run(lower(shared_at(program, 2 * unit), memory=True)).frame()
     reduced = frame.iloc[first]
     within = (frame["start_ps"] >= reduced["start_ps"]) & (frame["end_ps"] <= reduced["end_ps"])
-    rate = frame["size_bytes"] / (alone["end_ps"] - alone["start_ps"]) * 1e12
+    alone_ps, lasts_ps = (each["end_ps"] - each["start_ps"] for each in (alone, frame))
+    rate = frame["size_bytes"] / alone_ps * 1e12
     slowed = within & (frame["what"] == "compute") & (rate > 1.01 * unit)
     assert slowed.any()
-    took = (frame["end_ps"] - frame["start_ps"])[slowed]
     expected = (frame["size_bytes"] / unit * 1e12)[slowed]
-    assert took.to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-6)
+    assert lasts_ps[slowed].to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-6)
     lesser = within & (frame["what"] == "compute") & (rate < 0.99 * unit)
-    assert (frame["end_ps"] - frame["start_ps"])[lesser].to_numpy() == pytest.approx(
-        (alone["end_ps"] - alone["start_ps"])[lesser].to_numpy(), abs=1
-    )
+    assert lasts_ps[lesser].to_numpy() == pytest.approx(alone_ps[lesser].to_numpy(), abs=1)
 
 
-def test_jitter_slows_flows_as_it_slows_other_kernels() -> None:
+def test_jitter_slows_flows_as_it_slows_other_kernels():
     program = toy_program(plan(dp=16, **BUCKETS), sixteen())
     plenty = with_rate(shared_at(program, 1), 10**15)
     for each in (program, plenty):  # memory limits none, so that no duration moves
@@ -187,7 +174,7 @@ def test_jitter_slows_flows_as_it_slows_other_kernels() -> None:
         ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}),  # where nothing overlaps
     ],
 )
-def test_a_memory_that_is_not_shared_has_no_flows(machine: str, stated: dict[str, Any]) -> None:
+def test_a_memory_that_is_not_shared_has_no_flows(machine, stated):
     step = iteration(TOY, cluster(machine), plan(**stated))
     assert not step.program.memory_bytes_per_s.any()
     assert len(step.trace.schedule.flows) == 0
@@ -203,9 +190,7 @@ def test_a_memory_that_is_not_shared_has_no_flows(machine: str, stated: dict[str
     ],
     ids=str,
 )
-def test_the_rank_vector_carries_what_shared_memory_costs(
-    machine: str, model: Model, stated: dict[str, Any], short: float
-) -> None:
+def test_the_rank_vector_carries_what_shared_memory_costs(machine, model, stated, short):
     """Without it the first of these steps is more than 3 % too short."""
     how = plan(**{"seq": 512, "global_batch": 8 * stated["dp"], **stated})
     shared, vector = (
@@ -219,7 +204,7 @@ def test_the_rank_vector_carries_what_shared_memory_costs(
     assert (carried.step_ps >= shared.program.step_ps).all()
 
 
-def test_a_draw_keeps_the_time_of_its_op() -> None:
+def test_a_draw_keeps_the_time_of_its_op():
     sizes = np.array([[10**9, 123_456_789], [10, 0]])
     lasts = np.array([[10**9, 777_777_777], [10**9, 5]])
     drawn, kept = draws(sizes, lasts, 3 * 10**12)
@@ -234,7 +219,7 @@ def test_a_draw_keeps_the_time_of_its_op() -> None:
     assert clamped.size_bytes.tolist() == [10**6]
 
 
-def test_contention_is_found_in_a_small_graph() -> None:
+def test_contention_is_found_in_a_small_graph():
     """Kernels 0, 2, 3 and 4; communication 1 after 0, awaited by 4."""
     stream, rate = np.array([ENGINE, CC, ENGINE, ENGINE, ENGINE]), np.array([9, 4, 5, 7, 9])
     edges = np.array([0, 0, 2, 1, 3]), np.array([1, 2, 3, 4, 4])

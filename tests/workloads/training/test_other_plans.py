@@ -1,7 +1,5 @@
 """Plans of other tools: what is read of them, what is named, and what is written for them."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable
@@ -82,14 +80,12 @@ def read(tmp_path: Path) -> Reader:
         }, {"XLA flags", "model_name", "remat_policy = minimal", "run_name", "steps"}),
     ],
 )  # fmt: skip
-def test_a_plan_carries_over(
-    read: Reader, name: str, text: str, tool: str, fields: dict[str, Any], ignored: set[str]
-) -> None:
+def test_a_plan_carries_over(read, name, text, tool, fields, ignored):
     plan = read(name, text)
     assert (plan.tool, dict(plan.fields), set(plan.ignored)) == (tool, fields, ignored)
 
 
-def test_keys_without_effect_are_named(read: Reader) -> None:
+def test_keys_without_effect_are_named(read):
     plan = read("job.toml", TITAN.replace("enable_float8_linear = true", 'recipe_name = "rowwise"'))
     assert "fp8_recipe" not in plan.fields
     assert "fp8 recipe rowwise without fp8" in plan.ignored
@@ -97,7 +93,7 @@ def test_keys_without_effect_are_named(read: Reader) -> None:
     assert r"model\ufeff_kind" in read("nxd.yaml", NXD + "\nmodel\ufeff_kind: 1\n").ignored
 
 
-def test_our_own_plan_is_ours(read: Reader) -> None:
+def test_our_own_plan_is_ours(read):
     plan = read("plan.yaml", "tp: 8\npp: 2\nframework: torchtitan\n")
     assert (plan.tool, plan.implied) == ("cluster-sim", "")
     assert plan.fields == {"tp": 8, "pp": 2, "framework": "torchtitan"}
@@ -115,31 +111,25 @@ def test_our_own_plan_is_ours(read: Reader) -> None:
         ("--tensor-model-parallel-size 4 --bf16\n", {"precision": "bf16"}, ()),
     ],
 )  # fmt: skip
-def test_megatron_in_a_file_called_yaml(
-    read: Reader, text: str, stated: dict[str, Any], ignored: tuple[str, ...]
-) -> None:
+def test_megatron_in_a_file_called_yaml(read, text, stated, ignored):
     plan = read("args.yaml", text)
     assert (plan.tool, plan.ignored) == ("Megatron-LM", ignored)
     fields = {"tp": 4, "framework": "megatron-core", **stated}
     assert plan.fields == {**ABSENT["Megatron-LM"], **fields}
 
 
-@pytest.mark.parametrize(
-    ("section", "framework"),
-    [
+def test_a_file_of_torchtitan_says_whether_layers_are_compiled(read):
+    for section, framework in (
         ("[compile]\nenable = true", "torchtitan"),
         ("[compile]\nenable = false", "torchtitan:eager"),
         ("[parallelism]", "torchtitan:eager"),
-    ],
-)
-def test_a_file_of_torchtitan_says_whether_layers_are_compiled(
-    read: Reader, section: str, framework: str
-) -> None:
-    plan = read("job.toml", f"[activation_checkpoint]\nmode = 'none'\n{section}\n")
-    assert (plan.implied, plan.ignored) == (framework, ())
+    ):
+        plan = read("job.toml", f"[activation_checkpoint]\nmode = 'none'\n{section}\n")
+        assert (plan.implied, plan.ignored) == (framework, ())
 
 
-EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 8"
+TP = "--tensor-model-parallel-size"
+EXPERTS = f"{TP} 2 --expert-model-parallel-size 8"
 
 
 @pytest.mark.parametrize(
@@ -160,8 +150,8 @@ EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 8"
     ],
 )  # fmt: skip
 def test_a_file_of_megatron_core_states_settings_of_the_framework(
-    read: Reader, name: str, text: str, settings: str, recompute: str | None
-) -> None:
+    read, name, text, settings, recompute
+):
     plan = read(name, text)
     assert plan.fields["framework"] == f"megatron-core{settings}"
     assert (plan.fields.get("recompute"), plan.ignored) == (recompute, ())
@@ -185,9 +175,7 @@ def test_a_file_of_megatron_core_states_settings_of_the_framework(
         ("a.sh", "--micro-batch-size 2 --bf16 $MORE", (2, 16)),
     ],
 )  # fmt: skip
-def test_a_batch_left_to_accumulation_is_that_of_the_tool(
-    read: Reader, name: str, text: str, batch: tuple[int, int]
-) -> None:
+def test_a_batch_left_to_accumulation_is_that_of_the_tool(read, name, text, batch):
     fields = {**read(name, text).fields, "framework": "megatron-core", "zero": 1}
     plan = complete(fields, as_model("llama-3.2-1b"), as_cluster("p5.48xlarge:2"))
     assert (plan.microbatch, plan.microbatches) == batch
@@ -227,15 +215,13 @@ def test_a_batch_left_to_accumulation_is_that_of_the_tool(
          {"global_batch": 8}),
     ],
 )  # fmt: skip
-def test_other_forms_of_files_are_read(
-    read: Reader, name: str, text: str, fields: dict[str, Any]
-) -> None:
+def test_other_forms_of_files_are_read(read, name, text, fields):
     plan = read(name, text)
     assert fields.items() <= plan.fields.items()
     assert not plan.may_change_time
 
 
-def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read: Reader) -> None:
+def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read):
     words = "configs/llama2_7b.yml ici_fsdp_parallelism=8 dtype=float32"
     plan = read("run.sh", f"python3 train.py {words}")
     assert plan.fields == {"zero": 3, "framework": "maxtext"}
@@ -286,9 +272,7 @@ def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read: Reader
         ("nxd.yaml", "distributed_strategy: {tensor_model_parallel_size: '${env:TP}'}", "env:TP"),
     ],
 )  # fmt: skip
-def test_a_value_that_cannot_be_read_is_no_default(
-    read: Reader, name: str, text: str, message: str
-) -> None:
+def test_a_value_that_cannot_be_read_is_no_default(read, name, text, message):
     with pytest.raises(InputError, match=message):
         read(name, text)
 
@@ -327,9 +311,7 @@ def test_a_value_that_cannot_be_read_is_no_default(
         ("train --tensor-model-parallel-size '8", "No closing quotation.*Close its quotes"),
     ],
 )
-def test_variables_of_a_script_are_put_in_or_refused(
-    read: Reader, script: str, tp: int | str
-) -> None:
+def test_variables_of_a_script_are_put_in_or_refused(read, script, tp):
     if isinstance(tp, str):
         with pytest.raises(InputError, match=tp):
             read("run.sh", script)
@@ -337,7 +319,7 @@ def test_variables_of_a_script_are_put_in_or_refused(
         assert read("run.sh", script).fields["tp"] == tp
 
 
-def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(read: Reader) -> None:
+def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(read):
     plan = read("run.sh", "train --micro-batch-size 2 --sequence-parallel $EXTRA_ARGS --lr 1")
     assert plan.fields == {"microbatch": 2, "sequence_parallel": True, "framework": "megatron-core"}
     assert plan.ignored == ("$EXTRA_ARGS", "lr")
@@ -345,7 +327,7 @@ def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(read: Reade
     assert read("run.sh", script).ignored == ("$C", "lr", "x")
 
 
-def test_a_training_file_of_nxd_with_compiler_flags(read: Reader) -> None:
+def test_a_training_file_of_nxd_with_compiler_flags(read):
     """It has the form of the examples of Neuron's NxD Training."""
     plan = read(
         "nxd.yaml",
@@ -379,7 +361,7 @@ def test_a_training_file_of_nxd_with_compiler_flags(read: Reader) -> None:
     )
 
 
-def test_a_file_of_nxd_has_the_plan_it_means(read: Reader) -> None:
+def test_a_file_of_nxd_has_the_plan_it_means(read):
     """Sequences as long as the data's, stages as they are cut, and nothing recomputed."""
     text = (
         "distributed_strategy: {pipeline_model_parallel_size: 4}\n"
@@ -401,7 +383,15 @@ def test_a_file_of_nxd_has_the_plan_it_means(read: Reader) -> None:
         read("nxd.yaml", text.replace("layers.39", "layers.90"))
 
 
-def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(read: Reader) -> None:
+def test_what_is_switched_off_cannot_change_the_time(read):
+    key = "zero_optimization.offload_optimizer.device"
+    for device, may in (("none", ()), ("cpu", (key,))):
+        zero = {"stage": 3, "offload_optimizer": {"device": device}}
+        plan = read("ds.json", json.dumps({"zero_optimization": zero, "fp16": {"enabled": False}}))
+        assert plan.may_change_time == may
+
+
+def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(read):
     plan = read(
         "train.toml",
         '[parallelism]\ntensor_parallel_degree = 2\n[optimizer]\nname = "AdamW"\neps = 1e-8\n'
@@ -459,7 +449,7 @@ def constructed(fields: dict[str, Any], tool: str) -> ParallelPlan | None:
 @pytest.mark.parametrize("tool", ["megatron", "nemo", "torchtitan", "deepspeed"])
 @examples(60)
 @given(fields=plans())
-def test_what_is_written_is_read_as_the_plan(tool: str, fields: dict[str, Any]) -> None:
+def test_what_is_written_is_read_as_the_plan(tool, fields):
     plan = constructed(fields, tool)
     if plan is None:
         return
@@ -476,7 +466,6 @@ def test_what_is_written_is_read_as_the_plan(tool: str, fields: dict[str, Any]) 
     if refused:
         return
     read = other_plan(Path(TOOLS[tool].file), text)
-    assert read is not None
     again = complete(read.fields, MODEL, place)
     idle = {*idle_fields(replace(again, assumed=()), MODEL), *idle_fields(plan, MODEL)}
     differing = {name for name in PLAN_FIELDS if getattr(plan, name) != getattr(again, name)}
@@ -489,9 +478,7 @@ def test_what_is_written_is_read_as_the_plan(tool: str, fields: dict[str, Any]) 
     order=st.sampled_from([("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp")]),
     zero=st.sampled_from([0, 1, 3]),
 )
-def test_what_megatron_has_options_for_is_never_refused(
-    fields: dict[str, Any], order: tuple[str, ...], zero: int
-) -> None:
+def test_what_megatron_has_options_for_is_never_refused(fields, order, zero):
     usual = {"order": order, "zero": zero, "reshard": True, "recompute_every": 1, "lora_rank": 0}
     schedule = "interleaved" if fields["vpp"] > 1 else "1f1b"
     stated = {**fields, **usual, "schedule": schedule, "bucket_bytes": 0}
@@ -508,7 +495,7 @@ WRITTEN = ParallelPlan(tp=2, dp=8, global_batch=64, seq=8192)
 SERVERS = cluster("dgx-h100:2")
 
 
-def test_a_file_of_megatron_has_the_sizes_of_model_and_servers() -> None:
+def test_a_file_of_megatron_has_the_sizes_of_model_and_servers():
     plan = replace(WRITTEN, pp=2, dp=4, stage_layers=(17, 15), framework="megatron-core")
     text = launch_file("megatron", plan, MODEL, SERVERS, ["by a command"])
     lines = [line.rstrip(" \\") for line in text.splitlines()]
@@ -528,20 +515,18 @@ def test_a_file_of_megatron_has_the_sizes_of_model_and_servers() -> None:
 @pytest.mark.parametrize(
     ("settings", "exchange"), [("", "deepep"), (":deepep", "deepep"), (":alltoall", "alltoall")]
 )
-def test_a_file_says_how_experts_get_their_tokens(tool: str, settings: str, exchange: str) -> None:
+def test_a_file_says_how_experts_get_their_tokens(tool, settings, exchange):
     model, place = named("mixtral-8x7b"), cluster("dgx-h100:2")
     plan = replace(WRITTEN, dp=8, ep=8, framework=f"megatron-core{settings}", zero=1)
     read = other_plan(Path(TOOLS[tool].file), launch_file(tool, plan, model, place))
-    assert read is not None
     assert read.fields["framework"] == f"megatron-core:{exchange}"
 
 
-def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers() -> None:
+def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers():
     """Equal ones are not named, and a file of another model or cluster is called one."""
     machine, small = cluster("dgx-h100:2"), named("llama-3.1-8b")
     plan = complete({"tp": 4, "framework": "megatron-core"}, small, machine)
     read = other_plan(Path("launch.sh"), launch_file("megatron", plan, small, machine))
-    assert read is not None
     same = beside_the_plan(read, plan, small, machine)
     assert (same.ignored, same.differs) == (("master-addr", "master-port", "node-rank"), ())
     large, machine = named("llama-3.1-70b"), cluster("dgx-h100:4")
@@ -550,40 +535,37 @@ def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers() -> None:
     assert "nnodes is 2, not 4" in other.differs
     assert other.sentence.startswith("The file is of another job, whose ffn-hidden-size is 14336, ")
     assert other.document()["plan_file"]["differs"] == other.differs
-    vocab = other_plan(Path("a.txt"), "--tensor-model-parallel-size 4\n--vocab-size 32000\n")
-    assert vocab is not None
-    assert beside_the_plan(vocab, plan, small, machine).differs == (
-        "vocab-size is 32000, not 128256",
-    )
-    titan = other_plan(Path("a.toml"), '[model]\nflavor = "8B"\n[parallelism]\nx = 1')
-    assert titan is not None
-    titan = beside_the_plan(titan, complete({"tp": 8}, large, machine), large, machine)
-    assert titan.differs == ("model.flavor is 8B, not 70B",)
-    for name, differs in (("llama3.1-70b", 0), ("llama2-70b", 1), ("llama3-tuned", 0)):
-        keys = f"remat_policy: full\nmodel_name: {name}\nbase_emb_dim: 8192\n"
-        maxtext = other_plan(Path("a.yml"), keys)
-        assert maxtext is not None
-        maxtext = beside_the_plan(maxtext, complete({"tp": 8}, large, machine), large, machine)
-        assert maxtext.differs == (f"model_name is {name}, not llama-3.1-70b",) * differs
+    maxtext = "remat_policy: full\nbase_emb_dim: 8192\nmodel_name: "
+    for name, text, model, differs in (
+        ("a.txt", f"{TP} 4\n--vocab-size 32000\n", small, ("vocab-size is 32000, not 128256",)),
+        ("a.toml", '[model]\nflavor = "8B"\n[parallelism]\nx = 1', large,
+         ("model.flavor is 8B, not 70B",)),
+        ("a.yml", f"{maxtext}llama3.1-70b\n", large, ()),
+        ("a.yml", f"{maxtext}llama3-tuned\n", large, ()),
+        ("a.yml", f"{maxtext}llama2-70b\n", large,
+         ("model_name is llama2-70b, not llama-3.1-70b",)),
+    ):  # fmt: skip
+        plan = complete({"tp": 8}, model, machine)
+        assert (
+            beside_the_plan(other_plan(Path(name), text), plan, model, machine).differs == differs
+        )
 
 
-def test_a_file_of_torchtitan_and_one_of_deepspeed() -> None:
-    sharded = replace(WRITTEN, tp=1, dp=16, zero=3, precision="fp8", fp8_recipe="rowwise")
-    titan = replace(sharded, framework="torchtitan")
-    sections = tomllib.loads(launch_file("torchtitan", titan, MODEL, SERVERS))
-    assert sections["model"] == {"name": "llama3", "flavor": "8B", "converters": ["float8"]}
-    assert sections["parallelism"]["data_parallel_shard_degree"] == -1
-    assert sections["compile"] == {"enable": True}
-    eager = replace(titan, framework="torchtitan:eager")
-    sections = tomllib.loads(launch_file("torchtitan", eager, MODEL, SERVERS))
-    assert sections["compile"] == {"enable": False}
-    plain = replace(WRITTEN, tp=1, dp=16, zero=3, framework="deepspeed")
+def test_a_file_of_torchtitan_and_one_of_deepspeed():
+    sharded = replace(WRITTEN, tp=1, dp=16, zero=3)
+    for framework, compiled in (("torchtitan", True), ("torchtitan:eager", False)):
+        titan = replace(sharded, precision="fp8", fp8_recipe="rowwise", framework=framework)
+        sections = tomllib.loads(launch_file("torchtitan", titan, MODEL, SERVERS))
+        assert sections["model"] == {"name": "llama3", "flavor": "8B", "converters": ["float8"]}
+        assert sections["parallelism"]["data_parallel_shard_degree"] == -1
+        assert sections["compile"] == {"enable": compiled}
+    plain = replace(sharded, framework="deepspeed")
     settings_of = json.loads(launch_file("deepspeed", plain, MODEL, SERVERS))
     assert settings_of["zero_optimization"] == {"stage": 3, "overlap_comm": True}
     assert settings_of["cluster-sim"]["seq"] == 8192
 
 
-def test_a_file_of_nxd_names_the_cores_of_a_server() -> None:
+def test_a_file_of_nxd_names_the_cores_of_a_server():
     place = cluster("trn2.48xlarge:2")
     plan = ParallelPlan(
         tp=8, pp=4, dp=4, global_batch=64, seq=8192, ranks_per_chip=4, framework="neuronx",
@@ -591,7 +573,6 @@ def test_a_file_of_nxd_names_the_cores_of_a_server() -> None:
     )  # fmt: skip
     text = launch_file("nxd", plan, MODEL, place)
     read = other_plan(Path("nxd.yaml"), text)
-    assert read is not None
     again = complete(read.fields, MODEL, place)
     assert (again.tp, again.stage_layers, again.ranks_per_chip) == (8, (9, 8, 8, 7), 4)
     assert "devices: 64" in text
@@ -610,16 +591,14 @@ def test_a_file_of_nxd_names_the_cores_of_a_server() -> None:
         ("slurm", {}, "tool 'slurm' is none of megatron, nemo"),
     ],
 )  # fmt: skip
-def test_what_a_tool_cannot_run_is_refused(tool: str, change: dict[str, Any], message: str) -> None:
+def test_what_a_tool_cannot_run_is_refused(tool, change, message):
     plan = replace(WRITTEN, **{"framework": FRAMEWORK.get(tool, ""), **change})
     with pytest.raises(InputError, match=message):
         launch_file(tool, plan, MODEL, SERVERS)
 
 
 @pytest.mark.parametrize(("name", "norm"), [("llama-3.1-8b", "rmsnorm"), ("gpt2", "layernorm1p")])
-def test_a_file_of_nemo_names_the_model_s_norm(name: str, norm: str) -> None:
+def test_a_file_of_nemo_names_the_model_s_norm(name, norm):
     model = named(name)
-    text = launch_file(
-        "nemo", complete({"framework": "megatron-core"}, model, SERVERS), model, SERVERS
-    )
-    assert text.count(norm) == 1
+    plan = complete({"framework": "megatron-core"}, model, SERVERS)
+    assert launch_file("nemo", plan, model, SERVERS).count(norm) == 1

@@ -1,7 +1,5 @@
 """The rank vector has the times of the engine, to the picosecond."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +15,8 @@ from scipy.sparse.csgraph import connected_components
 from cluster_sim.schedule.table import ScheduleError
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
+from topologies.arrays import IntArray
 from topologies.errors import InputError
-from workloads.models.model import Model
 from workloads.training.execution.jitter import (
     Disturbance,
     disturb,
@@ -55,25 +53,22 @@ def agree(program: Program, how: Disturbance) -> None:
     assert vector.ops == int((schedule.resource >= 0).sum())
 
 
-PLANS: tuple[dict[str, Any], ...] = (
+PLANS = (
     *(
         {"schedule": schedule, "overlap": overlap, "zero": zero, **degrees}
         for schedule in ("gpipe", "1f1b")
         for overlap in ("none", "dp", "all")
         for zero, degrees in zip((0, 1, 1), DEGREES, strict=True)
     ),
-    {"tp": 4, "dp": 4, "recompute": "full"},
-    {"pp": 4, "dp": 4, "vpp": 2, "schedule": "interleaved"},
-    {"tp": 4, "pp": 2, "dp": 2, "vpp": 2, "schedule": "interleaved", "overlap": "all"},
+    {"tp": 4, "dp": 4, "recompute": "full"}, {"pp": 4, "dp": 4, "vpp": 2},
+    {"tp": 4, "pp": 2, "dp": 2, "vpp": 2, "overlap": "all"}, {"tp": 4, "cp": 2, "dp": 2},
     {"pp": 4, "dp": 4, "schedule": "zero-bubble", "overlap": "dp"},
-    {"tp": 4, "cp": 2, "dp": 2},
-    {"tp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
+    {"tp": 4, "dp": 4, "zero": 3, "overlap": "dp"}, {"pp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
     {"tp": 2, "pp": 2, "dp": 4, "zero": 2, "overlap": "all"},
-    {"pp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
     {"tp": 2, "pp": 2, "vpp": 2, "dp": 4, "zero": 3, "overlap": "all"},
-)
-DUALPIPE: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
-EXPERTS: tuple[tuple[dict[str, Any], Model], ...] = (
+)  # fmt: skip
+DUALPIPE = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
+EXPERTS = (
     ({"dp": 16, "ep": 8, "overlap": "dp"}, LATENT),
     ({"tp": 4, "dp": 4, "ep": 4, "etp": 1, "zero": 1, "overlap": "dp"}, SPARSE),
     ({"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 2, "overlap": "all"}, LATENT),
@@ -90,18 +85,15 @@ EXPERTS: tuple[tuple[dict[str, Any], Model], ...] = (
 @pytest.mark.parametrize(
     ("stated", "model"), [*((stated, TOY) for stated in PLANS), *EXPERTS], ids=str
 )
-def test_rank_vector_has_the_times_of_the_engine(stated: dict[str, Any], model: Model) -> None:
+def test_rank_vector_has_the_times_of_the_engine(stated, model):
     program = toy_program(plan(**stated), sixteen(), model)
     assert any(one.axis == "ep" for one in program.exchanges) == ("ep" in stated)
     for how in (CALM, NOISY, WILD):
         agree(program, how)
 
 
-def test_one_rank_has_the_times_of_the_engine() -> None:
+def test_one_rank_and_any_order_of_ranks_have_the_times_of_the_engine():
     agree(toy_program(plan(), sixteen()), NOISY)
-
-
-def test_any_rank_order() -> None:
     chips = np.random.default_rng(1).permutation(16)
     program = toy_program(plan(tp=4, pp=2, dp=2, overlap="all"), sixteen(), chips=chips)
     for how in (CALM, WILD):
@@ -109,7 +101,7 @@ def test_any_rank_order() -> None:
 
 
 @pytest.mark.parametrize("overlap", ["none", "dp", "all"])
-def test_wide_exchanges_are_met_in_phases(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_exchanges_are_met_in_phases(overlap, monkeypatch):
     """Small components let data parallelism couple blocks, as it does for 500,000 chips."""
     monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
     monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
@@ -117,7 +109,7 @@ def test_wide_exchanges_are_met_in_phases(overlap: str, monkeypatch: pytest.Monk
         agree(toy_program(plan(**degrees, overlap=overlap, zero=1), sixteen()), how)
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing(monkeypatch):
     monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
     monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 2)
     program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
@@ -127,10 +119,10 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("room", [1, 2])
-def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_that_do_not_fit_are_found_again(room, monkeypatch):
     """Ops of other streams come late for the gaps of a rank that is far behind its peers."""
     monkeypatch.setattr(evaluation, "ROOM", room)
-    rooms: list[int] = []
+    rooms = []
 
     def counted(*sizes: Any) -> Cover:
         rooms.append(sizes[-1])
@@ -143,79 +135,70 @@ def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.Mon
     assert max(rooms) > room
 
 
-def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_reaches_its_end(monkeypatch):
     monkeypatch.setattr(nodes_module, "LARGEST_COMPONENT", 4)
     monkeypatch.setattr(nodes_module, "BLOCK_RANKS", 4)
-    steps: dict[str, list[tuple[int, int]]] = {"clocks": [], "breakdown": []}
-    evaluate(
-        toy_program(plan(dp=8, tp=2, overlap="dp"), sixteen()),
-        NOISY,
-        progress=lambda what, done, whole: steps[what].append((done, whole)),
-    )
+    steps = {"clocks": [], "breakdown": []}
+    toy = toy_program(plan(dp=8, tp=2, overlap="dp"), sixteen())
+    evaluate(toy, NOISY, progress=lambda what, *places: steps[what].append(places))
     for parts in steps.values():
         assert [done for done, _ in parts] == sorted(done for done, _ in parts)
         assert parts[-1][0] == parts[-1][1] > 1
 
 
-def test_jitter_has_its_spread_and_no_bias() -> None:
-    how, ranks = Disturbance(0.1, 7), np.arange(1000)
-    times = disturbed_array(
-        np.array(10**9), how.keys(ranks)[:, None], np.arange(100), how.slowness(ranks)[:, None],
-        how.table,
-    )  # fmt: skip
+def disturbed(how: Disturbance, durations: IntArray, ranks: int, ops: int) -> IntArray:
+    """Durations of so many ops on so many ranks, disturbed."""
+    keys, slowness = (of(np.arange(ranks))[:, None] for of in (how.keys, how.slowness))
+    return disturbed_array(durations, keys, np.arange(ops), slowness, how.table)
+
+
+def test_jitter_has_its_spread_and_no_bias():
+    times = disturbed(Disturbance(0.1, 7), np.array(10**9), 1000, 100)
     assert times.mean() == pytest.approx(10**9, rel=1e-3)
     assert times.std() == pytest.approx(10**8, rel=1e-2)
     assert len(np.unique(times[:, 0])) > 500
     assert abs(np.corrcoef(times[:, 0], times[:, 1])[0, 1]) < 0.1
 
 
-def test_the_table_is_the_same_everywhere() -> None:
+def test_the_table_is_the_same_everywhere():
     table = normal_quantiles()
     assert len(table) == 1024
     assert sum(table) == 0
     assert (table[1023], table[512], sum(table[512:])) == (3_457_358, 1_283, 428_268_537)
 
 
-def test_nothing_lasts_less_than_a_picosecond() -> None:
-    how, ranks = Disturbance(0.25), np.arange(100)
-    times = disturbed_array(
-        np.array(1), how.keys(ranks), np.array(0), np.zeros(100, int), how.table
-    )
-    assert times.min() == 1
+def test_nothing_lasts_less_than_a_picosecond():
+    assert disturbed(Disturbance(0.25), np.array(1), 100, 1).min() == 1
 
 
-def test_what_is_no_disturbance_is_refused() -> None:
+def test_what_is_no_disturbance_is_refused():
     toy = toy_program(plan(tp=4), sixteen())
-    with pytest.raises(InputError, match=r"straggler '17' is no RANK:FACTOR; write 17:1\.25\."):
-        disturbance(0.0, 0, ["17"])
-    with pytest.raises(InputError, match=r"straggler 3:0\.5: the factor is outside 1 to 1000"):
-        disturbance(0.0, 0, ["3:0.5"])
-    with pytest.raises(InputError, match=r"outside 0 to 0\.25"):
-        Disturbance(0.5)
-    with pytest.raises(InputError, match="straggler 99 is no rank of the plan: ranks are 0 to 3"):
-        evaluate(toy, Disturbance(stragglers=((99, 2.0),)))
+    for call, message in (
+        (lambda: disturbance(0.0, 0, ["17"]), r"'17' is no RANK:FACTOR; write 17:1\.25\."),
+        (lambda: disturbance(0.0, 0, ["3:0.5"]), r"3:0\.5: the factor is outside 1 to 1000"),
+        (lambda: Disturbance(0.5), r"outside 0 to 0\.25"),
+        (lambda: evaluate(toy, Disturbance(stragglers=((99, 2.0),))),
+         "straggler 99 is no rank of the plan: ranks are 0 to 3"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            call()
     with pytest.raises(ScheduleError, match="folded"):
         evaluate(fold(toy), NOISY)
 
 
-def test_the_table_of_jittered_times_is_what_each_draw_gives() -> None:
-    how = Disturbance(jitter=0.02, seed=3)
-    durations = np.array([1, 999, 10**6, 2**41 + 7])
-    ranks, ops = np.arange(64), np.arange(len(durations))
+def test_the_table_of_jittered_times_is_what_each_draw_gives():
+    how, durations = Disturbance(jitter=0.02, seed=3), np.array([1, 999, 10**6, 2**41 + 7])
     table = jittered(durations, how.table)
-    drawn = disturbed_array(
-        durations, how.keys(ranks)[:, None], ops, how.slowness(ranks)[:, None], how.table
-    )
-    for place, times in enumerate(drawn.T):
+    for place, times in enumerate(disturbed(how, durations, 64, 4).T):
         assert set(times.tolist()) <= set(table[place].tolist())
     assert table.min() >= 1
 
 
 @given(st.integers(1, 30), st.lists(st.integers(1, 4), max_size=4), st.integers(0, 99))
-def test_ranks_of_a_group_are_of_one_component(ranks: int, widths: list[int], seed: int) -> None:
+def test_ranks_of_a_group_are_of_one_component(ranks, widths, seed):
     random = np.random.default_rng(seed)
     groups = [random.integers(0, ranks, (3, width)) for width in widths]
-    exchanges: list[Any] = [SimpleNamespace(members=members) for members in groups]
+    exchanges = [SimpleNamespace(members=members) for members in groups]
     src = np.concatenate([members[:, [0] * members.shape[1]].ravel() for members in groups] or [[]])
     dst = np.concatenate([members.ravel() for members in groups] or [[]])
     graph = coo_array((np.ones(len(src)), (src.astype(int), dst.astype(int))), (ranks, ranks))
@@ -224,7 +207,5 @@ def test_ranks_of_a_group_are_of_one_component(ranks: int, widths: list[int], se
     joined = nodes_module._joined(np.arange(ranks), exchanges)
     assert joined.tolist() == [in_order.index(component) for component in number]
     half = len(exchanges) // 2
-    again = nodes_module._joined(
-        nodes_module._joined(np.arange(ranks), exchanges[:half]), exchanges[half:]
-    )
-    assert again.tolist() == joined.tolist()
+    some = nodes_module._joined(np.arange(ranks), exchanges[:half])
+    assert nodes_module._joined(some, exchanges[half:]).tolist() == joined.tolist()

@@ -1,7 +1,5 @@
 """Pipeline schedules are one place each; all else follows from their passes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -46,58 +44,29 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 EVERY = [(one, chunks) for one in all_schedules() for chunks in one.chunks_searched]
 
 
-def held_now(schedule: PipelineSchedule, pp: int, stage: int, m: int, chunks: int) -> int:
-    """Most microbatches in flight, counted one by one: the slow definition."""
-    order = passes(schedule, pp, stage, m, chunks)
-    rows = list(zip(*(column.tolist() for column in order), strict=True))
-    last = {(number, chunk): place for place, (_, number, chunk) in enumerate(rows)}
-    alive: set[tuple[int, int]] = set()
-    most = 0
-    for place, (_, number, chunk) in enumerate(rows):
-        alive.add((number, chunk))
-        most = max(most, len(alive))
-        if last[number, chunk] == place:
-            alive.remove((number, chunk))
-    return most
+def exceeded(moment: tuple[int, ...], moments: set[tuple[int, ...]]) -> bool:
+    """Whether another moment holds as many microbatches of every chunk, and more of one."""
+    others = moments - {moment}
+    return any(all(a >= b for a, b in zip(other, moment, strict=True)) for other in others)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), EVERY)
-def test_microbatches_in_flight_are_counted_from_the_passes(
-    schedule: PipelineSchedule, chunks: int
-) -> None:
+def test_worst_moments_are_those_that_no_other_exceeds(schedule, chunks):
+    """Held microbatches of each chunk are counted pass by pass."""
+    dropped = WEIGHT if schedule.splits_weights else BACKWARD
     for pp, m in product((2, 3, 4), (1, 3, 4, 7, 19)):
         for stage in range(pp):
-            counted = most_held(schedule, pp, stage, m, chunks).sum(axis=1).max()
-            assert counted == held_now(schedule, pp, stage, m, chunks)
-
-
-@pytest.mark.parametrize(("schedule", "chunks"), EVERY)
-def test_worst_moments_are_those_that_no_other_exceeds(
-    schedule: PipelineSchedule, chunks: int
-) -> None:
-    for pp, m in product((2, 4), (1, 4, 19)):
-        for stage in range(pp):
             order = passes(schedule, pp, stage, m, chunks)
-            dropped = WEIGHT if schedule.splits_weights else BACKWARD
             held, moments = [0] * chunks, set()
             for phase, chunk in zip(order.phase.tolist(), order.chunk.tolist(), strict=True):
                 held[chunk] += (phase == FORWARD) - (phase == dropped)
                 moments.add(tuple(held))
-            worst = {
-                moment
-                for moment in moments
-                if not any(
-                    other != moment and all(a >= b for a, b in zip(other, moment, strict=True))
-                    for other in moments
-                )
-            }
+            worst = {moment for moment in moments if not exceeded(moment, moments)}
             assert set(map(tuple, most_held(schedule, pp, stage, m, chunks).tolist())) == worst
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), EVERY)
-def test_many_microbatches_hold_what_the_last_round_adds(
-    schedule: PipelineSchedule, chunks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_microbatches_hold_what_the_last_round_adds(schedule, chunks, monkeypatch):
     whole = [most_held(schedule, 4, stage, 83, chunks).tolist() for stage in range(4)]
     monkeypatch.setattr("workloads.training.plan.schedules.held.COUNTED", 16)
     most_held.cache_clear()
@@ -106,13 +75,13 @@ def test_many_microbatches_hold_what_the_last_round_adds(
     assert short == whole
 
 
-def test_a_schedule_that_leaves_out_a_pass_is_refused() -> None:
+def test_a_schedule_that_leaves_out_a_pass_is_refused():
     lame = PipelineSchedule("lame", "lame", lambda pp, s, m, c: in_order([(FORWARD, 0, 0)]))
     with pytest.raises(ValueError, match="lame: stage 0 of 2 does not take each of 2 microbatches"):
         passes(lame, 2, 0, 2)
 
 
-def test_no_schedule_is_compared_by_name_elsewhere() -> None:
+def test_no_schedule_is_compared_by_name_elsewhere():
     """A name in another file would be a second place that a new schedule must be told to."""
     root = Path(__file__).parents[3]
     quoted = re.compile("|".join(f"['\"]{name}['\"]" for name in schedule_names()))
@@ -163,7 +132,7 @@ TRAIN = (
 )
 
 
-def test_the_page_shows_what_its_code_prints_and_train_runs_it(added: str) -> None:
+def test_the_page_shows_what_its_code_prints_and_train_runs_it(added):
     """The last stage, which needs most memory, holds three microbatches where 1F1B holds one."""
     *_, shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     _, second = BLOCK.findall(PAGE.read_text())
@@ -181,7 +150,7 @@ def test_the_page_shows_what_its_code_prints_and_train_runs_it(added: str) -> No
 
 
 @pytest.mark.slow
-def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Path) -> None:
+def test_plan_searches_the_added_schedule_and_draws_it(added, tmp_path):
     line = (
         "plan --model gpt2 --cluster trn2.48xlarge --global-batch 64 --seq 512 --tp 4 --pp 4 "
         f"--top 2 --finalists 2 --schedule batched-warm-up --json --out {tmp_path / 'run'}"
@@ -192,7 +161,7 @@ def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Pat
     assert (tmp_path / "run" / "pareto.svg").read_text().count("batched warm-up") >= 1
 
 
-HOW: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
+HOW = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
 WIDE = {"ep": 16, "dp": 16, "seq": 1024, "zero": 1, "global_batch": 16}
 
 
@@ -202,7 +171,7 @@ def routed(**changes: Any) -> ParallelPlan:
 
 
 @pytest.mark.parametrize("pp", [2, 3, 4, 8])
-def test_most_passes_are_pairs_and_few_microbatches_have_none(pp: int) -> None:
+def test_most_passes_are_pairs_and_few_microbatches_have_none(pp):
     """The steady state of a stage holds two pairs a microbatch; see the steps of the source."""
     how = pipeline_schedule("dualpipe")
     for stage in range(pp):
@@ -215,7 +184,7 @@ def test_most_passes_are_pairs_and_few_microbatches_have_none(pp: int) -> None:
         assert few.phase.tolist()[: 4 * pp - 2] == [0] * (4 * pp - 2)
 
 
-def test_the_model_goes_there_and_back() -> None:
+def test_the_model_goes_there_and_back():
     how = plan(**HOW)
     held = [[chunk.tolist() for chunk in chunk_layers(SPARSE, how, stage)] for stage in range(4)]
     assert held == [[[0], [7]], [[1], [6]], [[2], [5]], [[3], [4]]]
@@ -227,7 +196,7 @@ def test_the_model_goes_there_and_back() -> None:
     assert dense.weights < 4 * first.weights
 
 
-def test_every_kernel_of_a_pair_is_done_once_and_waits_for_its_own_pass() -> None:
+def test_every_kernel_of_a_pair_is_done_once_and_waits_for_its_own_pass():
     """The same kernels as of the plain order; gradients of weights after those of inputs."""
     how = plan(**HOW, dp=4, ep=4, global_batch=40)
     beside = toy_program(how, sixteen(), SPARSE)
@@ -245,43 +214,37 @@ def test_every_kernel_of_a_pair_is_done_once_and_waits_for_its_own_pass() -> Non
                 assert done.index("attention.qkv.data") < done.index("attention.qkv.weight")
 
 
-def test_the_search_knows_what_paired_passes_hide() -> None:
+def test_the_search_knows_what_paired_passes_hide():
     machine, model = cluster("dgx-h100:4"), replace(SPARSE, layers=16)
-    how: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 2, "dp": 16, "ep": 16}
+    how = {"schedule": "dualpipe", "vpp": 2, "pp": 2, "dp": 16, "ep": 16}
     plan = ParallelPlan(**how, microbatch=8, global_batch=16 * 128, seq=4096)
     seconds = estimate(model, machine, [plan])[0]
     assert seconds == pytest.approx(iteration(model, machine, plan).iteration_s, rel=0.12)
 
 
-def test_a_token_is_sent_to_each_server_once() -> None:
+def test_a_token_is_sent_to_each_server_once():
     machine = cluster("dgx-h100:2")
-    group = Group(machine, np.arange(16), 1)
+
+    def exchanged_ps(chips, size_bytes):
+        return duration_ps(CollectiveCall("all-to-all", Group(machine, chips, 1), size_bytes))
+
     size = 2**28
-    across = Group(machine, np.array([0, 8]), 1)
-    within = Group(machine, np.arange(8), 1)
-    crossing = round(visited(2, 8) * size / 8)
-    expected = max(
-        duration_ps(CollectiveCall("all-to-all", across, crossing)),
-        duration_ps(CollectiveCall("all-to-all", within, size)),
-    )
-    assert routed_ps(group, 2, 8, size) == expected
-    assert expected < duration_ps(CollectiveCall("all-to-all", group, size))
+    crossing_ps = exchanged_ps(np.array([0, 8]), round(visited(2, 8) * size / 8))
+    expected = max(crossing_ps, exchanged_ps(np.arange(8), size))
+    assert routed_ps(Group(machine, np.arange(16), 1), 2, 8, size) == expected
+    assert expected < exchanged_ps(np.arange(16), size)
 
 
-def test_routing_and_fp8_shorten_exchanges_and_memory() -> None:
+def test_routing_and_fp8_shorten_exchanges_and_memory():
     machine = cluster("dgx-h100:2")
-    steps = {
-        name: iteration(SPARSE, machine, routed(**how))
-        for name, how in {
-            "plain": {},
-            "routed": {"routed_nodes": 1},
-            "fp8": {"fp8_exchange": True},
-        }.items()
-    }
-    ep = {name: step.breakdown_s["exposed_ep"] for name, step in steps.items()}
-    assert ep["routed"] < 0.8 * ep["plain"]
-    assert 0.7 * ep["plain"] < ep["fp8"] < 0.9 * ep["plain"]  # one way of two is halved
-    assert steps["fp8"].memory.activations < steps["plain"].memory.activations
+    plain, _, narrow = steps = [
+        iteration(SPARSE, machine, routed(**how))
+        for how in ({}, {"routed_nodes": 1}, {"fp8_exchange": True})
+    ]
+    usual_s, routed_s, fp8_s = (step.breakdown_s["exposed_ep"] for step in steps)
+    assert routed_s < 0.8 * usual_s
+    assert 0.7 * usual_s < fp8_s < 0.9 * usual_s  # one way of two is halved
+    assert narrow.memory.activations < plain.memory.activations
 
 
 @pytest.mark.parametrize(
@@ -293,13 +256,13 @@ def test_routing_and_fp8_shorten_exchanges_and_memory() -> None:
         ({"routed_nodes": 1, "level": "flow"}, "--level flow writes out a copy for each expert"),
     ],
 )
-def test_options_that_a_plan_cannot_have_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_options_that_a_plan_cannot_have_are_refused(changes, message):
     level = changes.pop("level", "collective")
     with pytest.raises(InputError, match=message):
         iteration(SPARSE, cluster("dgx-h100:2"), routed(**changes), level=level)
 
 
-def test_the_search_leaves_out_plans_without_such_servers() -> None:
+def test_the_search_leaves_out_plans_without_such_servers():
     machine = cluster("dgx-h100:2")
     possible = candidates(SPARSE, machine, 64, stated={"routed_nodes": 2, "seq": 1024})
     assert {one.routed_nodes for one in possible.plans} == {2}

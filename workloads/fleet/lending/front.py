@@ -164,7 +164,7 @@ def lent_intervals(loan: Loan, scenario: Scenario) -> dict[str, Any]:
     # serves more leaves more to lend; steps take their time; and failures come at the rates by
     # which clusters differ.
     causes = causes_of(scenario)
-    demand, speed, steps, failures = lattice()
+    demand, speed, steps, failures, price = lattice()
     factors = (causes.capacity.low, 1.0, causes.capacity.high)
     loans = [loan.at_speed(factor) for factor in factors]
     kept = 1.0 - np.clip(sampled(loan.taken_back.tolist(), demand), 0.0, 1.0)
@@ -184,6 +184,8 @@ def lent_intervals(loan: Loan, scenario: Scenario) -> dict[str, Any]:
         drawn |= {
             name: hours * kept * value / loan.unit_hours for name, value in each.items() if value
         }
+    if "usd" in drawn:
+        drawn["usd"] = drawn["usd"] * causes.price.factors(price)
     if loan.usd_per_million_tokens:
         drawn["usd_per_million_trained_tokens"] = each_of(drawn["usd"] * 1e6, tokens)
     return {**finite_ends(drawn, loan.summary()), "inputs": causes.document()}

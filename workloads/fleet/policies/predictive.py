@@ -4,14 +4,14 @@ Only the first step of each solution of the programme is ordered (model-predicti
 
 A step t lasts w minutes. In it k units of each kind are kept for serving each pool, of which b had
 to come back from training, and x units train, of which y had to begin; each job with a deadline has
-an x of its own, and so has batch work that is due by a few moments. The programme is
+an x and a y of its own, and batch work that is due by a few moments an x. The programme is
 
     min   1,000 Σ w short  +  10 Σ late  +  idle  +  Σ w price x  +  tiny terms
     Σ speed k + short ≥ need             in every pool
     Σ k + Σ x ≤ units                    of every kind
     Σ rise x ≤ units that the site's power lets train
     Σ worth (w x − lead b − back y) + idle ≥ share · Σ w worth (units that can train)
-    Σ w speed x + late ≥ work, up to the deadline of each job
+    Σ (w speed x − back y) + late ≥ work, up to the deadline of each job
 
 where speed, rise and worth are a unit's requests, watts and tokens against the first kind, prices
 are scaled to the range from 0 to 1, times 0.9. A unit-minute that should train and does not (idle)
@@ -61,6 +61,8 @@ class JobNeed:
     steps: int  # steps of the plan before its deadline
     # Work that a minute of a unit of each kind does; 0 where the job cannot run there
     speeds: tuple[float, ...] = (1.0,)
+    # Units that work for it now, where the plan counts how many more begin; None where it does not
+    now: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,11 @@ class Outlook:
     # relative to one of the first kind
     rise: FloatArray = field(default_factory=lambda: np.ones(1))
     worth: FloatArray = field(default_factory=lambda: np.ones(1))
+
+    @property
+    def counted(self) -> list[int]:
+        """Places of the jobs that have units of their own which begin."""
+        return [place for place, job in enumerate(self.jobs) if job.now is not None]
 
     @property
     def trainable(self) -> FloatArray:
@@ -154,7 +161,7 @@ def first_step(outlook: Outlook) -> FirstStep:
     from scipy import optimize  # slow to import
 
     (pools, steps), kinds, jobs = outlook.need.shape, len(outlook.units), len(outlook.jobs)
-    columns = _Columns(kinds, pools, steps, jobs)
+    columns = _Columns(kinds, pools, steps, jobs, 1 + len(outlook.counted))
     matrix, limits = _rows(outlook, columns)
     solved = optimize.milp(
         _costs(outlook, columns),
@@ -178,13 +185,13 @@ class _Columns:
 
     # Each kind of variable has a slice, in which the steps are consecutive.
 
-    def __init__(self, kinds: int, pools: int, steps: int, jobs: int) -> None:
+    def __init__(self, kinds: int, pools: int, steps: int, jobs: int, groups: int) -> None:
         sizes = {
             "kept": kinds * pools * steps,
             "back": kinds * pools * steps,
             "short": pools * steps,
             "training": kinds * (jobs + 1) * steps,
-            "begin": kinds * steps,
+            "begin": kinds * groups * steps,
             "idle": 1,
             "late": jobs,
         }
@@ -258,6 +265,9 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     of_kinds: FloatArray = np.eye(kinds)
     of_jobs: FloatArray = kron(of_kinds, np.tile(step, jobs + 1))
     now = step[0]
+    # Units begin for each job with a count of its own, and for everything else together.
+    group = _groups(outlook)
+    groups = len(group)
     blocks = [
         (columns.rows(kept=-served, short=-np.eye(pools * steps)), -outlook.need.ravel()),
         (
@@ -269,14 +279,16 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
             np.repeat(outlook.units, steps),
         ),
         (
-            columns.rows(training=kron(of_kinds, rise) @ of_jobs, begin=-np.eye(kinds * steps)),
-            np.outer(outlook.training, now).ravel(),
+            columns.rows(
+                training=kron(of_kinds, kron(group, rise)), begin=-np.eye(kinds * groups * steps)
+            ),
+            np.multiply.outer(_training_now(outlook), now).ravel(),
         ),
         (
             columns.rows(
                 training=-kron(worth[None], np.tile(minutes, jobs + 1)[None]),
                 back=outlook.lead * np.repeat(worth, pools * steps)[None],
-                begin=outlook.back * np.repeat(worth, steps)[None],
+                begin=outlook.back * np.repeat(worth, groups * steps)[None],
                 idle=np.array([[-1.0]]),
             ),
             np.array([-outlook.share * float(minutes @ outlook.trainable)]),
@@ -286,16 +298,43 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
         power = np.broadcast_to(np.maximum(outlook.power_units, 0.0), steps)
         blocks.append((columns.rows(training=kron(outlook.rise[None], step) @ of_jobs), power))
     if jobs:
-        speeds = np.array([job.speeds for job in outlook.jobs])
-        by_job = np.concatenate(
-            [kron(np.diag([0.0, *speeds[:, kind]])[1:], minutes[None]) for kind in range(kinds)],
-            axis=1,
-        )
-        work = np.array([job.work for job in outlook.jobs])
-        blocks.append((columns.rows(training=-by_job, late=-np.eye(jobs)), -work))
-        blocks.append((columns.rows(training=by_job), work))
+        blocks += _work_rows(outlook, columns, group)
     matrices, limits = zip(*blocks, strict=True)
     return np.concatenate(matrices), np.concatenate(limits)
+
+
+def _work_rows(
+    outlook: Outlook, columns: _Columns, group: FloatArray
+) -> list[tuple[FloatArray, FloatArray]]:
+    """Matrix and limits by which jobs get their work until their deadlines, and no more."""
+    minutes, kinds, jobs = outlook.minutes, len(outlook.units), len(outlook.jobs)
+    speeds = np.array([job.speeds for job in outlook.jobs])
+    ran = [np.kron(np.diag([0.0, *speeds[:, kind]])[1:], minutes[None]) for kind in range(kinds)]
+    started = [
+        np.kron(group[:, 1:].T * np.sign(speeds[:, [kind]]), np.full(len(minutes), outlook.back))
+        for kind in range(kinds)
+    ]
+    lost = columns.rows(begin=np.concatenate(started, axis=1))
+    finished = columns.rows(training=np.concatenate(ran, axis=1)) - lost
+    work = np.array([job.work for job in outlook.jobs])
+    return [(columns.rows(late=-np.eye(jobs)) - finished, -work), (finished, work)]
+
+
+def _groups(outlook: Outlook) -> FloatArray:
+    """Return which training begins together: other work first, then jobs; (groups, jobs + 1)."""
+    group = np.zeros((1 + len(outlook.counted), 1 + len(outlook.jobs)))
+    group[0] = 1.0
+    for number, place in enumerate(outlook.counted, 1):
+        group[[0, number], 1 + place] = 0.0, 1.0
+    return group
+
+
+def _training_now(outlook: Outlook) -> FloatArray:
+    """Return the units of each kind that work now for each group; (kinds, groups)."""
+    jobs = [outlook.jobs[place] for place in outlook.counted]
+    of_jobs = np.array([np.sign(job.speeds) * (job.now or 0.0) for job in jobs])
+    of_jobs = of_jobs.reshape(len(jobs), len(outlook.units))
+    return np.column_stack([outlook.training - of_jobs.sum(axis=0), *of_jobs])
 
 
 STEP = EVERY  # minutes between two plans, and of the first steps of a plan
@@ -337,10 +376,7 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
             plans[:] = [_plan(view, expected, share, cap_w, situation)]
             serving = _serving(view, plans[0].step)
         plan = plans[0]
-        training = None
-        if plan.priced:
-            training = [math.ceil(units) for units in plan.step.training.tolist()]
-        jobs = _job_limits(view, plan, training)
+        training, jobs = _limits(view, plan)
         return Decision(serving, training, plan.batch, jobs, cap_w)
 
     return policy
@@ -410,7 +446,7 @@ def _plan(
     computing = served_by_kind(busy, alive, speed, worth)
     outlook = Outlook(
         minutes=minutes,
-        need=need,
+        need=np.ceil(need - 1e-9),  # serving takes whole units
         kept=np.array([kind.serving + kind.coming for kind in kinds], float),
         training=np.array([kind.training for kind in kinds], float),
         units=alive,
@@ -492,7 +528,7 @@ def _job_need(job: JobView, minutes: FloatArray, kinds: Sequence[KindView]) -> J
     part = min(1.0, float(ends[-1]) / job.due_minutes)
     steps = max(1, int(np.searchsorted(ends, job.due_minutes, side="right")))
     speeds = tuple(float(kind.name == job.kind) for kind in kinds)
-    return JobNeed(float(job.units), SAFE * part * job.work_left, steps, speeds)
+    return JobNeed(float(job.units), SAFE * part * job.work_left, steps, speeds, float(job.size))
 
 
 def _batch_needs(view: View, minutes: FloatArray) -> Iterator[JobNeed]:
@@ -514,31 +550,31 @@ def _batch_needs(view: View, minutes: FloatArray) -> Iterator[JobNeed]:
             yield JobNeed(float(view.units - view.broken), work, max(1, first), speeds)
 
 
-def _job_limits(view: View, plan: _Plan, training: list[int] | None) -> Mapping[str, int] | None:
-    """Limits by job, under which jobs with a deadline get the units of the plan."""
-    # The other jobs of a kind share its rest, each with as many of its present units as possible.
-    if not plan.due:
-        return None
+def _limits(view: View, plan: _Plan) -> tuple[list[int] | None, Mapping[str, int] | None]:
+    """Limits by kind where prices limit training, and limits of jobs where some have deadlines."""
+    # Jobs with a deadline get the units of the plan in sizes that they can run at, and a limit of
+    # their kind has room for these. The other jobs of a kind share its rest, each with as many of
+    # its present units as possible.
     total = float(plan.step.training.sum())
+    training: list[int] = []
     limits: dict[str, int] = {}
-    for number, (kind, units) in enumerate(
-        zip(view.kinds, plan.step.training.tolist(), strict=True)
-    ):
-        now = {job.name: job for job in view.jobs if job.kind == kind.name}
+    for kind, units in zip(view.kinds, plan.step.training.tolist(), strict=True):
+        now = {job.name: job for job in view.jobs if job.kind == kind.name} if plan.due else {}
         wanted = {
             job.name: _whole(count, now[job.name])
             for job, count in zip(plan.due, plan.step.jobs.tolist(), strict=False)
             if job.name in now
         }
-        limits |= wanted if training is not None else {}
+        part = units / total if total else 1 / len(view.kinds)
+        first = sum(wanted.values()) + math.ceil((plan.batch or 0) * part)
+        most = max(math.ceil(units), first) if any(wanted.values()) else math.ceil(units)
+        training.append(most)
+        limits |= wanted if plan.priced else {}
         lacking = sum(max(0, count - now[name].size) for name, count in wanted.items())
-        if lacking or training is not None:
-            part = units / total if total else 1 / len(view.kinds)
-            most = math.ceil(units) if training is None else training[number]
-            batch = math.ceil((plan.batch or 0) * part)
+        if lacking or plan.priced:
             others = [job for job in now.values() if job.name not in wanted]
-            limits |= _shared(others, max(0, most - sum(wanted.values()) - batch))
-    return limits
+            limits |= _shared(others, max(0, most - first))
+    return training if plan.priced else None, limits if plan.due else None
 
 
 def _whole(units: float, job: JobView) -> int:
@@ -546,7 +582,8 @@ def _whole(units: float, job: JobView) -> int:
     if units < job.min_units:
         ends_soon = units > 0 and job.work_left <= job.min_units * STEP
         return job.min_units if ends_soon or units >= job.min_units / 2 else 0
-    return min(math.ceil(units), job.units)
+    more = math.ceil((units - job.min_units) / job.step_units - 1e-9) * job.step_units
+    return min(job.min_units + more, job.units)
 
 
 def _shared(jobs: Sequence[JobView], room: int) -> dict[str, int]:

@@ -10,7 +10,8 @@ unit-time with which the work due at each deadline is done by half an hour befor
 where free units are those that serving is not expected to need. The expected need is that of the
 same time of the day before, times the units that serve now over the need now. The oldest request is
 answered first, which is the earliest-deadline-first rule: it meets all deadlines whenever any order
-does (Liu and Layland, *J. ACM* 20, 1973). Serving always comes first.
+does (Liu and Layland, *J. ACM* 20, 1973). Serving always comes first. Under a cap on power, urgent
+batch work takes spare units too, and gangs wait in place for the watts that these draw.
 """
 
 from __future__ import annotations
@@ -278,7 +279,9 @@ def _loading(
     left = world.arrive(units, ticket)
     world.joining[role] -= len(units)
     world.ledger.loaded[left] = world.home
-    stay = max(0, world.room_to_train())  # a limit may have fallen while they were on their way
+    # A limit may have fallen while they were on their way.
+    room = world.room_for_urgent() if role is Role.BATCH else world.room_to_train()
+    stay = max(0, room)
     world.ledger.put(left[:stay], role, world.now)
     release(world, left[stay:], [])
 
@@ -366,6 +369,7 @@ def hold_for_power(world: World) -> None:
         return
     settled = world.evaluating(), world.in_batch()
     excess = sum(gang.size for gang in world.gangs) + sum(map(len, settled)) - world.power_limit
+    excess += world.joining[Role.BATCH]  # these may arrive within the minute
     for gang in _in_order(world):
         held = min(gang.size, excess)
         if held > 0:
@@ -528,7 +532,7 @@ def balance(worlds: Sequence[World], view: View, wanted: int | None) -> None:
         return
     batch = able[0][1]
     waiting = batch.waits(view.minute)
-    units = sum(_in_or_to_batch(world) for world, _ in able)
+    units = sum(world.in_or_to_batch() for world, _ in able)
     if view.minute % EVERY and (units or not waiting):
         return
     rate = float(batch.rate_per_s[view.minute]) * 60.0
@@ -538,19 +542,15 @@ def balance(worlds: Sequence[World], view: View, wanted: int | None) -> None:
     for world, _ in reversed(able):
         speed = float(world.reach[world.home])
         _balance(world, math.ceil(enough / speed), math.ceil(urgent / speed))
-        done = _in_or_to_batch(world) * speed
+        done = world.in_or_to_batch() * speed
         enough, urgent = max(0.0, enough - done), max(0.0, urgent - done)
-
-
-def _in_or_to_batch(world: World) -> int:
-    """Units that do batch work or are on their way to it."""
-    return world.ledger.count(Role.BATCH) + world.joining[Role.BATCH]
 
 
 def _balance(world: World, enough: int, urgent: int) -> None:
     """Give a kind's units to the batch tier, or take them away."""
-    units = _in_or_to_batch(world)
-    world.batch_urgent = min(urgent, enough)
+    units = world.in_or_to_batch()
+    power = enough if world.power_limit is None else world.power_limit
+    world.batch_urgent = min(urgent, enough, power)
     if units > enough:
         surplus = world.in_batch()[enough - units :]
         release(world, surplus, [Phase(Role.DRAINING, world.costs.drain_s)])
@@ -594,7 +594,7 @@ def _yielded(world: World, count: int) -> list[Part]:
     if world.training_limit == 0:
         return []
     spare = world.free()
-    room = min(len(spare) - world.limits.reserve, world.room_to_train(), count)
+    room = min(len(spare) - world.limits.reserve, world.room_for_urgent(), count)
     taken = spare[: max(0, room)]
     evaluating = world.evaluating()[: max(0, count - len(taken))]
     return [(taken, []), (evaluating, [Phase(Role.DRAINING, world.costs.drain_s)])]

@@ -2,8 +2,8 @@
 
 The cap leaves to training what remains after the idle draw of all units that are in service or come
 back in the minute, and after what serving draws for the requests of that minute, which the power
-control of a site follows within seconds. Where units of regions help each other, all units that
-serve count with their full draw.
+control of a site follows within seconds. Where regions help each other, a request counts with the
+draw of the kind of units that needs most for it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,14 @@ def _serving_w(worlds: Sequence[World], minute: int) -> float:
             coming[kind, service] = headed[pool] * share
             rates[kind, service] = rate * 60.0
     full_w = (rises * (there + coming)).sum(axis=0)
-    if worlds[0].region:
-        return float(full_w.sum())
     queues = worlds[0].queues
     work = np.array([queue.waiting + int(queue.arrivals[minute]) for queue in queues])
+    if worlds[0].region:
+        # Units of any region may answer. A minute answers whole requests, so that its units may
+        # be busier by up to one request of each service.
+        serves = (there + coming).sum(axis=1) > 0
+        request_w = (rises / np.maximum(rates, 1e-300))[serves].max(axis=0, initial=0.0)
+        return float(min(full_w.sum(), ((work + np.sign(work)) * request_w).sum()))
     # All units of a service are equally busy: by the whole requests that they can answer. Units
     # that come take over requests, and draw more for them where their kind needs more for one.
     possible = (there * rates).sum(axis=0)

@@ -381,7 +381,8 @@ def _trained(
 def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interval:
     """Interval of the time of a training step, relative to the one behind a rate."""
     if rate.plan is None:  # a roofline, of which no more is known than of a step by bare degrees
-        bare = Prediction(training_kind(experts=model.experts is not None, zero=0), cluster.chip)
+        kind = training_kind(experts=model.experts is not None, zero=0)
+        bare = Prediction(kind, cluster.measured_chip)
         return interval(1.0, replace(bare, stated=BARE, assumed=True))
     return training_interval(model, rate.plan, cluster, 1.0)
 

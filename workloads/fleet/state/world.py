@@ -613,6 +613,20 @@ class World:
         limits = [each for each in (self.training_limit, self.power_limit) if each is not None]
         return min(limits) - self.lent() if limits else len(self.ledger)
 
+    def room_for_urgent(self) -> int:
+        """Units that may still do batch work by its deadlines, for which gangs wait in place."""
+        room, units = self.room_to_train(), self.in_or_to_batch()
+        if self.power_limit is None:
+            return room
+        policy = len(self.ledger) if self.training_limit is None else self.training_limit
+        evaluating = self.ledger.count(Role.EVALUATION) + self.joining[Role.EVALUATION]
+        without_gangs = min(policy - self.lent(), self.power_limit - evaluating - units)
+        return max(room, min(without_gangs, self.batch_urgent - units))
+
+    def in_or_to_batch(self) -> int:
+        """Units that do batch work or are on their way to it."""
+        return self.ledger.count(Role.BATCH) + self.joining[Role.BATCH]
+
     def fits(self, gang: Gang, units: int) -> int:
         """Largest size that a job can take out of ``units`` units within its limit, or 0."""
         return gang.job.fits(min(units, self.job_limits.get(gang.job.name, units)))

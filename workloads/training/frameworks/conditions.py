@@ -93,7 +93,13 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
     from workloads.kernels.chip_share import family
 
     catalogue = cluster.numbers
-    if limit_w >= catalogue.value(cluster.chip, "tdp", math.inf):
+    most_w = catalogue.value(cluster.chip, "tdp", math.inf)
+    if most_w < limit_w:
+        raise InputError(
+            f"power_limit_w {limit_w:g} is above the {most_w:g} W that {cluster.chip} takes at "
+            "most. Leave it out."
+        )
+    if limit_w == most_w:
         return False
     kernels = f"kernels.{family(cluster.chip, catalogue).name}"
     measured = catalogue.has(kernels, "gemm_sustained") and any(

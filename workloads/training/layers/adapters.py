@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topologies.catalogue.catalogue import chip_family
-from workloads.kernels.chip_share import Timing, family, worst
+from workloads.kernels.chip_share import Timing, worst
 from workloads.models.model import Model, forward_flops, training_flops
 from workloads.training.layers.steps import PREVIOUS, LayerOp, RankShapes, kernel
 from workloads.training.plan.plan import ParallelPlan
@@ -25,12 +25,18 @@ from workloads.training.plan.stages import (
 WEIGHT, INPUT = ".weight", ".input.gather"
 """Endings of the names of steps that only the gradients of a weight need."""
 AGAIN = "again."
-SHARE_AGAIN = "recomputed_with_adapters"
 
 
 def whole(plan: ParallelPlan) -> bool:
     """Return whether the whole model is trained."""
     return not plan.lora_rank and not plan.train_only
+
+
+def layers_run_again(plan: ParallelPlan, merged: int) -> bool:
+    """Return whether full recomputation runs layers again on the chip, and so saves memory."""
+    # ``merged``: 1 where a compiler merges it with the first run if adapters alone are trained,
+    # and so keeps activations despite the plan.
+    return plan.recompute == "full" and not (merged and plan.lora_rank)
 
 
 def trains(plan: ParallelPlan, name: str) -> bool:
@@ -108,11 +114,6 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
     kept = [
         step for step in steps if not step.name.endswith(dropped) or trains(shapes.plan, step.name)
     ]
-    # A compiler may keep activations despite the plan, so that the chip recomputes none.
-    kernels, numbers = f"kernels.{family(shapes.chip, shapes.catalogue).name}", shapes.catalogue
-    keeps = numbers.has(kernels, SHARE_AGAIN) and not numbers.value(kernels, SHARE_AGAIN)
-    if shapes.plan.lora_rank and keeps:
-        kept = [step for step in kept if not step.name.startswith(AGAIN)]
     # A step that waited for a dropped one waits for the step before it instead.
     names = {step.name for step in kept}
     return [

@@ -11,7 +11,12 @@ from topologies.catalogue.catalogue import Catalogue, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import Model
 from workloads.training.layers import feed_forward, mixers
-from workloads.training.layers.adapters import gathered_apart, trained_backward, with_adapters
+from workloads.training.layers.adapters import (
+    gathered_apart,
+    layers_run_again,
+    trained_backward,
+    with_adapters,
+)
 from workloads.training.layers.replicas import COMPILED
 from workloads.training.layers.steps import (
     PREVIOUS,
@@ -157,7 +162,8 @@ def _norms_after(
 def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
     recomputed: list[LayerOp] = []
-    if again and (shapes.plan.recompute == "full" or shapes.keeps_projections):
+    merged = shapes.catalogue.integer("training", "merged_with_adapters")
+    if again and (layers_run_again(shapes.plan, merged) or shapes.keeps_projections):
         recomputed = prefixed(_needed_again(shapes, moe=moe), "again.")
     mix, feed = _mixed(shapes, backward=True), _fed(shapes, moe=moe, backward=True)
     if shapes.model.parallel and mix and feed:

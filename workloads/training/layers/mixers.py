@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from topologies.catalogue.catalogue import NCCL, chip_family
 from workloads.kernels import times as kernel_times
 from workloads.kernels.attention import Direction, index_score_s, scattered
 from workloads.kernels.chip_share import Timing
@@ -31,6 +32,9 @@ from workloads.training.layers.steps import (
     product_scattered,
     residual,
 )
+
+SOFTMAX_KERNELS = 3
+"""Kernels of a softmax of PyTorch's operations beside the softmax itself, in each direction."""
 
 
 def attention_forward(shapes: RankShapes) -> list[LayerOp]:
@@ -90,7 +94,8 @@ def _rotate(shapes: RankShapes) -> list[LayerOp]:
 def _core_forward(shapes: RankShapes) -> list[LayerOp]:
     """Return the forward steps of the scores, softmax and weighted sums."""
     if shapes.plan.cp == 1:
-        return [kernel("attention.core", _whole(shapes, "forward"))]
+        core = kernel("attention.core", _whole(shapes, "forward"))
+        return [core, *_softmax(shapes, core.name, "forward")]
     if shapes.plan.cp_exchange == "all-gather":
         gathered = collective("attention.keys", "cp", "all-gather", shapes.plan.cp * _keys(shapes))
         return [gathered, kernel("attention.core", _gathered(shapes, "forward"))]
@@ -127,8 +132,9 @@ def _core_backward(shapes: RankShapes) -> list[LayerOp]:
         again = []
         scores = plan.recompute == "selective" and plan.attention == "unfused"
         if scores and not shapes.keeps_projections:
-            again = [kernel("again.attention.core", _whole(shapes, "forward"))]
-        return [*again, kernel(name, _whole(shapes, "backward"))]
+            again = prefixed(_core_forward(shapes), "again.")
+        core = kernel(name, _whole(shapes, "backward"))
+        return [*again, core, *_softmax(shapes, name, "backward")]
     if plan.cp_exchange == "all-gather":
         size = plan.cp * _keys(shapes)
         return [
@@ -137,6 +143,23 @@ def _core_backward(shapes: RankShapes) -> list[LayerOp]:
             collective("attention.keys.gradient", "cp", "reduce-scatter", size),
         ]
     return _ring(shapes, "backward", name)
+
+
+def _softmax(shapes: RankShapes, name: str, direction: Direction) -> list[LayerOp]:
+    """Kernels of a softmax of PyTorch's operations, beyond the one for which the core counts it."""
+    # Megatron's kernel of masked softmax takes multiples of some heads. Scores of other numbers
+    # are cast to fp32, masked, normalised and cast back, each by a kernel of its own. Stacks that
+    # have no such kernel, of which the number is zero, always do so.
+    plan, numbers = shapes.plan, shapes.catalogue
+    if plan.attention != "unfused":
+        return []
+    heads, multiple = plan.microbatch * shapes.heads, numbers.integer("training", "softmax_heads")
+    elsewhere = chip_family(shapes.chip, numbers).runtime != NCCL
+    if multiple and (elsewhere or heads % multiple == 0):
+        return []
+    moved = numbers.integer("training", f"softmax_{direction}_bytes")
+    apart = kernel(f"{name}.softmax", shapes.passes(moved * heads * plan.seq**2))
+    return [apart._replace(issued=SOFTMAX_KERNELS)]
 
 
 def _keys(shapes: RankShapes) -> int:

@@ -583,6 +583,8 @@ def read_any_plan(path: Path) -> OtherPlan:
 
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
+    if not document:
+        raise InputError(f"{path} holds no {content}.")
     named = {str(key).replace("-", "_"): value for key, value in document.items()}
     check_names(f"{path}: a plan", named, PLAN_FIELDS)
     values = {name: _checked(name, value, path) for name, value in named.items()}

@@ -103,7 +103,8 @@ def _check_whole(
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         above = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
         raise InputError(
-            f"{name} is {excerpt(value)}; it must be a whole number of at least {least}{above}."
+            f"{name} is {excerpt(value)}; it must be a whole number of at least {least}{above}"
+            f"{', or 0' * or_nothing}."
         )
 
 

@@ -43,8 +43,9 @@ def test_a_run_directory_has_metrics_figure_and_trace(tmp_path):
     assert "1 MiB" in printed
     assert "busbw" in printed
     names = {path.name for path in out.iterdir()}
-    assert names >= {"run.json", "metrics.csv", "busbw.png", "busbw.svg", "trace.parquet"}
-    assert names >= {"links.png", "links.svg", "timeline.png", "timeline.svg"}
+    assert names >= {"run.json", "metrics.csv", "trace.parquet"}
+    for picture in ("busbw", "links", "timeline"):
+        assert names >= {f"{picture}.png", f"{picture}.svg"}
 
 
 def test_groups_at_once_share_nothing_and_take_the_time_of_one():
@@ -98,21 +99,17 @@ def test_measured_times_stand_beside_the_simulated_ones(tmp_path):
     assert [row["error"] is None for row in rows] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("factors", "normal", "says"),
-    [
-        ((1, 1), ["usual", "usual"], r"All 2 times are usual for such machines \(80 % intervals\)"),
-        ((3, 1), ["slower", "usual"], "1 of 2 .* longer than nine .*. At 4 KiB look .* sets lat"),
-        ((1, 3), ["usual", "slower"], "1 of 2 .* longer .*. At 1 GiB look .* bandwidth: links and"),
-        ((0.3, 1), ["faster", "usual"], "1 of 2 .* shorter .*. Check that machine, ranks"),
-    ],
-)
+@pytest.mark.parametrize(("factors", "normal", "says"), [
+    ((1, 1), ["usual", "usual"], r"All 2 times are usual for such machines \(80 % intervals\)"),
+    ((3, 1), ["slower", "usual"], "1 of 2 .* longer than nine .*. At 4 KiB look .* sets lat"),
+    ((1, 3), ["usual", "slower"], "1 of 2 .* longer .*. At 1 GiB look .* bandwidth: links and"),
+    ((0.3, 1), ["faster", "usual"], "1 of 2 .* shorter .*. Check that machine, ranks"),
+])  # fmt: skip
 def test_measured_times_that_are_not_normal_are_said(tmp_path, factors, normal, says):
     plain = rows_of("all-reduce dgx-h100 --size 4KiB,1GiB")
-    lines = (
-        (row["size_bytes"], f"{f * row['time_s'] * 1e6:.2f} 1 1.75")
-        for f, row in zip(factors, plain, strict=True)
-    )
+    times_us = [f * row["time_s"] * 1e6 for f, row in zip(factors, plain, strict=True)]
+    sizes = (row["size_bytes"] for row in plain)
+    lines = zip(sizes, (f"{us:.2f} 1 1.75" for us in times_us), strict=True)
     document = document_of(f"{REDUCE} dgx-h100 --compare {measured(tmp_path / 'log', *lines)}")
     assert [row["normal"] for row in document["rows"]] == normal
     assert re.match(says, document["summary"]["verdict"])
@@ -123,6 +120,16 @@ def test_measurements_stand_beside_rows_of_which_some_are_near_a_switch(tmp_path
     log = measured(tmp_path / "log", *((size, "40 1 1.96875") for size in (2**20, 2**28)))
     printed = printed_by(f"{REDUCE} trn2.48xlarge --ranks-per-chip 4 --compare {log}")
     assert printed.count("the Neuron runtime takes") == 1
+
+
+def test_ranks_of_nccom_test_are_cores(tmp_path):
+    rows = ((size, "40 1 1.96875") for size in (2**20, 2**24))
+    log = measured(tmp_path / "log", *rows)
+    log.write_text("nccom-test -r 64 allr\n" + log.read_text())
+    says = "4 a chip; here each of its 64 ranks has a chip to itself. Add --ranks-per-chip 4"
+    for machine, said_once in (("trn2-ultraserver", 1), ("trn2.48xlarge --ranks-per-chip 4", 0)):
+        words = " ".join(printed_by(f"{REDUCE} {machine} --compare {log}").split())
+        assert words.count(says) == said_once
 
 
 def test_scratchpads_leave_memory_out_of_time_and_bound():
@@ -141,17 +148,14 @@ def test_a_byte_matrix_sends_just_its_bytes(tmp_path):
     assert row["lower_bound_s"] == pytest.approx(1e-6 + 1e6 / 2e11)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is empty"),
-        ("1,2\n3\n", "row 2 has 1 sizes, row 1 has 2"),
-        ("1,2\n3,4\n", "the byte matrix is 2 x 2, the group has 3 ranks"),
-        ("1,2,3\n1,x,3\n1,2,3\n", "--bytes .*x"),
-        ("1,2,3\n1,-2,3\n1,2,3\n", "--bytes .*-2"),
-        ("1,2,3\n1,9999TiB,3\n1,2,3\n", "9999TiB is over"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "is empty"),
+    ("1,2\n3\n", "row 2 has 1 sizes, row 1 has 2"),
+    ("1,2\n3,4\n", "the byte matrix is 2 x 2, the group has 3 ranks"),
+    ("1,2,3\n1,x,3\n1,2,3\n", "--bytes .*x"),
+    ("1,2,3\n1,-2,3\n1,2,3\n", "--bytes .*-2"),
+    ("1,2,3\n1,9999TiB,3\n1,2,3\n", "9999TiB is over"),
+])  # fmt: skip
 def test_byte_matrices_that_are_none(tmp_path, text, message):
     path = tmp_path / "m.csv"
     path.write_text(text)
@@ -198,30 +202,23 @@ def test_a_slow_link_holds_up_the_ring_and_the_time_without_it_stands_beside():
     assert "healthy" in printed_by(fault)
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("all-reduce trn2.48xlarge:2 --algorithm hierarchical", "tx:5@0s:slow=1/4"),
-        # A link of a switch is named as the trace prints it.
-        (f"all-gather switch:4 --algorithm ring {LINKS}", "link:2-s0@0s:slow=1/2"),
-        (f"all-gather switch:4 --algorithm ring {LINKS}", "link:s0-2@0s:slow=1/2"),
-    ],
-)
+@pytest.mark.parametrize(("line", "fault"), [
+    ("all-reduce trn2.48xlarge:2 --algorithm hierarchical", "tx:5@0s:slow=1/4"),
+    # A link of a switch is named as the trace prints it.
+    (f"all-gather switch:4 --algorithm ring {LINKS}", "link:2-s0@0s:slow=1/2"),
+    (f"all-gather switch:4 --algorithm ring {LINKS}", "link:s0-2@0s:slow=1/2"),
+])  # fmt: skip
 def test_a_slow_adapter_or_link_is_as_slow_on_both_engines(line, fault):
     words = f"{line} --size 1MiB"
-    fast, reference = (
-        row_of(words, f"--fault={fault}", f"--engine={engine}")["time_s"]
-        for engine in ("fast", "reference")
-    )
+    engines = ("--engine=fast", "--engine=reference")
+    fast, reference = (row_of(words, f"--fault={fault}", each)["time_s"] for each in engines)
     assert fast == reference > row_of(words)["time_s"]
 
 
 def test_messages_go_around_a_cable_that_is_down_from_the_start():
     """A step over the missing hop takes the three others, which also carry their own messages."""
-    down, slow, later = (
-        document_of(RING, f"--fault=cable:0-1@{what}")["rows"][0]["time_s"]
-        for what in ("0s:dead", "0s:slow=1/2", "1s:dead")
-    )
+    faults = (f"--fault=cable:0-1@{what}" for what in ("0s:dead", "0s:slow=1/2", "1s:dead"))
+    down, slow, later = (document_of(RING, each)["rows"][0]["time_s"] for each in faults)
     assert down > slow > later == document_of(RING)["rows"][0]["time_s"]
     assert "ops never ran" in refusal_of(RING, "--fault=cable:0-1@2us:dead")
 

@@ -1,7 +1,5 @@
 """``cluster-sim queue`` and ``share``: documents, tables, run directories, mistakes in files."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

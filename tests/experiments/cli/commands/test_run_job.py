@@ -1,7 +1,5 @@
 """The command ``run-job``: its keys, pictures, sweeps and refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -45,6 +43,17 @@ def test_the_document_has_its_keys_and_amounts_follow_from_goodput(answered):
     assert answered["cost_usd"] == pytest.approx(35.7608 * hours, rel=0.01)
     # Four servers of 16 chips fail as often as their part of Llama 3's: chips, hosts, no more.
     assert 20 * DAY_S < answered["mtbf_s"] < 60 * DAY_S
+
+
+def test_a_run_of_a_stated_length_costs_what_its_price_may_be(answered):
+    """The price of a Trn3 of 144 chips is assumed: 504 USD/h, 432 to 648."""
+    document = document_of("run-job --model=llama-3.1-8b --cluster=trn3-gen2:1 --days=2")
+    ends, price = document["interval"]["cost_usd"], document["interval"]["price"]
+    assert (price["low"], price["high"]) == pytest.approx((432 / 504, 648 / 504))
+    assert price["basis"].startswith("trn3-gen2 price 504 USD/h (assumed")
+    assert ends["low"] == pytest.approx(document["cost_usd"] * price["low"], rel=0.01)
+    assert ends["high"] == pytest.approx(document["cost_usd"] * price["high"], rel=0.01)
+    assert not {"cost_usd", "price"} & answered["interval"].keys()  # the price has no range
 
 
 def test_options_do_what_they_say(answered):

@@ -30,6 +30,19 @@ def test_price_and_energy_are_those_of_the_run():
     assert document["energy_joules"] > 0
 
 
+def test_the_range_of_a_price_is_in_the_interval_of_what_it_makes():
+    """The price of a DGX H100 differs from 25.60 to 98.32 USD/h."""
+    document, fixed = document_of(f"{ON_GPUS} --tp=1"), document_of(f"{LOADED}")
+    price = document["price_interval"]
+    assert (price["low"], price["high"]) == pytest.approx((25.6 / 80, 98.32 / 80))
+    assert price["basis"] == document["price_basis"]
+    for name in ("cost_usd", "usd_per_million_tokens"):
+        ends = document[f"{name}_interval"]
+        assert ends["low"] <= document[name] * price["low"] * (1 + 1e-9)
+        assert ends["high"] >= document[name] * price["high"] * (1 - 1e-9)
+    assert "price_interval" not in fixed
+
+
 def test_the_precision_of_the_cache_is_named_and_follows_the_engine():
     """An engine that keeps FP8 weights beside a BF16 cache has room for half as many tokens."""
     for more, expected in ((), "fp8"), (("--scheduler=vllm",), "bf16"):

@@ -40,11 +40,9 @@ def test_rainier_says_what_it_assumes_and_how_far_its_places_are_apart(monkeypat
     assert "trn2.hbm_remote_efficiency" not in document["assumed"]
     rows = [(each["layer"], each["row"], each["step_s"]) for each in document["places"]]
     assert rows == [
-        ("ToR", "same_tor_latency", 15e-6),
-        ("leaf", "same_pod_latency", 16e-6),
-        ("spine", "same_building_latency", 17e-6),
-        ("campus", "same_campus_latency", 22.5e-6),
-    ]
+        ("ToR", "same_tor_latency", 15e-6), ("leaf", "same_pod_latency", 16e-6),
+        ("spine", "same_building_latency", 17e-6), ("campus", "same_campus_latency", 22.5e-6),
+    ]  # fmt: skip
     between = document["assumed"]["rainier.building_oversubscription"]
     assert (between["value"], between["low"], between["high"]) == (1, 1, 7)
     printed = printed_by("topology rainier --variant rainier.sites=three-campuses")

@@ -8,17 +8,14 @@ KEYS = {"input", "low", "high", "change_low", "change_high", "elasticity", "grad
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "serve --model qwen2.5-0.5b --cluster dgx-h100 --tp 1 --count 20",
-        pytest.param("train --model gpt2 --cluster dgx-h100 --tp 4 --global-batch 2", marks=SLOW),
-        pytest.param(
-            "plan --model gpt2 --cluster dgx-h100 --global-batch 4 --tp 4 --pp 1 --top 1",
-            marks=SLOW,
-        ),
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "serve --model qwen2.5-0.5b --cluster dgx-h100 --tp 1 --count 20",
+    pytest.param("train --model gpt2 --cluster dgx-h100 --tp 4 --global-batch 2", marks=SLOW),
+    pytest.param(
+        "plan --model gpt2 --cluster dgx-h100 --global-batch 4 --tp 4 --pp 1 --top 1",
+        marks=SLOW,
+    ),
+])  # fmt: skip
 def test_numbers_are_ranked_with_their_ranges(line):
     rows = document_of(line, "--sensitivity")["sensitivity"]
     assert rows

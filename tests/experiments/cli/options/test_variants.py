@@ -1,7 +1,5 @@
 """Alternatives of the catalogue and idle options: each changes a result, or is refused or named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -19,9 +17,8 @@ from topologies.clusters.machines import machines
 from topologies.errors import InputError
 from workloads.confidence.sensitivity import noting
 
-VARIANTS = [
-    (row.part, row.quantity, row.variant) for row in shipped_catalogue().rows if row.variant
-]
+ROWS = shipped_catalogue().rows
+VARIANTS = [(row.part, row.quantity, row.variant) for row in ROWS if row.variant]
 DEMAND = ("--demand=azure-conv", "--days=0.1", "--model=llama-3.1-8b")
 MEASURED = ("build_s", "simulate_s", "wall_s", "peak_rss_bytes", "search_s", "interval")
 
@@ -105,20 +102,17 @@ JOB = ("--model=gpt2", "--cluster=trn2.48xlarge")
 NIGHT = ("--cluster=rainier", "--demand=azure-conv", "--model=gpt2")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("collective", "all-reduce", "trn2.48xlarge,trn3-gen1", "--size=1MiB"),
-        ("topology", "rainier"),
-        ("topology", "ring:4", "--bandwidth=1GB/s", "--latency=1us"),
-        ("train", *JOB),
-        ("plan", *JOB, "--global-batch=64"),
-        ("run-job", *JOB),
-        ("serve", *JOB),
-        ("fleet", *NIGHT, "--days=1"),
-        ("lend", *NIGHT),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ("collective", "all-reduce", "trn2.48xlarge,trn3-gen1", "--size=1MiB"),
+    ("topology", "rainier"),
+    ("topology", "ring:4", "--bandwidth=1GB/s", "--latency=1us"),
+    ("train", *JOB),
+    ("plan", *JOB, "--global-batch=64"),
+    ("run-job", *JOB),
+    ("serve", *JOB),
+    ("fleet", *NIGHT, "--days=1"),
+    ("lend", *NIGHT),
+])  # fmt: skip
 def test_an_alternative_of_another_machine_is_named(words):
     status, _, errors = ended(words, "--quiet", ELSEWHERE)
     assert (status, f"{ELSEWHERE.replace('=', ' ', 1)} {IDLE}" in errors) == (0, True)
@@ -171,17 +165,17 @@ def test_rows_that_nothing_reads_are_named(tmp_path):
     for stated, errors in ((rows, idle), (rows[1:2], "")):
         path.write_text(HEAD + "".join(f"{row},TB/s,assumed,me,,,\n" for row in stated))
         assert ended(f"topology trn2.48xlarge --catalogue {path}")[::2] == (0, errors)
+    copied = ("new,like,,trn2", "node,like,,trn2.48xlarge", "node,chip,,new")
+    path.write_text(HEAD + "".join(f"{row},name,assumed,me,,,\n" for row in copied))
+    assert ended(f"train --model gpt2 --cluster node --catalogue {path}")[::2] == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("words", "reads"),
-    [
-        ("collective all-reduce --size=1MiB p5.48xlarge", False),
-        ("topology p5.48xlarge", False),
-        ("train --model=gpt2 --cluster=p5.48xlarge", True),
-        ("serve --model=llama-3.1-8b --cluster=p5.48xlarge --requests=poisson:1", True),
-    ],
-)
+@pytest.mark.parametrize(("words", "reads"), [
+    ("collective all-reduce --size=1MiB p5.48xlarge", False),
+    ("topology p5.48xlarge", False),
+    ("train --model=gpt2 --cluster=p5.48xlarge", True),
+    ("serve --model=llama-3.1-8b --cluster=p5.48xlarge --requests=poisson:1", True),
+])  # fmt: skip
 def test_an_alternative_that_an_answer_does_not_read_is_named(words, reads):
     stated = "kernels.h100.gemm_sustained=500-watt"
     _, _, errors = ended(words, "--quiet", "--variant", stated)
@@ -195,18 +189,15 @@ WITH_REPORTS = CALIBRATE.replace("kernels.csv", "kernels.csv report.json report.
 ABOUT = "--collective=all-gather --ranks=4"
 
 
-@pytest.mark.parametrize(
-    ("line", "idle"),
-    [
-        (PLAIN, set()),
-        (f"{PLAIN} --ideal", {"ideal"}),
-        (f"{PERMUTE} --group=0,1,5,4", {"unrestricted"}),
-        (f"{PERMUTE} --group=0,5", set()),
-        (f"{CALIBRATE} {ABOUT} --chips=2", {"collective", "ranks", "chips"}),
-        (f"{WITH_REPORTS} {ABOUT}", {"collective", "ranks"}),
-        (WITH_REPORTS, set()),
-    ],
-)
+@pytest.mark.parametrize(("line", "idle"), [
+    (PLAIN, set()),
+    (f"{PLAIN} --ideal", {"ideal"}),
+    (f"{PERMUTE} --group=0,1,5,4", {"unrestricted"}),
+    (f"{PERMUTE} --group=0,5", set()),
+    (f"{CALIBRATE} {ABOUT} --chips=2", {"collective", "ranks", "chips"}),
+    (f"{WITH_REPORTS} {ABOUT}", {"collective", "ranks"}),
+    (WITH_REPORTS, set()),
+])  # fmt: skip
 def test_options_without_effect_are_named(line, idle, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("kernels.csv", "report.json"):

@@ -34,22 +34,19 @@ def test_a_table_is_no_wider_than_the_terminal_and_breaks_no_word(width, monkeyp
     assert words >= {word for row in [HEADS, *ROWS] for cell in row for word in cell.split()}
 
 
-@pytest.mark.parametrize(
-    ("width", "heads", "row", "lines"),
-    [
-        # Names stand at the foot of the heading, and cells at the top of a row.
-        (20, ["name", "what it is", "time"], ["a ring", "of every chip", "1 s"],
-         ["        what", "name    it is   time", "a ring  of       1 s", "        every",
-          "        chip"]),
-        # Columns that do not fit follow under the first.
-        (20, ["row", "first", "second"], ["a", "12345678", "87654321"],
-         ["row     first", "a    12345678", "row    second", "a    87654321"]),
-        # A word that is longer than the terminal is cut, a number stays beside its unit.
-        (10, ["source"], ["x" * 8 + "y" * 8], ["source", "xxxxxxxxyy", "yyyyyy"]),
-        (30, ["size", "what the number means"], ["1.5 GB/s", "a rate of every link"],
-         ["          what the number", "size      means", "1.5 GB/s  a rate of every link"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("width", "heads", "row", "lines"), [
+    # Names stand at the foot of the heading, and cells at the top of a row.
+    (20, ["name", "what it is", "time"], ["a ring", "of every chip", "1 s"],
+     ["        what", "name    it is   time", "a ring  of       1 s", "        every",
+      "        chip"]),
+    # Columns that do not fit follow under the first.
+    (20, ["row", "first", "second"], ["a", "12345678", "87654321"],
+     ["row     first", "a    12345678", "row    second", "a    87654321"]),
+    # A word that is longer than the terminal is cut, a number stays beside its unit.
+    (10, ["source"], ["x" * 8 + "y" * 8], ["source", "xxxxxxxxyy", "yyyyyy"]),
+    (30, ["size", "what the number means"], ["1.5 GB/s", "a rate of every link"],
+     ["          what the number", "size      means", "1.5 GB/s  a rate of every link"]),
+])  # fmt: skip
 def test_words_of_a_table_stand_in_their_places(width, heads, row, lines, monkeypatch, capsys):
     assert printed(monkeypatch, capsys, width, "", heads, [row]) == lines
 
@@ -57,31 +54,25 @@ def test_words_of_a_table_stand_in_their_places(width, heads, row, lines, monkey
 def test_a_paragraph_stands_indented_below_its_heading(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
     print_paragraphs("Numbers", [("trn2.peak 667 TFLOP/s", "[ND] dense, and sparse no more")])
-    assert capsys.readouterr().out == (
-        "Numbers\ntrn2.peak 667\nTFLOP/s\n    [ND] dense, and\n    sparse no more\n"
-    )
+    text = "Numbers\ntrn2.peak 667\nTFLOP/s\n    [ND] dense, and\n    sparse no more\n"
+    assert capsys.readouterr().out == text
 
 
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ({"mfu": 221.7}, "mfu is 221.7 and must lie between 0 and 1"),
-        ({"rows": [{"hfu": -0.37}]}, "hfu is -0.37"),
-        ({"rows": ({"mfu": math.nan},)}, "mfu is nan"),
-        ({"slo_attainment": 1.5}, "slo_attainment is 1.5"),
-        ({"iteration_s": -1.0}, "iteration_s is -1 and must not be below 0"),
-        ({"iteration_s": math.nan}, "iteration_s is nan and must be a finite number"),
-        ({"ttft_s": {"p50": math.inf}}, "ttft_s is inf"),
-        ({"memory_bytes": {"total": np.int64(-3)}}, "memory_bytes is -3"),
-        ({"rows": [{"energy_joules": np.array([1.0, -2.0])}]}, "energy_joules is -2"),
-        ({"time_s": 1.0, "lower_bound_s": 1.1}, "time_s is 1 and must not be below lower_bound_s"),
-        ({"interval": {"low": 2.0, "high": 1.0}}, "low is 2 and must not be above high"),
-        (
-            {"iteration_s": 2.0, "breakdown_s": {"compute": 1.0, "bubble": 0.5}},
-            "breakdown_s sums to 1.5 and must sum to iteration_s of 2",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("document", "message"), [
+    ({"mfu": 221.7}, "mfu is 221.7 and must lie between 0 and 1"),
+    ({"rows": [{"hfu": -0.37}]}, "hfu is -0.37"),
+    ({"rows": ({"mfu": math.nan},)}, "mfu is nan"),
+    ({"slo_attainment": 1.5}, "slo_attainment is 1.5"),
+    ({"iteration_s": -1.0}, "iteration_s is -1 and must not be below 0"),
+    ({"iteration_s": math.nan}, "iteration_s is nan and must be a finite number"),
+    ({"ttft_s": {"p50": math.inf}}, "ttft_s is inf"),
+    ({"memory_bytes": {"total": np.int64(-3)}}, "memory_bytes is -3"),
+    ({"rows": [{"energy_joules": np.array([1.0, -2.0])}]}, "energy_joules is -2"),
+    ({"time_s": 1.0, "lower_bound_s": 1.1}, "time_s is 1 and must not be below lower_bound_s"),
+    ({"interval": {"low": 2.0, "high": 1.0}}, "low is 2 and must not be above high"),
+    ({"iteration_s": 2.0, "breakdown_s": {"compute": 1.0, "bubble": 0.5}},
+     "breakdown_s sums to 1.5 and must sum to iteration_s of 2"),
+])  # fmt: skip
 def test_impossible_results_are_refused(document, message):
     with pytest.raises(InputError, match=message):
         check_results(document)

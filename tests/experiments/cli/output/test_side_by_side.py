@@ -52,15 +52,12 @@ def test_steps_and_requests_are_those_of_each_cluster_alone(line):
     assert price["number"] == "the price of a million tokens"
 
 
-@pytest.mark.parametrize(
-    ("line", "clusters", "figure", "says"),
-    [
-        (REDUCE, CLUSTERS, "busbw.png", "of the first"),
-        (STEP, (*CLUSTERS, "trn2.3xlarge"), "steps.png", "trn2.3xlarge: "),
-        (f"{STEP} --tokens=1T", CLUSTERS, "steps.png", "days of the job"),
-        (SERVE, CLUSTERS, "report.html", "time per output token, median"),
-    ],
-)
+@pytest.mark.parametrize(("line", "clusters", "figure", "says"), [
+    (REDUCE, CLUSTERS, "busbw.png", "of the first"),
+    (STEP, (*CLUSTERS, "trn2.3xlarge"), "steps.png", "trn2.3xlarge: "),
+    (f"{STEP} --tokens=1T", CLUSTERS, "steps.png", "days of the job"),
+    (SERVE, CLUSTERS, "report.html", "time per output token, median"),
+])  # fmt: skip
 def test_a_run_directory_has_one_picture_of_all(tmp_path, line, clusters, figure, says):
     out = tmp_path / "both"
     assert says in printed_by(line, f"--cluster={','.join(clusters)}", f"--out={out}")

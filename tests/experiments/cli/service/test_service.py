@@ -1,7 +1,5 @@
 """The service: the same answers as the command, one sentence for a mistake, twenty at once."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import multiprocessing
@@ -14,13 +12,8 @@ import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
 from experiments.cli.commands.serve_api import HOSTS, ServiceInputs, only_for
-from experiments.cli.service.server import (
-    LARGEST_BODY_BYTES,
-    PRELOADED,
-    Service,
-    application,
-    listening,
-)
+from experiments.cli.service import server as serving
+from experiments.cli.service.server import PRELOADED, Service, application, listening
 from experiments.hourly.demand import Record
 from experiments.hourly.state import State, keep_record, keep_state
 from tests.support.commands import document_of, refusal_of
@@ -45,13 +38,9 @@ def asked_of(service: Callable[[], Service], questions: Callable[[Ask], Awaitabl
             content = body if isinstance(body, str | None) else json.dumps(body)
             kind = {"Content-Type": "application/json"} if content is not None else {}
             return await client.fetch(
-                f"http://127.0.0.1:{port}{path}",
-                method="GET" if content is None else "POST",
-                body=content,
-                headers={**kind, **headers},
-                raise_error=False,
-                request_timeout=120,
-            )
+                f"http://127.0.0.1:{port}{path}", method="GET" if content is None else "POST",
+                body=content, headers={**kind, **headers}, raise_error=False, request_timeout=120,
+            )  # fmt: skip
 
         try:
             await questions(ask)
@@ -124,7 +113,7 @@ def test_mistakes_are_answered_in_one_sentence_and_nothing_is_read(tmp_path):
         for name, (path, body, words) in REFUSED.items():
             answer = await ask(path, body)
             assert (answer.code, words in _error(answer)) == (400, True), (name, answer.body)
-        assert (await ask("/lend", "x" * (LARGEST_BODY_BYTES + 1))).code in (400, 413, 599)
+        assert (await ask("/lend", "x" * (serving.LARGEST_BODY_BYTES + 1))).code in (400, 413, 599)
         assert (await ask("/nothing")).code == 404
         assert (await ask("/lend")).code == 405
         answer = await ask("/lend", "{}", **{"Content-Type": "text/plain"})
@@ -226,18 +215,15 @@ def test_the_hour_that_was_answered_last_is_served(tmp_path):
     asked_of(lambda: Service(folder=tmp_path), questions)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--address", "0.0.0.0"], "needs a token"),
-        (["--address", "10.0.0.1"], "needs a token"),
-        (["--token-file", "short"], "has 5 characters and needs 16"),
-        (["--token-file", "gone"], "there is no such file"),
-        (["--token-file", "long", "--address", "0.0.0.0"], "add --host"),
-        (["--time-limit", "0s"], "between 1 s and 24 h"),
-        (["--json"], "leave --json and --out out"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--address", "0.0.0.0"], "needs a token"),
+    (["--address", "10.0.0.1"], "needs a token"),
+    (["--token-file", "short"], "has 5 characters and needs 16"),
+    (["--token-file", "gone"], "there is no such file"),
+    (["--token-file", "long", "--address", "0.0.0.0"], "add --host"),
+    (["--time-limit", "0s"], "between 1 s and 24 h"),
+    (["--json"], "leave --json and --out out"),
+])  # fmt: skip
 def test_a_service_that_would_be_open_to_others_is_refused(words, message, tmp_path, monkeypatch):
     monkeypatch.delenv("CLUSTER_SIM_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -53,9 +53,8 @@ def test_mistakes_of_rows_and_of_models_are_reported_by_line():
             raise InputError("4 chips are too few. Use 8.")
         raise ZeroDivisionError("oops")
 
-    read = rows_of(
-        COLLECTIVES + "all-reduce,dgx-h100,4,1,1,\nall-reduce,dgx-h100,8,1,1,\n,dgx-h100,8,1,1,\n"
-    )
+    lines = ("all-reduce,dgx-h100,4,1,1,", "all-reduce,dgx-h100,8,1,1,", ",dgx-h100,8,1,1,")
+    read = rows_of(COLLECTIVES + "\n".join(lines))
     why = [row["why"] for row in compare(read, fails)]
     assert why[0] == "line 2: 4 chips are too few. Use 8."
     assert "line 3: internal fault, ZeroDivisionError" in why[1]
@@ -100,16 +99,13 @@ def test_sizes_that_are_slower_are_named_as_a_range_where_none_between_is_usual(
         (["slower", "usual", "slower", "slower"], "At 1 MiB, 4 MiB, 8 MiB look at what sets b"),
     ):
         sentence = verdict(pd.DataFrame({**rows, "normal": normal}), crosses=True)
-        assert sentence.startswith(
-            f"3 of 4 times are longer than nine of ten such machines take. {named}"
-        )
+        longer = "3 of 4 times are longer than nine of ten such machines take."
+        assert sentence.startswith(f"{longer} {named}")
 
 
 def test_the_constant_predictor_is_right_at_the_median_of_its_own_table():
-    text = COLLECTIVES + "".join(
-        f"all-gather,dgx-h100,8,{8 * 2**20},{t},\n" for t in (1.0, 2.0, 4.0)
-    )
-    read = rows_of(text)
+    lines = (f"all-gather,dgx-h100,8,{8 * 2**20},{t},\n" for t in (1.0, 2.0, 4.0))
+    read = rows_of(COLLECTIVES + "".join(lines))
     compared = compare(read, lambda values: Outcome({"time_s": 1.0}))
     errors = baseline(read, compared)
     assert errors["median_abs_error"] == pytest.approx(0.5)
@@ -142,45 +138,36 @@ def test_a_field_that_a_row_leaves_out_counts_as_what_it_stands_for(name, more):
     assert training_work(left_out) == training_work(stated)
 
 
-@pytest.mark.parametrize(
-    ("row", "kind"),
-    [
-        ({"quantity": "tpot_s"}, SERVING),
-        ({"quantity": "tokens_per_s"}, SERVING),
-        ({"quantity": "requests_per_s", "concurrency": 8}, SERVING),
-        ({"quantity": "ttft_s"}, FIRST_TOKEN),
-        ({"quantity": "ttft_s", "concurrency": 8}, FIRST_TOKEN),
-        ({"quantity": "tpot_s", "model": "mixtral-8x7b"}, SERVING_EXPERTS),
-        ({"quantity": "ttft_s", "model": "mixtral-8x7b"}, FIRST_TOKEN_EXPERTS),
-        ({"quantity": "kernel_s", "kernel": "gemm"}, PRODUCT),
-        ({"quantity": "time_s", "collective": "all-to-all", "library": "deepep"}, EXCHANGE),
-        ({"quantity": "memory_bytes"}, None),
-    ],
-)
+@pytest.mark.parametrize(("row", "kind"), [
+    ({"quantity": "tpot_s"}, SERVING),
+    ({"quantity": "tokens_per_s"}, SERVING),
+    ({"quantity": "requests_per_s", "concurrency": 8}, SERVING),
+    ({"quantity": "ttft_s"}, FIRST_TOKEN),
+    ({"quantity": "ttft_s", "concurrency": 8}, FIRST_TOKEN),
+    ({"quantity": "tpot_s", "model": "mixtral-8x7b"}, SERVING_EXPERTS),
+    ({"quantity": "ttft_s", "model": "mixtral-8x7b"}, FIRST_TOKEN_EXPERTS),
+    ({"quantity": "kernel_s", "kernel": "gemm"}, PRODUCT),
+    ({"quantity": "time_s", "collective": "all-to-all", "library": "deepep"}, EXCHANGE),
+    ({"quantity": "memory_bytes"}, None),
+])  # fmt: skip
 def test_what_a_row_measures_chooses_the_residuals_of_its_interval(row, kind):
     prediction = prediction_of({"cluster": "dgx-h100", "chips": 8, "predicted": 1.0, **row})
     assert (prediction and prediction.kind) == kind
 
 
-@pytest.mark.parametrize(
-    ("row", "mixed"),
-    [
-        ({"chips": 256}, False),
-        ({"chips": 64, "variant": "p5.48xlarge.nic_bandwidth=research"}, False),
-        ({"chips": 256, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
-        ({"chips": 64, "pp": 2, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
-    ],
-)
+@pytest.mark.parametrize(("row", "mixed"), [
+    ({"chips": 256}, False),
+    ({"chips": 64, "variant": "p5.48xlarge.nic_bandwidth=research"}, False),
+    ({"chips": 256, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
+    ({"chips": 64, "pp": 2, "variant": "p5.48xlarge.nic_bandwidth=research"}, True),
+])  # fmt: skip
 def test_large_and_pipelined_runs_on_mixed_nodes_leave_no_residual(row, mixed):
     assert is_mixed(row) == mixed
 
 
 def test_the_scatter_draws_every_predicted_row():
-    compared = compare(
-        rows_of(COLLECTIVES + "all-reduce,dgx-h100,8,1024,1e-5,a\n,dgx-h100,8,1,1,b\n"),
-        lambda values: Outcome({"time_s": 2e-5}),
-    )
-    figure = scatter(compared, "title")
-    plane = figure.axes[0]
+    rows = rows_of(f"{COLLECTIVES}all-reduce,dgx-h100,8,1024,1e-5,a\n,dgx-h100,8,1,1,b\n")
+    compared = compare(rows, lambda values: Outcome({"time_s": 2e-5}))
+    plane = scatter(compared, "title").axes[0]
     assert plane.collections[0].get_offsets().tolist() == [[1e-5, 2e-5]]
     assert scatter([], "nothing").axes

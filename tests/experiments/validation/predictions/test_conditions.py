@@ -1,7 +1,5 @@
 """Rows with conditions: month and engine of serving, jobs, and steps of long sequences."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,38 +15,32 @@ from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 
-BEFORE_0_14 = {
-    "serving.gpu.iteration_overhead": "vllm-0.13",
-    "serving.gpu.request_iteration": "vllm-0.13",
-}
+OF_GPUS = ("iteration_overhead", "request_iteration")
+BEFORE_0_14 = {f"serving.gpu.{name}": "vllm-0.13" for name in OF_GPUS}
+BEFORE_0_5_15 = {"serving.gpu.iteration_overhead": "sglang-0.5.14"}
 
 
-@pytest.mark.parametrize(
-    ("row", "chip", "variants"),
-    [
-        ({"date": "2025-10"}, "trn2", {"serving.trn2.expert_block_rate": "sdk-2.26"}),
-        ({"date": "2025-12"}, "trn2", {}),
-        ({"date": "2024-07"}, "inf2", {"serving.inf2.expert_block_rate": "sdk-2.26"}),
-        (
-            {"date": "2024-06"},
-            "inf2",
-            {
-                "kernels.trainium.attention_largest_head_dim": "sdk-2.18",
-                "serving.inf2.expert_block_rate": "sdk-2.26",
-            },
-        ),
-        (
-            {"block_scaled": 1, "scheduler": "tensorrt-llm"},
-            "b200",
-            {"serving.gpu.block_scale_token": "tensorrt-llm-1.2"},
-        ),
-        ({"block_scaled": 1, "scheduler": "tensorrt-llm"}, "h200", {}),
-        ({"block_scaled": 1, "scheduler": "vllm"}, "b200", {}),
-        ({"date": "2025-12", "scheduler": "vllm"}, "b200", BEFORE_0_14),
-        ({"date": "2026-01", "scheduler": "vllm"}, "b200", {}),
-        ({"date": "2025-12", "scheduler": "sglang"}, "b200", {}),
-    ],
-)
+@pytest.mark.parametrize(("row", "chip", "variants"), [
+    ({"date": "2025-10"}, "trn2", {"serving.trn2.expert_block_rate": "sdk-2.26"}),
+    ({"date": "2025-12"}, "trn2", {}),
+    ({"date": "2024-07"}, "inf2", {"serving.inf2.expert_block_rate": "sdk-2.26"}),
+    (
+        {"date": "2024-06"},
+        "inf2",
+        {
+            "kernels.trainium.attention_largest_head_dim": "sdk-2.18",
+            "serving.inf2.expert_block_rate": "sdk-2.26",
+        },
+    ),
+    ({"block_scaled": 1, "scheduler": "tensorrt-llm"}, "b200",
+     {"serving.gpu.block_scale_token": "tensorrt-llm-1.2"}),
+    ({"block_scaled": 1, "scheduler": "tensorrt-llm"}, "h200", {}),
+    ({"block_scaled": 1, "scheduler": "vllm"}, "b200", {}),
+    ({"date": "2025-12", "scheduler": "vllm"}, "b200", BEFORE_0_14),
+    ({"date": "2026-01", "scheduler": "vllm"}, "b200", {}),
+    ({"date": "2026-06", "scheduler": "sglang"}, "b200", BEFORE_0_5_15),
+    ({"date": "2026-07", "scheduler": "sglang"}, "b200", {}),
+])  # fmt: skip
 def test_serving_software_is_told_by_month_and_engine(row, chip, variants):
     assert engine(row, chip, shipped_catalogue()) == variants
     shipped_catalogue().with_variants(variants)
@@ -89,14 +81,11 @@ LONG = ParallelPlan(tp=2, pp=2, dp=2, global_batch=80, seq=1024)
 INTERLEAVED = ParallelPlan(tp=2, pp=2, vpp=3, dp=2, global_batch=80, seq=1024)
 
 
-@pytest.mark.parametrize(
-    ("plan", "counts"),
-    [
-        (LONG, [8, 12]),
-        (INTERLEAVED, [8, 12]),
-        (ParallelPlan(dp=8, global_batch=96, seq=1024), [12]),
-    ],
-)
+@pytest.mark.parametrize(("plan", "counts"), [
+    (LONG, [8, 12]),
+    (INTERLEAVED, [8, 12]),
+    (ParallelPlan(dp=8, global_batch=96, seq=1024), [12]),
+])  # fmt: skip
 def test_short_runs_give_the_time_of_a_long_one(plan, counts, monkeypatch):
     whole = iteration(MODEL, MACHINE, plan, allow_oversized=True, partial=True)
     simulated = []

@@ -1,7 +1,5 @@
 """Predictors of rows of every kind, the machines they run on, and other catalogues."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,6 @@ import pytest
 from experiments.cli.main import run
 from experiments.validation.comparison import compare
 from experiments.validation.predictions import training
-from experiments.validation.predictions import training as long_steps
 from experiments.validation.predictions.collectives import predict as predict_collective
 from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.training import filled, model_of, question, stated_plan
@@ -47,10 +44,9 @@ def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
         simulated.append(plan)
         return iteration(model, machine, plan, **changes)
 
-    monkeypatch.setattr(long_steps, "iteration", counted)
-    rows = [
-        training_row(chips=8, tp=2, dp=4, global_batch=batch, gated_mlp=0) for batch in (8, 16, 8)
-    ]
+    monkeypatch.setattr(training, "iteration", counted)
+    plain = {"chips": 8, "tp": 2, "dp": 4, "gated_mlp": 0}
+    rows = [training_row(**plain, global_batch=batch) for batch in (8, 16, 8)]
     predict = predictor(rows_of(TRAINING).kind)
     outcomes = [predict(values, None) for values in rows]
     assert list(dict.fromkeys(plan.global_batch for plan in simulated)) == [8, 16]
@@ -81,13 +77,9 @@ def test_a_layer_of_a_row_takes_as_long_as_that_layer_of_a_plan():
 
 def test_other_libraries_are_told_apart_by_tool():
     values = {
-        "collective": "all-reduce",
-        "cluster": "dgx-h100",
-        "chips": 2,
-        "ranks": 2,
-        "algorithm": None,
-        "size_bytes": 2**10,
-    }
+        "collective": "all-reduce", "cluster": "dgx-h100", "chips": 2, "ranks": 2,
+        "algorithm": None, "size_bytes": 2**10,
+    }  # fmt: skip
     nccl_s = predict_collective(values).predicted["time_s"]
     torch = predict_collective({**values, "tool": "pytorch"})
     assert torch.predicted["time_s"] > nccl_s
@@ -125,23 +117,19 @@ def _predicted(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[floa
     return [row["predicted"] for row in json.loads(capsys.readouterr().out)["rows"]]
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        *("korthikanti_layers", "attention"),
-        pytest.param("trainium2_training", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("table", [
+    *("korthikanti_layers", "attention"),
+    pytest.param("trainium2_training", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_an_overlay_moves_every_prediction(table, tmp_path, capsys):
     """Slower matrix engines and memory make most rows slower, whatever the kind."""
     overlay = tmp_path / "slow.csv"
-    overlay.write_text(
-        "part,quantity,value,unit,grade,source\n"
-        "a100-80gb,bf16_matmul,100,TFLOP/s,measured,ours\n"
-        "a100-80gb,hbm_bandwidth,0.5,TB/s,measured,ours\n"
-        "h100,bf16_matmul,300,TFLOP/s,measured,ours\n"
-        "trn2,bf16_matmul,200,TFLOP/s,measured,ours\n"
-    )
+    slower = (
+        "a100-80gb,bf16_matmul,100,TFLOP/s", "a100-80gb,hbm_bandwidth,0.5,TB/s",
+        "h100,bf16_matmul,300,TFLOP/s", "trn2,bf16_matmul,200,TFLOP/s",
+    )  # fmt: skip
+    rows = "".join(f"{row},measured,ours\n" for row in slower)
+    overlay.write_text(f"part,quantity,value,unit,grade,source\n{rows}")
     before = _predicted(capsys, "--table", table)
     after = _predicted(capsys, "--table", table, "--catalogue", str(overlay))
     assert sum(late > soon for soon, late in zip(before, after, strict=True)) > len(before) / 3

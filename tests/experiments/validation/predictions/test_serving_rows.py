@@ -1,7 +1,5 @@
 """Serving rows that state how their requests were drawn and counted."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -25,6 +23,13 @@ def test_a_row_that_states_its_rounds_is_run_so():
     burst = predict({**ROW, "rounds": 1}).predicted
     assert drawn["ttft_s"] < equal["ttft_s"] < burst["ttft_s"]
     assert drawn["tpot_s"] == pytest.approx(equal["tpot_s"], rel=0.2)
+
+
+def test_a_last_round_of_few_requests_lowers_the_rate():
+    whole = predict({**ROW, "requests": 48}).predicted
+    assert whole == predict({**ROW, "rounds": 3}).predicted
+    few = predict({**ROW, "requests": 49}).predicted
+    assert 0.7 < few["tokens_per_s"] / whole["tokens_per_s"] < 0.9
 
 
 def test_rows_that_differ_in_requests_share_a_replica(monkeypatch):
@@ -67,16 +72,13 @@ def test_a_row_states_its_scheduler():
     assert predict({**drawn, "scheduler": "sglang", "overlapped": 0}).predicted["ttft_s"] < plain
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ({"poll_passes": 30}, "poll_passes 30: the row states no scheduler"),
-        ({"batching": "static", "scheduler": "vllm"}, "vllm: a static batch has no scheduler"),
-        ({"attention_dp": 3, "model": "deepseek-v3"}, "attention-dp 3: deepseek-v3 has 8 ranks"),
-        ({"speculate": "3:0.7:llama-3.2-1b"}, "no share of the model's time"),
-        ({"speculate": "3:0.7", "batching": "static"}, "has no proposals"),
-    ],
-)
+@pytest.mark.parametrize(("column", "message"), [
+    ({"poll_passes": 30}, "poll_passes 30: the row states no scheduler"),
+    ({"batching": "static", "scheduler": "vllm"}, "vllm: a static batch has no scheduler"),
+    ({"attention_dp": 3, "model": "deepseek-v3"}, "attention-dp 3: deepseek-v3 has 8 ranks"),
+    ({"speculate": "3:0.7:llama-3.2-1b"}, "no share of the model's time"),
+    ({"speculate": "3:0.7", "batching": "static"}, "has no proposals"),
+])  # fmt: skip
 def test_what_a_row_cannot_state_is_refused(column, message):
     with pytest.raises(InputError, match=message):
         predict(ROW | column)

@@ -1,7 +1,5 @@
 """Work beside a collective in PyTorch's backend for Trainium, and rows that it issued."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments.validation.predictions.collectives import beside_s, predict, time_s
@@ -15,14 +13,9 @@ MIB = 2**20
 
 def row(**cells: object) -> dict[str, object]:
     usual = {
-        "collective": "all-reduce",
-        "cluster": "trn2.48xlarge",
-        "chips": 4,
-        "ranks": 16,
-        "algorithm": None,
-        "size_bytes": 64 * MIB,
-        "runtime": "pytorch",
-    }
+        "collective": "all-reduce", "cluster": "trn2.48xlarge", "chips": 4, "ranks": 16,
+        "algorithm": None, "size_bytes": 64 * MIB, "runtime": "pytorch",
+    }  # fmt: skip
     return {**usual, **cells}
 
 
@@ -42,10 +35,8 @@ def test_a_stated_call_takes_the_place_of_the_range_of_the_host():
     stated, usual = predict(row(call_s=2e-3)), predict(row())
     call = shipped_catalogue().entry("runtime.neuron", "pytorch_collective_added")
     assert stated.ends is None
-    assert stated.predicted["time_s"] - usual.predicted["time_s"] == pytest.approx(
-        2e-3 - call.value
-    )
-    assert usual.ends is not None
+    added = stated.predicted["time_s"] - usual.predicted["time_s"]
+    assert added == pytest.approx(2e-3 - call.value)
     low, high = usual.ends
     assert high - low == pytest.approx(call.high - call.low)
 

@@ -1,7 +1,5 @@
 """Training rows: what they state moves their prediction, and what they are called does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -22,46 +20,37 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
+FP8 = {"zero": 1, "precision": "fp8"}
+
+
 def seconds(**stated: Any) -> float:
     return Steps().predict({**ROW, **stated}).predicted["iteration_s"]
 
 
-@pytest.mark.parametrize(
-    ("slower", "faster"),
-    [
-        ({"attention": "unfused"}, {"attention": "fused"}),
-        ({"compiled": 0}, {"compiled": 1}),
-        ({"zero": 1, "tp": 8, "graphs": 0}, {"zero": 1, "tp": 8, "graphs": 1}),
-        ({"tp": 8, "launch_blocking": 1}, {"tp": 8, "launch_blocking": 0}),
-        ({"tp": 8, "parallel_layers": 0}, {"tp": 8, "parallel_layers": 1}),
-        ({"power_limit_w": 500}, {"power_limit_w": 700}),
-        ({"framework": "torchtitan:500-watt"}, {"framework": "torchtitan"}),
-        ({"framework": "fsdp"}, {"framework": "torchtitan"}),
-        (
-            {"zero": 1, "precision": "fp8", "date": "2023-05"},
-            {"zero": 1, "precision": "fp8", "date": "2023-11"},
-        ),
-        (
-            {"zero": 1, "precision": "fp8", "date": "2023-11"},
-            {"zero": 1, "precision": "fp8", "date": "2024-11"},
-        ),
-        ({"variant": "kernels.h100.norm_efficiency=eager", "zero": 1}, {"zero": 1}),
-    ],
-)
+@pytest.mark.parametrize(("slower", "faster"), [
+    ({"attention": "unfused"}, {"attention": "fused"}),
+    ({"compiled": 0}, {"compiled": 1}),
+    ({"zero": 1, "tp": 8, "graphs": 0}, {"zero": 1, "tp": 8, "graphs": 1}),
+    ({"tp": 8, "launch_blocking": 1}, {"tp": 8, "launch_blocking": 0}),
+    ({"tp": 8, "parallel_layers": 0}, {"tp": 8, "parallel_layers": 1}),
+    ({"power_limit_w": 500}, {"power_limit_w": 700}),
+    ({"framework": "torchtitan:500-watt"}, {"framework": "torchtitan"}),
+    ({"framework": "fsdp"}, {"framework": "torchtitan"}),
+    ({**FP8, "date": "2023-05"}, {**FP8, "date": "2023-11"}),
+    ({**FP8, "date": "2023-11"}, {**FP8, "date": "2024-11"}),
+    ({"variant": "kernels.h100.norm_efficiency=eager", "zero": 1}, {"zero": 1}),
+])  # fmt: skip
 def test_what_a_row_states_moves_its_time(slower, faster):
     assert seconds(**slower) > 1.003 * seconds(**faster)
 
 
-@pytest.mark.parametrize(
-    ("stated", "dp", "etp"),
-    [
-        ({"tp": 2, "ep": 4}, 8, 2),
-        ({"tp": 2, "ep": 16}, 8, 1),  # of 16 ranks, fewer than 16 experts at tp 2
-        ({"tp": 1, "ep": 4}, 16, 0),
-        ({"tp": 2, "ep": 4, "cp": 2}, 4, 2),
-        ({"tp": 2, "ep": 4, "dp": 2}, 8, 2),  # counted without ep
-    ],
-)
+@pytest.mark.parametrize(("stated", "dp", "etp"), [
+    ({"tp": 2, "ep": 4}, 8, 2),
+    ({"tp": 2, "ep": 16}, 8, 1),  # of 16 ranks, fewer than 16 experts at tp 2
+    ({"tp": 1, "ep": 4}, 16, 0),
+    ({"tp": 2, "ep": 4, "cp": 2}, 4, 2),
+    ({"tp": 2, "ep": 4, "dp": 2}, 8, 2),  # counted without ep
+])  # fmt: skip
 def test_replicas_fill_the_chips_and_experts_are_divided_as_layers_are(stated, dp, etp):
     row = {**ROW, "chips": 16, "global_batch": 16, "experts": 64, "experts_per_token": 8}
     plan = question(filled({**row, **stated}).values)[2]
@@ -84,10 +73,8 @@ def test_exchanges_of_experts_may_be_in_fp8_and_once_for_a_server():
 
 
 def test_scales_of_rows_cost_more_than_of_blocks_and_of_tensors():
-    times = [
-        seconds(precision="fp8", fp8_recipe=scales)
-        for scales in ("tensorwise", "blockwise", "rowwise")
-    ]
+    recipes = ("tensorwise", "blockwise", "rowwise")
+    times = [seconds(precision="fp8", fp8_recipe=scales) for scales in recipes]
     assert times[0] < times[1] < times[2]
     assert times[0] == seconds(precision="fp8")
 
@@ -147,13 +134,10 @@ def test_no_question_of_a_training_row_depends_on_its_source_or_its_name():
     assert questions > 50
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if number % 15 else [])
-        for number, name in enumerate(tables())
-    ],
-)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] if number % 15 else [])
+    for number, name in enumerate(tables())
+])  # fmt: skip
 def test_no_prediction_depends_on_a_source_or_a_name(name):
     """The quickest row of every table is predicted as its unnamed copy is."""
     read = table(name).rows()

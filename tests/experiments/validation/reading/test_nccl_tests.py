@@ -48,14 +48,11 @@ def test_ranks_are_found_from_the_bandwidths_where_nothing_says_so():
     assert parse_measured("size time(us)\n8 1\n").ranks is None
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "no table"),
-        ("hello\nworld\n", "no table"),
-        ("size(B) time(us)\n 1024 Failure\n", "1 rows without a result, none with one"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "no table"),
+    ("hello\nworld\n", "no table"),
+    ("size(B) time(us)\n 1024 Failure\n", "1 rows without a result, none with one"),
+])  # fmt: skip
 def test_text_without_measurements_is_refused(text, why):
     with pytest.raises(InputError, match=why):
         parse_measured(text, "log.txt")
@@ -78,22 +75,12 @@ def test_of_several_tables_the_one_that_is_wanted_is_read():
     assert (series.collective, series.ranks, series.time_s[-1]) == ("all-gather", 2, 9.1e-6)
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "[1,0]<stdout>: ",
-        "0: ",
-        "node-7: ",
-        "2026-03-01T10:00:00.123Z ",
-        "[host-1] ",
-        "ip-10-0-0-1: 3: ",
-    ],
-)
+@pytest.mark.parametrize("prefix", [
+    "[1,0]<stdout>: ", "0: ", "node-7: ", "2026-03-01T10:00:00.123Z ", "[host-1] ",
+    "ip-10-0-0-1: 3: ",
+])  # fmt: skip
 def test_what_stands_before_each_line_is_passed_over(prefix):
     lines = [prefix + line for line in NCCL_TESTS.splitlines()]
     series = parse_measured("\n".join(lines))
-    assert (series.collective, series.ranks, series.size_bytes.tolist()) == (
-        "all-reduce",
-        2,
-        [1024, 2**20],
-    )
+    assert (series.collective, series.ranks) == ("all-reduce", 2)
+    assert series.size_bytes.tolist() == [1024, 2**20]

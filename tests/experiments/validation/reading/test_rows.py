@@ -24,34 +24,27 @@ def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():
         "size_bytes '1.5' is not a whole number. Write it as digits.",
         "time_s '-1' is not above 0 and finite. State it in SI units.",
     )
-    assert [row.mistakes[0] for row in read.rows[2:]] == [
-        f"it has {cells} cells, the header names 6. Align it." for cells in (3, 7)
-    ]
+    for row, cells in zip(read.rows[2:], (3, 7), strict=True):
+        assert row.mistakes[0] == f"it has {cells} cells, the header names 6. Align it."
 
 
-@pytest.mark.parametrize(
-    ("cell", "why"),
-    [
-        ("selectve", "is none of none, selective, full. Did you mean selective?"),
-        ("x" * 2000, "over 1000 characters"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "why"), [
+    ("selectve", "is none of none, selective, full. Did you mean selective?"),
+    ("x" * 2000, "over 1000 characters"),
+])  # fmt: skip
 def test_a_choice_must_be_one_of_its_words(cell, why):
     read = rows_of(TRAINING.strip() + ",recompute\nm,dgx-h100,8,2,64,2,64,1,1,8,8,1.0," + cell)
     assert why in read.rows[0].mistakes[0]
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"", "is empty"),
-        (b"\xff\xfe\x00a", "not UTF-8"),
-        (b"a,a\n", "stands twice"),
-        (b"a,b\n1,2\n", "no known kind"),
-        (COLLECTIVES.replace("cluster", "clustre").encode(), r"needs cluster\..*mean cluster\?"),
-        (b'collective,"x\n' + b"y" * 200_000, "not CSV"),
-    ],
-)
+@pytest.mark.parametrize(("content", "why"), [
+    (b"", "is empty"),
+    (b"\xff\xfe\x00a", "not UTF-8"),
+    (b"a,a\n", "stands twice"),
+    (b"a,b\n1,2\n", "no known kind"),
+    (COLLECTIVES.replace("cluster", "clustre").encode(), r"needs cluster\..*mean cluster\?"),
+    (b'collective,"x\n' + b"y" * 200_000, "not CSV"),
+])  # fmt: skip
 def test_other_files_are_refused_in_one_line(tmp_path, content, why):
     path = tmp_path / "rows.csv"
     path.write_bytes(content)
@@ -69,22 +62,19 @@ def test_no_text_breaks_the_reader(text):
     compare(read, lambda values: Outcome({"time_s": 1.0}))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("recompute", "Selective (attention)", "selective"),
-        ("recompute", "core_attn", "selective"),
-        ("recompute", "off", "none"),
-        ("schedule", "Interleaved 1F1B", "interleaved"),
-        ("schedule", "zb-h1", "zero-bubble"),
-        ("overlap", "DP", "dp"),
-        ("overlap", "tp+dp", "all"),
-        ("sequence_parallel", "True", 1),
-        ("vocab", '"128,256"', 128256),
-        ("vpp", "0", None),
-        ("etp", "0", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "expected"), [
+    ("recompute", "Selective (attention)", "selective"),
+    ("recompute", "core_attn", "selective"),
+    ("recompute", "off", "none"),
+    ("schedule", "Interleaved 1F1B", "interleaved"),
+    ("schedule", "zb-h1", "zero-bubble"),
+    ("overlap", "DP", "dp"),
+    ("overlap", "tp+dp", "all"),
+    ("sequence_parallel", "True", 1),
+    ("vocab", '"128,256"', 128256),
+    ("vpp", "0", None),
+    ("etp", "0", None),
+])  # fmt: skip
 def test_cells_are_read_as_people_spell_them(name, text, expected):
     assert training_row(**{name: text})[name] == expected
 
@@ -98,11 +88,8 @@ def test_files_of_rows_are_beside_the_table(tmp_path, monkeypatch):
     path.write_text(head + "".join(f"{line},8,8,1,1,1,0.1\n" for line in lines))
     monkeypatch.chdir("/")
     read = [(row.values["model"], row.values["cluster"]) for row in read_file(path).rows]
-    assert read == [
-        (f"{tmp_path}/c.json", f"{tmp_path}/my.yaml"),
-        (f"{tmp_path}/models/mine", "dgx-h100"),
-        ("Qwen/Qwen-72B", "trn2.48xlarge"),
-    ]
+    mine = [(f"{tmp_path}/c.json", f"{tmp_path}/my.yaml"), (f"{tmp_path}/models/mine", "dgx-h100")]
+    assert read == [*mine, ("Qwen/Qwen-72B", "trn2.48xlarge")]
 
 
 def test_a_users_model_is_read_at_each_call(tmp_path):
@@ -136,15 +123,12 @@ def test_a_table_outside_its_tolerance_says_by_how_much():
     assert "no row" in misses(one, {"median_abs_error": None, "p90_abs_error": None})
 
 
-@pytest.mark.parametrize(
-    ("name", "median", "p90"),
-    [
-        ("vidur_gemm", 0.10, 0.25),
-        ("deepgemm", 0.08, 0.27),
-        ("attention", 0.05, 0.12),
-        ("nccl_aic", 0.08, 0.25),
-    ],
-)
+@pytest.mark.parametrize(("name", "median", "p90"), [
+    ("vidur_gemm", 0.10, 0.25),
+    ("deepgemm", 0.08, 0.27),
+    ("attention", 0.05, 0.12),
+    ("nccl_aic", 0.08, 0.25),
+])  # fmt: skip
 def test_tables_that_the_kernels_and_collectives_must_meet(name, median, p90):
     result = validate_each([(table(name).rows(), name)])[0]
     assert result.summary["ok"] == result.summary["rows"]

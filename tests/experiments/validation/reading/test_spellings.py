@@ -40,17 +40,14 @@ def validated(folder, text):
 @pytest.mark.parametrize(
     "content",
     [
-        text_of(ROWS, lineterminator="\n"),
-        text_of(ROWS, lineterminator="\n").rstrip("\n"),
-        text_of(ROWS, delimiter=";"),
-        text_of(ROWS, delimiter="\t"),
-        "\ufeff" + text_of(ROWS),
+        text_of(ROWS, lineterminator="\n"), text_of(ROWS, lineterminator="\n").rstrip("\n"),
+        text_of(ROWS, delimiter=";"), text_of(ROWS, delimiter="\t"), "\ufeff" + text_of(ROWS),
         "\n\n" + text_of(ROWS),
         text_of(ROWS, ["note", "time_s", "chips", "collective", "size_bytes", "cluster"]),
         text_of(ROWS, quoting=csv.QUOTE_ALL),
     ],
     ids=["lf", "no-last", "semicolons", "tabs", "bom", "blank-lines", "shuffled", "quoted"],
-)
+)  # fmt: skip
 def test_however_a_spreadsheet_writes_them_rows_say_the_same(content, tmp_path):
     _, plain = validated(tmp_path, text_of(ROWS))
     rows, again = validated(tmp_path, content)
@@ -66,15 +63,12 @@ def test_an_operation_is_known_by_every_tools_name(tmp_path):
     assert [row["collective"] for row in rows] == spelled
 
 
-@pytest.mark.parametrize(
-    ("cell", "why"),
-    [
-        ({"collective": "gather"}, "collective 'gather' is none of"),
-        ({"ranks": "64"}, "ranks 64 on 32 chips of h100: NCCL runs one on each"),
-        ({"algorithm": "tree"}, "unknown algorithm 'tree'"),
-        ({"chips": "8.5"}, "chips '8.5' is not a whole number"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "why"), [
+    ({"collective": "gather"}, "collective 'gather' is none of"),
+    ({"ranks": "64"}, "ranks 64 on 32 chips of h100: NCCL runs one on each"),
+    ({"algorithm": "tree"}, "unknown algorithm 'tree'"),
+    ({"chips": "8.5"}, "chips '8.5' is not a whole number"),
+])  # fmt: skip
 def test_an_impossible_row_is_counted_and_the_others_are_predicted(cell, why, tmp_path):
     empty = {"ranks": "", "algorithm": ""}
     rows = [{**empty, **ROWS[0], **cell}, {**empty, **ROWS[1]}]
@@ -98,6 +92,8 @@ def test_long_tables_share_the_processes_that_they_start(monkeypatch):
     monkeypatch.setattr("experiments.validation.validate.LONG", (measured[0][0].kind.name,))
     monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 20)
     beside = validate_each(measured, workers=2)
+    monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 10**6)
+    validate_each(measured[:1], workers=2)  # too few rows for a second process
     assert opened == [2]
     assert [result.rows for result in beside] == alone
     assert [result.name for result in beside] == ["llmcompass", "tpu_kernels", "llmcompass"]

@@ -54,12 +54,9 @@ def test_flops_of_neuron_monitor_give_the_mean_step(step, tmp_path):
     """Sixty-four cores that count the step's own FLOP/s measure the step's own time."""
     rate = step.hfu * step.peak_flops_per_s / 4
     counters = {str(core): {"flops": rate, "neuroncore_utilization": 50} for core in range(64)}
-    report = {
-        "neuron_runtime_data": [
-            {"report": {"neuroncore_counters": {"neuroncores_in_use": counters}}}
-        ],
-        "neuron_hardware_info": {"neuroncore_per_device_count": 4},
-    }
+    data = {"report": {"neuroncore_counters": {"neuroncores_in_use": counters}}}
+    hardware = {"neuroncore_per_device_count": 4}
+    report = {"neuron_runtime_data": [data], "neuron_hardware_info": hardware}
     idle = {**report, "neuron_runtime_data": []}
     stream = tmp_path / "monitor.json"
     stream.write_text("\n".join(map(json.dumps, (report, idle, report))))
@@ -74,11 +71,9 @@ def test_flops_of_neuron_monitor_give_the_mean_step(step, tmp_path):
 def test_a_measured_time_is_usual_inside_the_interval(step):
     ends = step.interval
     for time_s, word in (
-        (ends.low * 0.99, "faster"),
-        (ends.low * 1.01, "usual"),
-        (ends.high * 0.99, "usual"),
-        (ends.high * 1.01, "slower"),
-    ):
+        (ends.low * 0.99, "faster"), (ends.low * 1.01, "usual"),
+        (ends.high * 0.99, "usual"), (ends.high * 1.01, "slower"),
+    ):  # fmt: skip
         document = compared_step(read_steps(f"{time_s!r}s"), step)
         assert document["normal"] == word
         assert document["error"] == pytest.approx(step.iteration_s / time_s - 1)
@@ -93,13 +88,10 @@ def test_choices_that_come_nearer_are_named(step):
     assert f"Of what is not stated, {ratios[largest].replace('_', ' ')}" in sentence
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("loss 3.1 at step 7", "no time of a training step in it"),
-        ("global batch size: 99 | elapsed time per iteration (ms): 5.0", "has steps of 99 seq"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("loss 3.1 at step 7", "no time of a training step in it"),
+    ("global batch size: 99 | elapsed time per iteration (ms): 5.0", "has steps of 99 seq"),
+])  # fmt: skip
 def test_a_log_of_something_else_is_refused(text, message, step, tmp_path):
     log = tmp_path / "run.log"
     log.write_text(text)
