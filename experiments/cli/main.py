@@ -198,7 +198,10 @@ def run(arguments: Sequence[str], program: click.Command = app) -> int:
     except MemoryError:
         return _refuse(_out_of_memory())
     except (click.Abort, KeyboardInterrupt):
-        return _refuse("interrupted; nothing half-written was left behind", status=INTERRUPTED)
+        left = "nothing half-written was left behind"
+        if next((word for word in arguments if word[:1] != "-"), "") == "sweep":
+            left = "finished rows are kept, and the same command goes on after them"
+        return _refuse(f"interrupted; {left}", status=INTERRUPTED)
     return status if isinstance(status, int) else 0
 
 

@@ -45,6 +45,15 @@ def _prefixed(unit: str) -> Callable[[Any], str]:
     return text
 
 
+def _usd(value: Any) -> str:
+    """Text of an amount of money, whose only prefix is a million.
+
+    >>> _usd(2046000), _usd(2428e6), _usd(0.53412)
+    ('2,046,000 USD', '2,428 M USD', '0.5341 USD')
+    """
+    return f"{value / 1e6:,.0f} M USD" if abs(value) >= LONG else f"{number(value)} USD"
+
+
 UNITS: Mapping[str, Callable[[Any], str]] = {
     "_flops_per_s": _prefixed("FLOP/s"),
     "_bytes_per_s": format_rate,
@@ -55,7 +64,7 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
     "_joules": lambda value: _prefixed("Wh")(value / 3600),
     "_w": _prefixed("W"),
     "_kg": lambda value: f"{number(value)} kg",
-    "_usd": lambda value: f"{number(value)} USD",
+    "_usd": _usd,
     "_ps": lambda value: f"{value:,} ps",
     "_s": format_seconds,
 }

@@ -138,14 +138,18 @@ def over_cap_note(results: Mapping[str, Any]) -> str:
 
     >>> over_cap_note({"over_cap_minutes": 2, "over_cap_w": 1.4e5, "minutes": 1440})[:64]
     'the site drew more than its power cap in 2 of 1,440 minutes, by '
+    >>> over_cap_note({"over_cap_minutes": 2, "over_cap_w": 2.375e9, "minutes": 1440})[59:79]
+    ', by up to 2,375 MW:'
     >>> over_cap_note({"over_cap_minutes": 0})
     ''
     """
     if not results.get("over_cap_minutes"):
         return ""
+    over = results["over_cap_w"] / 1e6
+    most = f"{over:,.0f}" if over >= 100 else f"{over:.3g}"
     return (
         f"the site drew more than its power cap in {results['over_cap_minutes']:,} of "
-        f"{results['minutes']:,} minutes, by up to {results['over_cap_w'] / 1e6:.3g} MW: nothing "
+        f"{results['minutes']:,} minutes, by up to {most} MW: nothing "
         "trained then, and what serves, changes roles or idles draws as much."
     )
 

@@ -177,13 +177,15 @@ def timeline(run: FleetRun) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def worst_window(queues: tuple[Queue, ...], kept: FloatArray) -> float:
-    """Lowest attainment of any window of 15 minutes, weighted by requests."""
+def worst_window(queues: tuple[Queue, ...], kept: FloatArray) -> tuple[float, int]:
+    """Lowest attainment of any 15 minutes, weighted by requests, and the first of these minutes."""
     offered = np.sum([queue.arrivals for queue in queues], axis=0).astype(float)
     width = min(CHANGE_MINUTES, len(kept))
     came = np.convolve(offered, np.ones(width), "valid")
     good = np.convolve(offered * kept, np.ones(width), "valid")
-    return float(np.min(np.where(came > 0, good / np.maximum(came, 1e-300), 1.0)))
+    shares = np.where(came > 0, good / np.maximum(came, 1e-300), 1.0)
+    first = int(np.argmin(shares))
+    return float(shares[first]), first
 
 
 HOUR_MS = 3600 * MS
@@ -443,9 +445,12 @@ def _service(run: FleetRun) -> dict[str, Any]:
         f"{kind}_tokens": sum(int(minutes[f"{kind}_tokens"].sum()) for minutes in each)
         for kind in ("offered", "served", "shed")
     }
+    worst, first = worst_window(run.queues, kept)
+    begins = run.demand.index[first].strftime("%Y-%m-%dT%H:%M")
     return {
         "slo_attainment": good / offered if offered else 1.0,
-        "slo_attainment_worst_15min": worst_window(run.queues, kept),
+        "slo_attainment_worst_15min": worst,
+        "slo_attainment_worst_15min_from": begins if worst < 1 else None,
         "slo_attainment_by_service": {
             name: _weighted(minutes.attainment, minutes.offered_requests)
             for name, minutes in zip(run.demand.services, each, strict=True)

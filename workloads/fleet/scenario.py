@@ -30,7 +30,7 @@ from workloads.demand import (
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import changed, check_texts
 from workloads.economics import Economics
-from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.inputs.jobs import TrainingJob, read_jobs
 from workloads.fleet.inputs.prices import Prices, Tariff, read_tariff
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
 from workloads.fleet.policies.view import Policy, Situation
@@ -538,6 +538,8 @@ def check_question(options: FleetOptions) -> None:
             f"--post-training {fleet.post_training} is for the default jobs, which --training "
             f"{fleet.training} replaces. State post_training in its rows, or leave one of them out."
         )
+    if fleet.training is not None:
+        read_jobs(fleet.training)  # a wrong row is refused before a unit's capacity is measured
     check_name(options.policy.policy)
     if options.policy.policy in KINDS:
         priced = options.money.price is not None
@@ -559,6 +561,18 @@ def models_of(text: str) -> list[Share]:
     return shares
 
 
+def smaller_replicas(built: Scenario, options: FleetOptions) -> list[str]:
+    """Return remarks on kinds of which a unit serves far more with replicas of fewer chips."""
+    return _by_kind(
+        built,
+        lambda kind: [
+            smaller_replica_note(
+                built.demand, kind.cluster, built.models, options.fleet, kind.services
+            )
+        ],
+    )
+
+
 def notes(built: Scenario, options: FleetOptions) -> list[str]:
     """Remarks on the inputs that a reader of the results should see."""
     policy = options.policy.policy
@@ -570,14 +584,6 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
             lambda kind: serving_notes(
                 kind.cluster, kind.services, is_usual=options.fleet.is_usual
             ),
-        ),
-        *_by_kind(
-            built,
-            lambda kind: [
-                smaller_replica_note(
-                    built.demand, kind.cluster, built.models, options.fleet, kind.services
-                )
-            ],
         ),
         *unread_options(options.policy, priced=built.prices is not None),
         *unread_carbon_price(options.policy.policy, options.money.carbon_price),

@@ -113,7 +113,8 @@ def check_groups(rank: RankShare) -> None:
     neuron = chip_family(rank.cluster.chip, rank.catalogue).is_neuron
     if dp > 1 and (some is None or neuron or rank.ranks % dp):
         why = "has no experts to share" if some is None else f"has {rank.ranks} ranks to divide"
-        why = f"on {rank.cluster.chip} is not known" if neuron else why
+        if neuron:
+            why = f"on {rank.cluster.chip} is served by Neuron's engine, which has no such groups"
         raise InputError(
             f"attention-dp {dp}: {rank.model.name} {why}. Use replicas of their own, or 1."
         )

@@ -330,6 +330,9 @@ def drawn_lengths(
                 "of a trace differ anyway; state --prompt and --output, or leave it out."
             )
         return lengths
+    for name, tokens in (("prompt", prompt), ("output", output)):
+        if tokens is not None and tokens < 1:
+            raise InputError(f"--{name} {tokens}: a request has at least 1 token of each; use 1.")
     longest = fixed_lengths(
         round(lengths.prompt.mean()) if prompt is None else prompt,
         round(lengths.output.mean()) if output is None else output,

@@ -69,6 +69,7 @@ NEED = (
 SERVICE = (
     Column("slo_attainment", "requests within the SLO", write="{:.3%}".format),
     Column("slo_attainment_worst_15min", "  in the worst 15 minutes", write="{:.3%}".format),
+    Column("slo_attainment_worst_15min_from", "    which began at, UTC"),
     Column("served_tokens", "tokens served, in and out"),
     Column("shed_tokens", "tokens shed"),
     Column("queued_tokens", "tokens waiting at the end"),
@@ -163,6 +164,8 @@ COMPARED = (
 
 def print_fleet(document: Mapping[str, Any]) -> None:
     """Print the use of chip-hours, and the facts about requests, training and money."""
+    for note in document.get("smaller_replicas", ()):
+        print_text(f"Units, chip-hours and money below are of the default: {note}")
     whole, by_group = document["chip_hours"], [document[f"{name}_chip_hours"] for name in GROUPS]
     hours = [
         [name, f"{spent:,.0f}", f"{spent / whole:.2%}"]
@@ -302,8 +305,13 @@ def fleet(
         print_fleet,
         lambda run, _: _write(run, document, answer),
         rankings=rank_fleet(sure, answer.main[1].scenario, catalogue, call),
-        notes=(document["scaling"], *document["notes"]),
+        notes=(document["scaling"], *_beside(document)),
     )
+
+
+def _beside(document: Mapping[str, Any]) -> list[str]:
+    """Return the notes that do not head the answer already."""
+    return [note for note in document["notes"] if note not in document.get("smaller_replicas", ())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,13 +351,14 @@ def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> 
 
 
 def _document(answer: _Answer) -> dict[str, Any]:
-    from workloads.fleet.scenario import notes
+    from workloads.fleet.scenario import notes, smaller_replicas
     from workloads.fleet.setup.night_work import post_training_document
     from workloads.fleet.setup.serving import replicas_document
 
     name, result = answer.main
     scenario, options = result.scenario, answer.base.options
     intervals = result.intervals if options.policy.intervals else {}
+    smaller = smaller_replicas(answer.base, options)
     document = {
         "cluster": " and ".join(options.policy.kind or options.clusters),
         "policy": options.policy.policy,
@@ -364,7 +373,8 @@ def _document(answer: _Answer) -> dict[str, Any]:
         "interval": {**_sureness(scenario), **intervals},
         **result.summary,
         "scaling": answer.base.scaling,
-        "notes": [*notes(answer.base, options), *_notes_of_run(result)],
+        "notes": [*smaller, *notes(answer.base, options), *_notes_of_run(result)],
+        **({"smaller_replicas": smaller} if smaller else {}),
     }
     for row in document.get("kinds", ()):
         _complete(row, scenario)

@@ -116,7 +116,7 @@ def lend(
         lent_intervals,
         night_from,
     )
-    from workloads.fleet.scenario import notes, scenario_from
+    from workloads.fleet.scenario import notes, scenario_from, smaller_replicas
 
     question = night_from(night, fleet.slo)
     options = for_lending(FleetOptions(fleet, demand, limits=limits))
@@ -125,7 +125,8 @@ def lend(
         return
     scenario = scenario_from(options, catalogue_inputs.watched(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
-    remarks = (loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options))
+    smaller = smaller_replicas(scenario, options)
+    remarks = (*smaller, loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options))
     document = {
         "cluster": fleet.cluster,
         **scenario.sizing.document(),

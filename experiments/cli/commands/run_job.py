@@ -44,7 +44,9 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
         click.echo(line)
     # The tokens of a run whose length follows from them are stated, not predicted.
     sure = {name: span for name, span in document["interval"].items() if name != "tokens"}
-    shown = {**document, "spares": f"{document['spares']:,} units of {result.unit_chips} chips"}
+    spares = document["spares"]
+    of_chips = f"unit{'s' * (spares != 1)} of {result.unit_chips} chips"
+    shown = {**document, "spares": f"{spares:,} {of_chips}"}
     shown |= {} if result.goal is None else {"interval": sure}
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
     for line in document.get("remarks", ()):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
+SAYS_NOTHING = 0.9  # width of the interval of a share from which a sentence takes its place
 NETWORK = (
     "No source says what joins the two clusters: a prefill replica is assumed to send as fast as "
     "the slower side's adapters allow, or slower within the range of joined-clusters in the "
@@ -152,7 +153,10 @@ def print_serving(document: Mapping[str, Any]) -> None:
     print_rows(title, (Column("", ""), *LATENCY), times)
     room = value_text("_memory_bytes", document["kv_budget_bytes"])
     room += f", in {document['kv_precision']}"
-    print_table("", ["", ""], facts(RATES, {**document, "room": room, **_demand(document)}))
+    shown = {**document, "room": room, **_demand(document)}
+    if any(_wide(document)):
+        del shown["slo_attainment_interval"], shown["request_goodput_per_s_interval"]
+    print_table("", ["", ""], facts(RATES, shown))
     click.echo(
         "TTFT: time to first token; TPOT: mean time of a request's later tokens; ITL: each gap "
         "between two tokens."
@@ -354,9 +358,21 @@ def _document(
         **deployed.document(limits, each),
         "price_basis": each.price_basis,
     }
-    if sentences := list(_remarks(deployed)):
-        plain["remarks"] = sentences
-    return with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
+    document = with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
+    if sentences := [*_remarks(deployed), *_wide(document)]:
+        document["remarks"] = sentences
+    return document
+
+
+def _wide(document: Mapping[str, Any]) -> Iterator[str]:
+    """Say that the speed decides whether requests keep the SLO, where it does for nearly all."""
+    ends = document["slo_attainment_interval"]
+    if ends["high"] - ends["low"] >= SAYS_NOTHING:
+        edge = "The highest rate leaves no room for a slower replica. " * ("binds" in document)
+        yield (
+            f"{edge}Whether requests keep the SLO is a matter of speed: on a replica as slow as "
+            f"its interval allows, {ends['low']:.0%} do; on one as fast, {ends['high']:.0%}."
+        )
 
 
 def _stated(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import click
 import pytest
 
 from cluster_sim import __version__
@@ -242,3 +243,16 @@ def test_a_fault_of_the_program_is_a_line_and_a_traceback_for_who_asks(
     if not wants_traceback:
         assert message.startswith("cluster-sim: internal fault, not yours: KeyError: 'x', at ")
         assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "left"),
+    [("train", "nothing half-written was left behind"), ("sweep", "the same command goes on")],
+)
+def test_an_interrupt_says_what_it_leaves(word, left, capsys):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    program = click.Group(commands=[click.Command(word, callback=interrupted)])
+    assert run([word], program) == 130
+    assert left in capsys.readouterr().err

@@ -14,9 +14,9 @@ from topologies.clusters.names import cluster
 from workloads.demand import Demand
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
-from workloads.fleet.results import service_minutes
+from workloads.fleet.results import service_minutes, worst_window
 from workloads.fleet.setup.serving import Prompts, ways_of
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Queue, Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
 from workloads.serving import Lengths, Profile, Requests, Slo, profile, serve, serve_apart
@@ -35,6 +35,21 @@ SEGMENTS = st.lists(
     st.tuples(st.integers(3, 10), st.floats(0.05, 1.5)), min_size=2, max_size=5
 ).filter(lambda parts: _largest_excess(parts) < 9.0)
 """Minutes and loads; the work that piles up stays under the ten minutes of the patience."""
+
+
+@given(minutes=st.integers(1, 40), seed=st.integers(0, 99), first=st.integers(0, 39))
+def test_the_worst_quarter_of_an_hour_says_when_it_began(
+    minutes: int, seed: int, first: int
+) -> None:
+    """All but 15 minutes keep the SLO for most requests, and these for none."""
+    rng, bad = np.random.default_rng(seed), first % max(1, minutes - 14)
+    kept = rng.uniform(0.5, 1, minutes)
+    kept[bad : bad + 15] = 0
+    queues = tuple(Queue(rng.integers(1, 9, minutes), 10.0) for _ in range(2))
+    assert worst_window(queues, kept) == (0.0, bad)
+    kept[bad : bad + 15] = 0.25
+    share, begins = worst_window(queues, kept)
+    assert (share, begins) == (pytest.approx(0.25), bad)
 
 
 def _largest_excess(parts: list[tuple[int, float]]) -> float:

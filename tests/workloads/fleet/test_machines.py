@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import document_of
+from tests.support.commands import document_of, printed_by
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import RAINIER, cluster
@@ -178,6 +178,25 @@ def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_mo
     assert float(sentence[1]) > 1.25
     assert note("trn2.48xlarge:2", FleetInputs(tp=4), DENSE) == ""  # stated
     assert note("trn2.3xlarge:2", inputs, DENSE) == ""  # a server is one chip
+
+
+@pytest.mark.slow
+def test_an_answer_begins_with_the_replicas_that_would_serve_far_more() -> None:
+    line = (
+        "fleet --cluster=trn2-ultraserver:2 --model=llama-3.1-8b --days=0.05 --policy=static "
+        "--no-intervals --no-compare"
+    )
+    document = document_of(line)
+    (note,) = document["smaller_replicas"]
+    assert document["notes"][0] == note
+    shown = printed_by(line)
+    assert shown.startswith("Units, chip-hours and money below are of the default: a replica takes")
+    assert shown.count("unless --tp is stated") == 1
+    stated = document_of(line, "--tp=1")
+    assert "smaller_replicas" not in stated
+    more = float(re.search(r"serves (\d+\.\d) times", note)[1])  # type: ignore[index]
+    rates = [each["unit_capacity_requests_per_s"] for each in (stated, document)]
+    assert rates[0] / rates[1] == pytest.approx(more, rel=0.02)
 
 
 UNIT = cluster("trn2-ultraserver:2")

@@ -130,3 +130,11 @@ def test_a_discount_that_no_request_gets_is_named(more, note, capsys):
     notes = [line for line in capsys.readouterr().err.splitlines() if "--batch-discount" in line]
     assert bool(notes) == bool(note)
     assert all(note in line for line in notes)
+
+
+def test_a_wrong_job_is_refused_before_the_demand_is_read(tmp_path: Path) -> None:
+    """A unit's capacity, which takes a minute, comes after the demand."""
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("name,units\nnight,many\n")
+    with pytest.raises(cs.InputError, match=r"jobs\.csv.*many"):
+        cs.run_fleet("trn2-ultraserver:6", "no-such-demand", training=jobs)

@@ -64,7 +64,7 @@ LONE = requests_of((0.0, 10, 1))
     (lambda: profile(SMALL, H100, cache_precision="fp4"), "cache precision .fp4. is none of bf16"),
     (lambda: profile(SMALL, H100, attention_dp=2), "8b has no experts to share"),
     (lambda: profile(MIXTURE, H100, attention_dp=3), "mixtral-8x7b has 8 ranks to divide"),
-    (lambda: profile(MIXTURE, TRN2, attention_dp=2), "mixtral-8x7b on trn2 is not known"),
+    (lambda: profile(MIXTURE, TRN2, attention_dp=2), "on trn2 is served by Neuron's engine"),
     *((partial(parse_pools, text), "write 1:3")
       for text in ("1", "1:2:3", "a:b", "1:-2", "1.5:2", "")),
     (lambda: Pools(0, 1, 1.0), "use 1 to"),

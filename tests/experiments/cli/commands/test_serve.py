@@ -92,6 +92,19 @@ def test_each_way_is_faster_and_tells_of_itself(tmp_path):
     assert (tmp_path / "run" / "latency.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(("tpot", "wide"), [("7.5ms", True), ("100ms", False)])
+def test_an_interval_from_none_to_all_is_a_sentence(tpot, wide):
+    line = f"{QUICK} --slo=tpot={tpot}"
+    document = document_of(line)
+    ends = document["slo_attainment_interval"]
+    assert ends == {"low": 0.0 if wide else 1.0, "high": 1.0}
+    sentence = "on a replica as slow as its interval allows, 0% do; on one as fast, 100%."
+    assert (sentence in " ".join(document.get("remarks", ()))) == wide
+    shown = shown_by(line)
+    assert f"requests within the SLO {document['slo_attainment']:.2%} mean" in shown
+    assert (sentence in shown) == wide
+
+
 def test_unlike_chips_are_named_with_what_is_assumed():
     line = f"{LOADED} --disaggregate=1:2 --prefill-cluster=p5.48xlarge --prefill-tp=2"
     document = document_of(line, "--variant=p5.48xlarge.price=capacity-block")
