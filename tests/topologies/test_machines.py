@@ -55,6 +55,7 @@ def test_the_tiers_of_trn3_agree_with_the_catalogue(name, sizes, switches):
     assert (type(shape), shape.sizes, shape.switches) == (Tiered, sizes, switches)
     racks = catalogue.integer(name, "racks")
     assert shape.planes[1] == racks * catalogue.integer(name, "planes")
+    assert sum(tier.bandwidth_bytes_per_s for tier in shape.tiers) == 1152 * GB
     if catalogue.has(name, "switches_per_rack"):
         assert shape.switches == racks * catalogue.integer(name, "switches_per_rack")
 

@@ -207,8 +207,9 @@ def _planning() -> Policy:
 def test_a_plan_serves_with_the_kind_whose_training_is_worth_least():
     quarter = np.full(2, 15.0)
     ahead = Outlook(
-        quarter, np.full((1, 2), 3.0), np.zeros((2, 1)), np.zeros(2), np.array([4.0, 8.0]), 0.0,
-        0.0, np.zeros(2), other_units=np.full(2, 9.0), speed=np.array([[1.0], [0.5]]),
+        minutes=quarter, need=np.full((1, 2), 3.0), kept=np.zeros((2, 1)), training=np.zeros(2),
+        units=np.array([4.0, 8.0]), lead=0.0, back=0.0, price=np.zeros(2),
+        other_units=np.full(2, 9.0), speed=np.array([[1.0], [0.5]]),
         away=np.zeros((2, 1), bool), rise=np.ones(2), worth=np.array([1.0, 0.2]),
     )  # fmt: skip
     step = first_step(ahead)

@@ -77,6 +77,7 @@ def test_units_chip_hours_and_tokens_are_conserved(name, seed, tmp_path):
     prepared = _prepared(_demand(seed, days=1.5, units=18.0), tmp_path)
     done = _run(prepared, name, seed)
     check_conserved(done)
+    assert done.units == 24
     numbers = summary(done, prepared.prices)
     assert sum(numbers["chip_hours_by_role"].values()) == pytest.approx(numbers["chip_hours"])
     batch = numbers["batch"]

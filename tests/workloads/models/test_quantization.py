@@ -45,7 +45,8 @@ def torchao(name: str) -> dict[str, Any]:
 
 
 MODELOPT = {"quant_method": "modelopt", "producer": {"name": "modelopt"}, "ignore": ["lm_head"]}
-BLOCKS = {"fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
+BLOCKS = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+          "weight_block_size": [128, 128]}  # fmt: skip
 FOUR_BITS = {
     "_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_quant_type": "nf4",
     "load_in_4bit": True, "load_in_8bit": False, "quant_method": "bitsandbytes",

@@ -225,12 +225,13 @@ def test_domains_are_renumbered_in_order_of_appearance():
 
 def test_a_pair_of_placements_is_simulated_once(monkeypatch):
     simulated: list[object] = []
-    monkeypatch.setattr(hazards, "pair_slowdowns", lambda *pair: simulated.append(pair) or [1.5, 1])
+    slower = [1.5, 1.25]
+    monkeypatch.setattr(hazards, "pair_slowdowns", lambda *pair: simulated.append(pair) or slower)
     beside, job = Neighbours(cluster("trn2-ultraserver:8")), object()
     halves = [np.arange(32) + 64 * domain for domain in range(8)]
     for first in (0, 4):
         chips = [np.concatenate(halves[at : at + 2]) for at in (first, first + 2)]
-        assert beside.slowdowns((job, chips[0]), (job, chips[1])) == [1.5, 1]
+        assert beside.slowdowns((job, chips[0]), (job, chips[1])) == slower
     assert len(simulated) == 1
     assert beside.slowdowns((job, np.arange(64)), (job, np.arange(64, 128))) == (1.0, 1.0)
 

@@ -74,7 +74,7 @@ def test_waiting_beyond_the_usual_is_a_stragglers_fault():
     slow = (schedule.labels["rank"] == 0) & (schedule.resource >= 0)
     late = simulate(replace(schedule, duration_ps=schedule.duration_ps * (1 + slow)))
     shares = breakdown(late, undisturbed).frame()
-    assert (shares["straggler_ps"] > 0).tolist() == [False, True, True, True]
+    assert shares["straggler_ps"].clip(-1, 1).tolist() == [0, 1, 1, 1]
     assert (shares.drop(columns="count").sum(axis=1) == late.total_ps).all()
 
 

@@ -174,8 +174,10 @@ def test_nothing_lasts_less_than_a_picosecond():
 def test_what_is_no_disturbance_is_refused():
     toy = toy_program(plan(tp=4), sixteen())
     for call, message in (
-        (lambda: disturbance(0.0, 0, ["17"]), r"'17' is no RANK:FACTOR; write 17:1\.25\."),
-        (lambda: disturbance(0.0, 0, ["3:0.5"]), r"3:0\.5: the factor is outside 1 to 1000"),
+        (lambda: disturbance(0.0, 0, ["17"]),
+         r"straggler '17' is no RANK:FACTOR; write 17:1\.25\."),
+        (lambda: disturbance(0.0, 0, ["3:0.5"]),
+         r"straggler 3:0\.5: the factor is outside 1 to 1000"),
         (lambda: Disturbance(0.5), r"outside 0 to 0\.25"),
         (lambda: evaluate(toy, Disturbance(stragglers=((99, 2.0),))),
          "straggler 99 is no rank of the plan: ranks are 0 to 3"),
