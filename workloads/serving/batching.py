@@ -111,8 +111,6 @@ class Batching:
 
 LARGE_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 70 * 2**30
 """Memory from which SGLang's pieces of prompts are longer, and below which vLLM's are shorter."""
-VLLM_TPU_TOKENS = {"tpu-v5p": 256, "tpu-v6e": 1_024}
-"""Tokens of an iteration of vLLM's server on those TPUs for which it has a default of their own."""
 PROMPTS_OF = {"vllm": BESIDE, "sglang": FIRST, "tensorrt-llm": WHOLE}
 """Make-up of each engine's iterations with prompts."""
 ENGINES = tuple(PROMPTS_OF)
@@ -189,7 +187,7 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
         return 16_384
     family = chip_family(cluster.chip, catalogue).name
     if engine == "vllm" and family == "tpu":
-        return VLLM_TPU_TOKENS.get(cluster.chip, 2_048)
+        return catalogue.integer(cluster.chip, "vllm_tokens", 2_048)
     a100 = family == "a100"
     if engine == "vllm" and (hbm_bytes < SMALL_CHIP_BYTES or a100):
         return 2_048
