@@ -131,10 +131,12 @@ def draw_weak_scaling(frame: pd.DataFrame) -> Figure:
     """Draw the parts of the step over the size, with the throughput of a chip below."""
     first = frame.iloc[0]
     each = first.global_batch // first.dp
+    most = int((frame.global_batch * frame.seq).max()) / 1e6
     title = (
         f"{chips_kept(frame)}\n"
         f"{first.model} on {first.cluster}, tp {first.tp}, pp {first.pp}: {each} sequences of "
-        f"{first.seq:,} tokens for every replica"
+        f"{first.seq:,} tokens for every replica,\n"
+        f"up to {most:,.0f} M tokens a step; failures are not counted"
     )
     return scaling(frame, title)
 
