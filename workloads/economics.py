@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
+from typing import Any
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.reader import GRADES, Entry
@@ -240,6 +241,11 @@ class StepCost:
     # price_basis, power_basis: rows of the catalogue behind price and power
     price_basis: str
     power_basis: str
+    price_ends: tuple[float, float] = (1.0, 1.0)  # ends of the price's range, over the price
+
+    def document(self) -> dict[str, Any]:
+        """Return the keys of the command line's JSON."""
+        return {name: value for name, value in asdict(self).items() if name != "price_ends"}
 
 
 def step_cost(
@@ -260,6 +266,7 @@ def step_cost(
         usd_per_million_tokens=None if usd is None else usd * TOKENS / tokens,
         price_basis=chip.price_basis,
         power_basis=chip.power_basis,
+        price_ends=chip.price_ends,
     )
 
 
@@ -269,10 +276,15 @@ def sum_of_costs(parts: Sequence[StepCost], tokens: int) -> StepCost:
         return parts[0]
     prices, energies = [each.cost_usd for each in parts], [each.energy_joules for each in parts]
     usd = None if None in prices else sum(filter(None, prices))
+    low, high = (
+        sum((each.cost_usd or 0.0) * each.price_ends[end] for each in parts) / (usd or 1.0)
+        for end in (0, 1)
+    )
     return StepCost(
         cost_usd=usd,
         energy_joules=None if None in energies else sum(filter(None, energies)),
         usd_per_million_tokens=None if usd is None else usd * TOKENS / tokens,
         price_basis=" and ".join(each.price_basis for each in parts),
         power_basis=" and ".join(each.power_basis for each in parts),
+        price_ends=(low, high) if usd else (1.0, 1.0),
     )

@@ -164,7 +164,8 @@ def _ratios(
     half = margin(one, other)
     for entry in entries:
         low, high = (entry["ratio"] * math.exp(sign * half) for sign in (-1, 1))
-        entry.update(low=low, high=high, differs=not low <= 1 <= high)
+        one_kind = len(set(entry.get("price_kinds", ()))) < 2
+        entry.update(low=low, high=high, differs=one_kind and not low <= 1 <= high)
     return entries
 
 

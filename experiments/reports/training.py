@@ -17,6 +17,7 @@ from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.memory_limit import peak_rss_bytes
 from topologies.units import PS_PER_S, format_bytes, format_memory, format_seconds
+from workloads.confidence.sensitivity import Uncertain
 from workloads.training.detail import APART
 from workloads.training.explain import memory_in_use
 from workloads.training.iteration import Iteration
@@ -63,7 +64,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         **values_of(run, "breakdown_s", "overlapped_s"),
         **_disturbed(run),
         **_unlike(run),
-        **asdict(run.cost),
+        **run.cost.document(),
         **values_of(run, "level", "folded"),
         "simulated_ranks": len(run.program),
         "engine": engine,
@@ -196,12 +197,14 @@ def slowed_rows(run: Iteration) -> list[tuple[str, ...]]:
 
 def interval_document(ends: Interval, cost: StepCost, **rates: float) -> dict[str, Any]:
     """Interval of the time of a step, with those of its rates, price and energy."""
-    return ends.document(
-        rates=rates,
-        cost_usd=cost.cost_usd,
-        usd_per_million_tokens=cost.usd_per_million_tokens,
-        energy_joules=cost.energy_joules,
-    )
+    prices = {
+        "cost_usd": cost.cost_usd,
+        "usd_per_million_tokens": cost.usd_per_million_tokens,
+    }
+    document = ends.document(rates=rates, **prices, energy_joules=cost.energy_joules)
+    price = Uncertain(*cost.price_ends)
+    known = {name: usd for name, usd in prices.items() if usd is not None}
+    return document | {name: price.times(usd, document[name]) for name, usd in known.items()}
 
 
 def stated(plan: ParallelPlan) -> dict[str, Any]:
@@ -295,7 +298,7 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
     cost = run.cost
     rows = []
     if cost.cost_usd is not None:
-        usd = run.interval.scaled(cost.usd_per_million_tokens or 0.0)
+        usd = interval_document(run.interval, cost)["usd_per_million_tokens"]
         price = (
             f"{cost.cost_usd:,.4g} USD a step, {cost.usd_per_million_tokens:,.3g} USD a million "
             f"tokens (80 %: {usd['low']:,.3g} – {usd['high']:,.3g})"

@@ -42,7 +42,6 @@ OTHER_NAMES = {
 """Machines by other names under which they are known, in lower case."""
 NEAREST = {
     "p5en.48xlarge": ("p5e.48xlarge",),
-    "dgx-a100-40gb": ("p4d.24xlarge",),
     "gb200-nvl72": ("u-p6e-gb200x72", "p6e-gb200.36xlarge", "a4x-highgpu-4g"),
     "gb300-nvl72": ("u-p6e-gb300x72", "p6e-gb300.36xlarge"),
     "dgx-h100": ("hgx-h100", "a3-highgpu-8g", "a3-megagpu-8g", "standard_nd96isr_h100_v5"),

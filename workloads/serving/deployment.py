@@ -322,12 +322,13 @@ class Deployment:
 
     def machines(self, each: Economics, count: int) -> list[tuple[int, int, float]]:
         """Return numbers of machines of ``count`` such, with chips and price [USD/h] of each."""
-        # A machine is rented whole, and a replica that fits in one lies in one. Replicas of one
-        # kind of machine share them.
+        # A machine is rented whole, and a replica that fits in one lies in one. Pools on one kind
+        # of machine share them, and lie in one where all of them fit, as their transfers take it.
         prompts, largest = self.prompt_profile.chips, self.profile.chips
         kinds = self.by_price(each)
         if len(kinds) == 2 and kinds[0][1] == kinds[1][1]:
-            kinds, largest = [(self.chips, kinds[0][1])], max(prompts, largest)
+            kinds, size = [(self.chips, kinds[0][1])], kinds[0][1].machine_chips
+            largest = self.chips if self.chips <= size else max(prompts, largest)
         needed = []
         for (chips, kind), replica in zip(kinds, (largest, prompts), strict=False):
             size = kind.machine_chips

@@ -61,9 +61,12 @@ class EngineFile(ToolFile):
     def beside(self, model: Model) -> EngineFile:
         """Return the file with its model among what differs, if its name is not this one's."""
         # A checkpoint's name holds that of its model, beside an owner, a precision or a date; a
-        # folder's may be any.
+        # folder's may be any, and so may that of a config.json.
+        if model.name.endswith(".json"):
+            return self
         filed = str(self.values.get("model", ""))
-        parts, has = (set(NAME_PARTS.findall(name.lower())) for name in (model.name, filed))
+        names = (name.lower().replace("_", ".") for name in (model.name, filed))
+        parts, has = (set(NAME_PARTS.findall(name)) for name in names)
         unlike = re.fullmatch(r"[\w-]+/[\w.-]+", filed) and parts - has
         return replace(self, differs=(f"model is {filed}",)) if unlike else self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 MOST = 20
+MOST_BATCHES = 8  # of the largest usual batch that one for all clusters may have
 REFUSED = "refused"
 STEP = (
     ("chips", "chips"),
@@ -134,12 +136,14 @@ def check_single(options: Mapping[str, Any]) -> None:
 
 
 def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> tuple[Rows, str]:
-    """Return steps of the largest batch of any where none is stated, and a sentence on it."""
+    """Return steps of one batch that all can divide where none is stated, and a sentence on it."""
     good = [row for row in rows if row["status"] != REFUSED]
     usual = {row["cluster"]: row["plan"]["global_batch"] for row in good}
     if len(set(usual.values())) <= 1:
         return rows, ""
-    most, alike = max(usual.values()), []
+    most, alike = math.lcm(*usual.values()), []
+    if most > MOST_BATCHES * max(usual.values()):
+        most = max(usual.values())
     for row in rows:
         name = row["cluster"]
         if usual.get(name, most) != most:
@@ -150,10 +154,10 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
         row["cluster"] for row in alike if row.get("plan", {}).get("global_batch", most) != most
     ]
     sizes = ", ".join(f"{name} {size:,}" for name, size in usual.items())
-    unlike = f" {', '.join(left)} cannot divide it and keeps its own: unlike steps." if left else ""
+    unlike = f" Not so, as it cannot be divided there: {', '.join(left)}." if left else ""
     return alike, (
-        f"Global batch not stated: {most:,} sequences everywhere, the largest of the usual ones "
-        f"({sizes}).{unlike}"
+        f"Global batch not stated: {most:,} sequences everywhere, the least that holds the usual "
+        f"ones ({sizes}).{unlike}"
     )
 
 

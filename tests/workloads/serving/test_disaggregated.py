@@ -106,7 +106,14 @@ def test_caches_go_over_what_joins_the_replicas():
 
 @pytest.mark.parametrize(
     ("tp", "prefill", "decode", "count", "machines"),
-    [(1, 1, 1, 1, 1), (8, 1, 2, 3, 5), (16, 1, 2, 3, 9), (3, 1, 4, 1, 1), (3, 1, 5, 1, 2)],
+    [
+        (1, 1, 1, 1, 1),
+        (8, 1, 2, 3, 5),
+        (16, 1, 2, 3, 9),
+        (3, 1, 4, 1, 1),
+        (3, 1, 5, 1, 2),
+        (3, 1, 2, 2, 2),
+    ],
 )
 def test_machines_are_rented_whole_and_hold_whole_replicas(tp, prefill, decode, count, machines):
     """Of three chips each, a machine of 16 holds five replicas."""

@@ -564,8 +564,9 @@ def smaller_replica_note(
     server = cluster.chips_per_server
     if serving.tp is not None or any(each.replica_chips != server for each in services):
         return ""
-    divisors = [size for size in range(1, server) if server % size == 0]
-    for size in divisors:
+    # Services of several regions repeat those of the first.
+    services, demand = services[: len(models)], demand.some(0, len(models))
+    for size in (size for size in range(1, server) if server % size == 0):
         with suppress(InputError):
             replicas = [
                 profile(model, cluster, tp=size, precision=service.precision)
