@@ -152,7 +152,9 @@ def _base(
     # All plans of a search are run by one framework, so that none wins by another's kernels.
     text = same.get("framework", "")
     same["framework"] = framework_text(text, cluster, {**fixed, **same})
-    fields = {**sizes, **same, "global_batch": global_batch}
+    # Its way to issue work is the framework's, as in a step of train.
+    issued = framework(same["framework"]).plan.get("runtime", usual.runtime)
+    fields = {**sizes, "runtime": issued, **same, "global_batch": global_batch}
     return ParallelPlan(**fields, assumed=() if text[:1] not in ("", ":") else ("framework",))
 
 

@@ -256,3 +256,10 @@ def test_plans_are_of_a_framework_that_runs_them() -> None:
     servers = cluster("dgx-h100")
     compared = candidates(model, servers, 64, stated=stated, spared=("pp",))
     assert {(plan.framework, plan.pp) for plan in compared.plans} == {("transformers", 1)}
+
+
+def test_plans_issue_work_as_their_framework_does():
+    for stated, issued in (({}, "xla"), ({"runtime": "eager"}, "eager")):
+        how = {**SHORT, "framework": "torch-neuronx", **stated}
+        plans = candidates(TOY, cluster("trn2.3xlarge"), 8, stated=how).plans
+        assert {one.runtime for one in plans} == {issued}

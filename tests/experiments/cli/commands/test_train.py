@@ -94,7 +94,7 @@ def test_what_follows_from_the_time_has_its_factor():
 
 
 def test_the_range_of_a_price_is_in_that_of_its_step():
-    step = document_of("train --model gpt2 --cluster p4d.24xlarge")  # 15.92 to 31.6 USD/h
+    step = document_of("train --model gpt2 --cluster dgx-a100-40gb")  # 15.92 to 31.6 USD/h
     ends, usd = step["interval"]["cost_usd"], step["cost_usd"]
     assert ends["low"] < 15.92 / 21.9576 * usd
     assert ends["high"] > 31.6 / 21.9576 * usd
