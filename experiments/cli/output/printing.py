@@ -30,18 +30,23 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: int = 1,
+    right: bool = False,
 ) -> None:
     """Print a table for people as wide as the terminal, 80 columns where there is none."""
-    # Numbers align right, text and the first ``left`` columns left; columns that do not fit follow
-    # in a second table, which repeats these.
+    # Numbers align right, text and the first ``left`` columns left, all others right with
+    # ``right``; columns that do not fit follow in a second table, which repeats the first.
     title, columns = printable(title), [printable(name) for name in columns]
     cells = [[printable(cell) for cell in row] for row in rows]
     width = _terminal_width()
     bold = BOLD if _shows_styles() else "{}"
     lines = [bold.format(line) for line in _wrapped(title, width)] if title else []
     for block in blocks(columns, cells, width, left):
-        head, *rest = _lines(columns, cells, block, left)
+        head, *rest = _lines(columns, cells, block, left, right=right)
         lines += [bold.format(line) for line in head]
         lines += [line for row in rest for line in row]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
@@ -133,13 +138,18 @@ def _total(widths: Mapping[int, int]) -> int:
 
 
 def _lines(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], block: Mapping[int, int], left: int
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    block: Mapping[int, int],
+    left: int,
+    *,
+    right: bool,
 ) -> Iterator[list[str]]:
     """Lines of the header, aligned at the bottom, then those of each row, aligned at the top."""
-    right = {
+    numbers = {
         place
         for place in block
-        if place >= left and all(row[place][:1] in NUMBER_STARTS for row in cells)
+        if place >= left and (right or all(row[place][:1] in NUMBER_STARTS for row in cells))
     }
     for place_of_row, row in enumerate((columns, *cells)):
         parts = {place: _wrapped(row[place], width) for place, width in block.items()}
@@ -151,7 +161,7 @@ def _lines(
             (" " * GAP)
             .join(
                 parts[place][line].rjust(width)
-                if place in right
+                if place in numbers
                 else parts[place][line].ljust(width)
                 for place, width in block.items()
             )

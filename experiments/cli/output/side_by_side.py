@@ -237,7 +237,7 @@ def _show_columns(
         [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
         for name, heading in lines
     ]
-    print_table(title, ["", *(row["cluster"] for row in flat)], cells)
+    print_table(title, ["", *(row["cluster"] for row in flat)], cells, right=True)
     for sentence in _sentences(answer):
         print_text(sentence)
     tell_idle(answer["rows"])
