@@ -203,8 +203,8 @@ def interval_document(ends: Interval, cost: StepCost, **rates: float) -> dict[st
     }
     document = ends.document(rates=rates, **prices, energy_joules=cost.energy_joules)
     price = Uncertain(*cost.price_ends)
-    known = {name: usd for name, usd in prices.items() if usd is not None}
-    return document | {name: price.times(usd, document[name]) for name, usd in known.items()}
+    priced = {name: usd for name, usd in prices.items() if usd is not None}
+    return document | {name: price.times(usd, document[name]) for name, usd in priced.items()}
 
 
 def stated(plan: ParallelPlan) -> dict[str, Any]:
