@@ -46,7 +46,7 @@ from workloads.training.execution.jitter import Chips, Disturbance, Uneven, with
 from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
-from workloads.training.frameworks.framework import Framework, framework_of
+from workloads.training.frameworks.framework import DATE, Framework, framework_of
 from workloads.training.layers.adapters import layers_run_again, trained_flops
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.layer import PREDICTED, ends_early
@@ -159,8 +159,11 @@ class Iteration:
         stated = chosen.stated if chosen and chosen.default_ratio is None else idle
         faults = self.crossed.idle if self.crossed else {}
         within = self.uneven and "network" in self.uneven.causes and self.cluster.domains == 1
+        stack = self.framework
+        dated = re.search(f"[:,]{DATE}", self.plan.framework) and not stack.releases
         return {
             **{name: reason for name, reason in idle.items() if name in stated},
+            **({"date": f"releases of {stack.name} are not told apart"} if dated else {}),
             **({"jitter network": "all collectives stay in one scale-up domain"} if within else {}),
             **{f"fault {name}": reason for name, reason in faults.items()},
         }

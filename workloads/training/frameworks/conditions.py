@@ -99,8 +99,6 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
             f"power_limit_w {limit_w:g} is above the {most_w:g} W that {cluster.chip} takes at "
             "most. Leave it out."
         )
-    if limit_w == most_w:
-        return False
     kernels = f"kernels.{family(cluster.chip, catalogue).name}"
     measured = catalogue.has(kernels, "gemm_sustained") and any(
         row.variant == LIMITED for row in catalogue.variants(kernels, "gemm_sustained")
@@ -110,7 +108,7 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
             f"power_limit_w {limit_w:g}: kernels of {cluster.chip} were not measured under a "
             "limit, only those of h100. Leave it out."
         )
-    return True
+    return limit_w < most_w
 
 
 CONDITIONS = frozenset(entry.name for entry in fields(Conditions))  # names of the conditions
