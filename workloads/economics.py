@@ -248,6 +248,20 @@ class StepCost:
         return {name: value for name, value in asdict(self).items() if name != "price_ends"}
 
 
+def ends_of_prices(costs: Iterable[tuple[float, Economics | StepCost]]) -> tuple[float, float]:
+    """Return the ends of a sum of costs over the sum, as prices are low or high together.
+
+    >>> one, other = Economics(750.0, 400.0, price_ends=(0.5, 1.5)), Economics(700.0, 100.0)
+    >>> ends_of_prices([(3.0, one), (1.0, other)]), ends_of_prices([])
+    ((0.625, 1.375), (1.0, 1.0))
+    """
+    low = high = whole = 0.0
+    for usd, each in costs:
+        low, high = low + usd * each.price_ends[0], high + usd * each.price_ends[1]
+        whole += usd
+    return (low / whole, high / whole) if whole else (1.0, 1.0)
+
+
 def step_cost(
     cluster: Cluster, chips: int, tokens: int, breakdown_s: Mapping[str, float]
 ) -> StepCost:
@@ -276,15 +290,11 @@ def sum_of_costs(parts: Sequence[StepCost], tokens: int) -> StepCost:
         return parts[0]
     prices, energies = [each.cost_usd for each in parts], [each.energy_joules for each in parts]
     usd = None if None in prices else sum(filter(None, prices))
-    low, high = (
-        sum((each.cost_usd or 0.0) * each.price_ends[end] for each in parts) / (usd or 1.0)
-        for end in (0, 1)
-    )
     return StepCost(
         cost_usd=usd,
         energy_joules=None if None in energies else sum(filter(None, energies)),
         usd_per_million_tokens=None if usd is None else usd * TOKENS / tokens,
         price_basis=" and ".join(each.price_basis for each in parts),
         power_basis=" and ".join(each.power_basis for each in parts),
-        price_ends=(low, high) if usd else (1.0, 1.0),
+        price_ends=ends_of_prices([(each.cost_usd or 0.0, each) for each in parts]),
     )

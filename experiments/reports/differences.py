@@ -15,7 +15,7 @@ from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
 from topologies.arguments import checked
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue, choose
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.clusters.names import cluster as cluster_of
@@ -171,14 +171,13 @@ def _ratios(
 
 def _kind_of_price(inputs: Document) -> str:
     """Return the way to pay that the price of a recorded run is about; empty if not known."""
+    if inputs.get("price_basis"):
+        return str(inputs["price_basis"])
     try:
-        machine = machine_of(cluster_of(input_text(inputs.get("cluster"))))
+        catalogue = choose(inputs.get("variant") or ())
+        return kind_of_price(catalogue, machine_of(cluster_of(input_text(inputs.get("cluster")))))
     except InputError:
-        return ""  # a file that is gone, or several clusters
-    catalogue = shipped_catalogue()
-    usual = kind_of_price(catalogue, machine) if catalogue.has(machine, "price") else ""
-    chosen = dict(text.partition("=")[::2] for text in inputs.get("variant") or ())
-    return inputs.get("price_basis") or chosen.get(f"{machine}.price") or usual
+        return ""  # no price, a file that is gone, or several clusters
 
 
 def input_text(value: Any) -> str:

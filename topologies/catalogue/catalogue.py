@@ -430,12 +430,6 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
     )
 
 
-def measured_chip(chip: str, catalogue: Catalogue) -> str:
-    """Return the chip whose measurements stand for a chip: where users add one, that it is like."""
-    added = not shipped_catalogue().has(chip, "hbm_bytes")
-    return catalogue.name(chip, LIKE, chip) if added else chip
-
-
 def families(catalogue: Catalogue) -> tuple[str, ...]:
     """Return the names of all families."""
     return tuple(part.removeprefix(PREFIX) for part in catalogue.parts() if part.startswith(PREFIX))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topologies import display
-from topologies.catalogue.catalogue import Catalogue, measured_chip, shipped_catalogue
+from topologies.catalogue.catalogue import LIKE, Catalogue, shipped_catalogue
 from topologies.errors import InputError
 from topologies.shapes.basic import Shape, check_chips, check_size
 from topologies.shapes.scale_out import ScaleOut
@@ -68,7 +68,8 @@ class Cluster:
     @property
     def measured_chip(self) -> str:
         """Chip whose measurements hold for this one, that it is like where a user adds it."""
-        return measured_chip(self.chip, self.numbers)
+        shipped = shipped_catalogue().has(self.chip, "hbm_bytes")
+        return self.chip if shipped else self.numbers.name(self.chip, LIKE, self.chip)
 
     @property
     def _facts(self) -> dict[str, object]:

@@ -21,13 +21,13 @@ import numpy as np
 from topologies.catalogue.catalogue import Catalogue, Entry
 from topologies.errors import InputError
 from workloads.confidence.interval import LEVEL, Interval
+from workloads.economics import ends_of_prices
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from topologies.arrays import FloatArray
     from workloads.economics import Economics
-
 
 STEP = Fraction(1, 100)  # relative step of the elasticity
 WIDE_STEP = Fraction(1, 10)
@@ -243,19 +243,11 @@ AS_STATED = Uncertain(basis="as stated")  # factor on an input that is known
 
 
 def price_of(costs: Iterable[tuple[float, Economics]]) -> Uncertain:
-    """Return the factor on a sum of costs, whose prices are low or high together.
-
-    >>> from workloads.economics import Economics
-    >>> one = Economics(750.0, 400.0, price_ends=(0.5, 1.5), price_basis="about")
-    >>> price_of([(3.0, one), (1.0, Economics(700.0, 100.0, price_basis="stated"))])
-    Uncertain(low=0.625, high=1.375, basis='about; stated')
-    """
+    """Return the factor on a sum of costs, with the rows of their prices."""
     parts = [(usd, each) for usd, each in costs if usd]
-    whole = sum(usd for usd, _ in parts)
-    if not whole:
-        return Uncertain(basis="no price")
-    low, high = (sum(usd * each.price_ends[end] for usd, each in parts) / whole for end in (0, 1))
-    return Uncertain(low, high, "; ".join(dict.fromkeys(each.price_basis for _, each in parts)))
+    rows = "; ".join(dict.fromkeys(each.price_basis for _, each in parts))
+    low, high = ends_of_prices(parts)
+    return Uncertain(low, high, rows or "no price")
 
 
 @lru_cache(1)

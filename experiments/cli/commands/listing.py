@@ -103,7 +103,7 @@ def frameworks(catalogue: Catalogue) -> Rows:
     from topologies.catalogue.catalogue import chip_family
     from topologies.clusters.machines import machines
     from workloads.confidence.residuals import shipped_residuals
-    from workloads.training.frameworks.framework import framework, names
+    from workloads.training.frameworks.framework import LATER, framework, names
 
     parts = dict.fromkeys(catalogue.name(name, "chip") for name in machines(catalogue))
     errors: dict[str, list[float]] = {}
@@ -119,7 +119,7 @@ def frameworks(catalogue: Catalogue) -> Rows:
             "plan": ", ".join(f"{key} {value}" for key, value in stack.plan.items()),
             "settings": ", ".join(stack.settings),
             "releases": ", ".join(
-                "later" if end == "9999" else f"before {end}" for end, _, _ in stack.releases
+                end if end == LATER else f"before {end}" for end, _, _ in stack.releases
             ),
             "assumes": stack.assumes,
             "source": stack.source,

@@ -154,10 +154,12 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
         row["cluster"] for row in alike if row.get("plan", {}).get("global_batch", most) != most
     ]
     sizes = ", ".join(f"{name} {size:,}" for name, size in usual.items())
-    unlike = f" Not so, as it cannot be divided there: {', '.join(left)}." if left else ""
+    unlike = (
+        f" It is refused on {', '.join(left)}, with the usual one in its place." if left else ""
+    )
     return alike, (
-        f"Global batch not stated: {most:,} sequences everywhere, the least that holds the usual "
-        f"ones ({sizes}).{unlike}"
+        f"Global batch not stated: {most:,} sequences everywhere, as the usual ones are unlike "
+        f"({sizes}).{unlike}"
     )
 
 

@@ -21,6 +21,7 @@ from workloads.training.plan.plan import PLAN_FIELDS, check_field, framework_nam
 LARGEST_FILE_BYTES = 2**16
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 """A year, a month or a day: the setting that chooses a release."""
+LATER = "later"  # end of the releases of today, which sorts behind every date
 OF_THE_CHIP = "kernels.CHIP."
 """Prefix of a variant of the kernels of whichever chip runs the plan, where it has the variant."""
 RUNS = ("tp", "pp", "cp", "ep", "etp", "vpp", "schedule", "zero")
@@ -217,12 +218,16 @@ def _read(path: str, name: str = "") -> Framework:
     stated = {key: value for key, value in document.items() if value is not None}
     try:
         stated["releases"] = [
-            (str(release["before"]), release.get("numbers") or {}, release.get("plan") or {})
+            (
+                str(release.get("before", LATER)),
+                release.get("numbers") or {},
+                release.get("plan") or {},
+            )
             for release in stated.get("releases", ())
         ]
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, TypeError):
         raise InputError(
-            f"{path}: a release needs before and numbers. Write {{before: 2024-06, numbers: {{}}}}."
+            f"{path}: a release has before and numbers. Write {{before: 2024-06, numbers: {{}}}}."
         ) from None
     try:
         check_fields(Framework, stated)

@@ -149,7 +149,8 @@ def _softmax(shapes: RankShapes, name: str, direction: Direction) -> list[LayerO
     """Kernels of a softmax of PyTorch's operations, beyond the one for which the core counts it."""
     # Megatron's kernel of masked softmax takes multiples of some heads. Scores of other numbers
     # are cast to fp32, masked, normalised and cast back, each by a kernel of its own. Stacks that
-    # have no such kernel, of which the number is zero, always do so.
+    # have no such kernel, of which the number is zero, always do so. Off NVIDIA's chips, of which
+    # the limit is known, a stack with a kernel of its own is taken to use it.
     plan, numbers = shapes.plan, shapes.catalogue
     if plan.attention != "unfused":
         return []
