@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
+NAMED = 0.1  # share of the time per token from which an earlier release's host is named
 SAYS_NOTHING = 0.9  # width of the interval of a share from which a sentence takes its place
 NETWORK = (
     "No source says what joins the two clusters: a prefill replica is assumed to send as fast as "
@@ -359,9 +360,31 @@ def _document(
         "price_basis": each.price_basis,
     }
     document = with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
-    if sentences := [*_remarks(deployed), *_wide(document)]:
+    older = _older(cluster, deployed.deployment.batching.engine, document["tpot_s"]["p50"])
+    if sentences := [*_remarks(deployed), *older, *_wide(document)]:
         document["remarks"] = sentences
     return document
+
+
+def _older(cluster: Cluster, engine: str | None, tpot_s: float | None) -> Iterator[str]:
+    """Name the host's time in earlier releases of an engine, where it makes a token a tenth later.
+
+    Its variant is the engine's name and the last release of which it holds, as ``vllm-0.13``.
+    """
+    from workloads.serving.batching import engine_numbers
+
+    if not engine or not tpot_s:
+        return
+    where = ("serving.gpu", "iteration_overhead")
+    now = engine_numbers(cluster.numbers, engine).entry(*where)
+    for row in cluster.numbers.variants(*where) if now.variant == engine else ():
+        name, _, release = row.variant.rpartition("-")
+        if name == engine and row.value - now.value > NAMED * tpot_s:
+            yield (
+                f"The host takes {format_seconds(now.value)} of an iteration, as in {engine} after "
+                f"{release}; before, it took {format_seconds(row.value)}: "
+                f"--variant {'.'.join(where)}={row.variant}."
+            )
 
 
 def _wide(document: Mapping[str, Any]) -> Iterator[str]:

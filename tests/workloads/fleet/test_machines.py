@@ -176,6 +176,9 @@ def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_mo
     )
     assert sentence
     assert float(sentence[1]) > 1.25
+    fleet, regions = cluster("trn2.48xlarge:2"), demand_of(DemandInputs(demand=("azure-conv",) * 2))
+    each = services_from(demand, fleet, [DENSE], inputs, requests=200)
+    assert smaller_replica_note(regions, fleet, [DENSE], inputs, [*each, *each]) == sentence[0]
     assert note("trn2.48xlarge:2", FleetInputs(tp=4), DENSE) == ""  # stated
     assert note("trn2.3xlarge:2", inputs, DENSE) == ""  # a server is one chip
 

@@ -223,6 +223,7 @@ def test_a_replica_is_read_and_other_keys_are_named(tmp_path, name, text, fields
     [
         (SCRIPT, "meta-llama/Llama-3.1-70B-Instruct", ("gpu-memory-utilization",)),
         ("vllm serve RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "", ()),
+        ("vllm serve owner/Llama-3_1-8B", "", ()),
         ("M=llama-3.1-8b\nvllm serve $M", "", ()),
         (
             'MODEL=${MODEL:-openai/gpt-oss-120b}\nvllm serve \\\n "$MODEL"',

@@ -92,6 +92,23 @@ def test_each_way_is_faster_and_tells_of_itself(tmp_path):
     assert (tmp_path / "run" / "latency.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(("options", "named"), [
+    ("--scheduler=sglang", True),
+    ("--scheduler=sglang --variant=serving.gpu.iteration_overhead=sglang-0.5.14", False),
+    ("--scheduler=tensorrt-llm", False),
+])  # fmt: skip
+def test_an_earlier_release_whose_host_costs_a_tenth_is_named(options, named):
+    remarks = document_of(ON_GPUS, "--tp=1", *options.split()).get("remarks", [])
+    assert [text for text in remarks if text.startswith("The host takes")] == (
+        [
+            "The host takes 200 us of an iteration, as in sglang after 0.5.14; before, it took 2 ms: "
+            "--variant serving.gpu.iteration_overhead=sglang-0.5.14."
+        ]
+        if named
+        else []
+    )
+
+
 @pytest.mark.parametrize(("tpot", "wide"), [("7.5ms", True), ("100ms", False)])
 def test_an_interval_from_none_to_all_is_a_sentence(tpot, wide):
     line = f"{QUICK} --slo=tpot={tpot}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.cli.output.side_by_side import cluster_names
+from experiments.cli.output.side_by_side import _of_one_batch, cluster_names
 from tests.support.commands import document_of, printed_by
 from topologies.errors import InputError
 
@@ -18,6 +18,30 @@ PLAN = (
     "--recompute=selective"
 )
 CLUSTERS = ("trn2.48xlarge", "dgx-h100")
+
+
+@pytest.mark.parametrize(("usual", "batch", "asked_again"), [
+    ((512, 384), 1536, ["a", "b"]),  # the least that both divide
+    ((512, 509), 512, ["b"]),  # which would be too many
+    ((256, 256), None, []),
+])  # fmt: skip
+def test_one_batch_is_one_that_all_divide(usual, batch, asked_again):
+    asked_for = []
+
+    def answer(name, size):
+        asked_for.append((name, size))
+        return {"plan": {"global_batch": size}}
+
+    rows = [
+        {"cluster": name, "status": "ok", "plan": {"global_batch": size}}
+        for name, size in zip("ab", usual, strict=True)
+    ]
+    alike, sentence = _of_one_batch(rows, answer)
+    assert asked_for == [(name, batch) for name in asked_again]
+    assert {row["plan"]["global_batch"] for row in alike} == {batch or 256}
+    assert (f"{batch:,} sequences everywhere" in sentence) if batch else not sentence
+
+
 BOTH = f"--cluster={','.join(CLUSTERS)}"
 OWN = ("build_s", "simulate_s", "peak_rss_bytes", "status", "why", "cluster")
 
