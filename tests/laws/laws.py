@@ -251,6 +251,12 @@ TRAINING = (
         drawn_on(("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none",
                  zero=0, pp=1, framework="megatron-core"),
         to(lora_rank=2), "<=", STEP, 0.2),
+    # The host issues adapters too: eager and traced steps that wait for it take longer with them.
+    # With overlap of all, exchanges of tp hide behind gradients that frozen weights do not have.
+    Law("adapters of compiled steps on Trainium take no longer",
+        drawn_on((*TRAINIUM, "trn1.32xlarge", "trn3-gen1"), draws.train, from_file=False,
+                 runtime="compiled", overlap="dp"),
+        to(lora_rank=16), "<=", STEP, ORDER),
     Law("training a part takes no longer than the whole", draws.train,
         to_one_of("train_only", "attention", "mlp", "output"), "<=", STEP, ORDER),
     Law("single operations are no faster than microbatches",

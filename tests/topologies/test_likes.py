@@ -66,6 +66,12 @@ def test_rows_of_the_copy_itself_come_first():
 
 def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own():
     catalogue = shipped_catalogue()
+    like = catalogue.entry("trn4", "like")._replace(part="new", written="trn4")
+    added = catalogue.with_rows([like])
+    for quantity in ("hbm_bandwidth", "vector_clock"):  # of trn4's own, and of trn3's
+        assert added.value("new", quantity) == catalogue.value("trn4", quantity)
+    round_about = added.with_rows([like._replace(part="trn3", written="new")])
+    assert round_about.value("trn3", "vector_clock") == catalogue.value("trn3", "vector_clock")
     assert catalogue.value("trn4", "vector_clock") == catalogue.value("trn3", "vector_clock")
     assert catalogue.value("trn4", "hbm_bandwidth") == 4 * catalogue.value("trn3", "hbm_bandwidth")
     faster = catalogue.entry("trn4", "vector_clock")._replace(part="trn4", value=2e9)

@@ -88,6 +88,8 @@ def test_the_digest_follows_values_not_words(tmp_path, shipped):
     ("trn2,tdp,,480,W,stated,me,,,low", "line 2: high: 'low' is not a number."),
     ("trn2,tdp,,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
     ("new,hbm_bytes,,144,TB/s,stated,me,,,", "new hbm_bytes is in B/s, elsewhere in B."),
+    ("new,like,,trn22,name,stated,me,,,",
+     "line 2: new is like 'trn22', which is no part. Did you mean trn2?"),
     ("trn2,tdp,x,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
     ("trn2,zebra,x,1,W,stated,me,,,", "line 2: trn2 zebra: the variant 'x' has no default"),
     (

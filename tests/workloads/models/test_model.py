@@ -51,7 +51,8 @@ ROUNDED = {
     "granite-4.0-h-small": 32.2e9, "kimi-k3": 2.78e12, "kimi-linear-48b-a3b": 49.12e9,
     "llama-4-maverick": 400e9, "minimax-m3": 427e9, "ministral-3-14b": 13.5e9,
     "nemotron-3-super-120b-a12b": 120.6e9, "nemotron-3-ultra-550b-a55b": 550e9,
-    "nemotron-h-56b": 56e9, "qwen3.5-122b-a10b": 122e9, "qwen3.5-27b": 27e9,
+    "nemotron-h-56b": 56e9, "qwen3-0.6b": 0.6e9, "qwen3-1.7b": 1.7e9, "qwen3.5-122b-a10b": 122e9,
+    "qwen3.5-27b": 27e9, "qwen3.5-2b": 1.9e9,  # 4.5 GB in 16 bits less a tower of 0.33 billion
     "qwen3.5-35b-a3b": 35e9, "qwen3.5-397b-a17b": 397e9, "qwen3.5-4b": 4.2e9, "qwen3.5-9b": 9e9,
     "trinity-large": 400e9, "trinity-mini": 26e9, "trinity-nano": 6e9,
 }  # fmt: skip
