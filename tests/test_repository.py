@@ -1,4 +1,4 @@
-"""House rules of the repository that a program can check."""
+"""House rules of the repository that a program can check, budgets and the README among them."""
 
 import ast
 import configparser
@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from experiments.cli.registry import COMMANDS
+from experiments.scripts.registry import EXPERIMENTS
+from tests import size
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
@@ -296,3 +300,27 @@ def test_an_installed_package_carries_all_its_data():
     listed = _run("git", "ls-files", *PACKAGES).stdout.split()
     data = {ROOT / name for name in listed if not name.endswith(".py")}
     assert sorted(data - carried) == []
+
+
+def test_no_room_is_beyond_its_budget(capsys):
+    assert size.main() == 0, capsys.readouterr().out
+    assert set(size.budgets()) == set(size.lines_by_room())
+
+
+def test_a_room_beyond_its_budget_fails(monkeypatch, capsys):
+    least = dict.fromkeys(size.budgets(), 1)
+    monkeypatch.setattr(size, "budgets", lambda: least)
+    assert size.main() == 1
+    assert "too large" in capsys.readouterr().out
+
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_commands_and_experiments_of_the_readme_exist():
+    commands = {command.name for command in COMMANDS}
+    named = set(re.findall(r"^cluster-sim ([a-z-]+)", README, re.MULTILINE))
+    assert named
+    assert named <= commands
+    experiments = set(re.findall(r"python -m experiments ([a-z_]+)", README))
+    assert experiments <= {experiment.name for experiment in EXPERIMENTS}

@@ -1,8 +1,9 @@
-"""Input that is written for other simulators, and their output; none of them need be installed."""
+"""Input for other simulators and their output, none of which need be installed; measuring."""
 
 import json
 import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from google.protobuf.internal.decoder import _DecodeVarint32
 
 from benchmarks import peers as benchmark
+from benchmarks._measure import measured
 from benchmarks._peers import astra_sim, loggopsim, simgrid
 from benchmarks._peers.peers import PEERS
 from benchmarks._peers.step import Step, hops, nodes
@@ -36,8 +38,7 @@ Message = tuple[int, int, int]
 def call(work: Work) -> CollectiveCall:
     """The same work as a collective of ours."""
     speeds = {"bandwidth": f"{BANDWIDTH_BYTES_PER_S} B/s", "latency": f"{LATENCY_PS} ps"}
-    chips = cluster(work.shape, **speeds)
-    return CollectiveCall(work.kind, whole(chips), SIZE_BYTES)
+    return CollectiveCall(work.kind, whole(cluster(work.shape, **speeds)), SIZE_BYTES)
 
 
 def our_sizes(work: Work) -> Counter[int]:
@@ -218,3 +219,30 @@ def test_comparison_stops_where_simulated_times_differ(tmp_path):
     other = benchmark.Runner("other", echo, simgrid.simulated_s, 0.5)
     with pytest.raises(ValueError, match=r"other simulates 2.0 s, cluster-sim 1.0 s"):
         benchmark.compare(work.hops, [ours, other], tmp_path / "output")
+
+
+MB = 10**6
+
+
+def test_memory_of_a_command_is_not_that_of_this_process(tmp_path):
+    held = np.ones(200 * MB, np.uint8)
+    used = measured(sys.executable, "-c", "print('done')", output=tmp_path / "output")
+    assert (tmp_path / "output").read_text() == "done\n"
+    assert used.peak_bytes < held.nbytes / 2
+    larger = measured(sys.executable, "-c", f"bytearray(b'a') * {100 * MB}")
+    assert larger.peak_bytes > used.peak_bytes + 50 * MB
+
+
+def test_failed_command_shows_its_last_words(capfd):
+    code = "import sys; print('why it failed', file=sys.stderr); sys.exit(int(sys.argv[1]))"
+    with pytest.raises(RuntimeError, match=r"ended with status 3: why it failed$"):
+        measured(sys.executable, "-c", code, "3")
+    measured(sys.executable, "-c", code, "0")
+    assert capfd.readouterr().err == ""
+
+
+def test_command_that_is_not_there_is_named():
+    with pytest.raises(
+        RuntimeError, match=r"no-such-program ended with status 1: FileNotFoundError.*"
+    ):
+        measured("no-such-program")
