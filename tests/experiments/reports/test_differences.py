@@ -10,8 +10,8 @@ from experiments.cli.main import run
 from experiments.reports.certainty import NONE, ratio_sentences, ratios
 from experiments.reports.differences import change_sentence, compare, question_rows, result_rows
 from tests.support.commands import printed_by
+from tests.support.refusals import refused
 from tests.support.small_models import TOY_CONFIG, config_file
-from topologies.errors import InputError
 from workloads.confidence.split_conformal import ratio_ends
 
 
@@ -88,12 +88,10 @@ def test_the_command_prints_both_tables(folders, tmp_path):
 
 
 def test_runs_of_unlike_commands_and_changed_results_are_refused(folders):
-    with pytest.raises(InputError, match="Compare runs of one command"):
-        compare(folders["narrow"], folders["served"])
+    refused("Compare runs of one command", compare, folders["narrow"], folders["served"])
     served = folders["served"]
     (served / "summary.json").write_text("{}")
-    with pytest.raises(InputError, match="was changed since the run"):
-        compare(served, served)
+    refused("was changed since the run", compare, served, served)
 
 
 def row(name: str, rate: float, low: float, high: float) -> dict[str, object]:

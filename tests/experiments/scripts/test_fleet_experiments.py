@@ -1,7 +1,5 @@
 """Experiments and commands of the fleet at toy size."""
 
-from typing import Any
-
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -126,10 +124,10 @@ def test_a_forecast_without_history_says_so():
 def test_the_largest_headroom_is_run_only_where_no_smaller_one_suffices(target, runs, monkeypatch):
     from workloads.fleet import scenario as module
 
-    runs_done: list[int] = []
+    runs_done = []
     run = module.run
 
-    def counted(*inputs: Any, **options: Any) -> Any:
+    def counted(*inputs, **options):
         runs_done.append(1)
         return run(*inputs, **options)
 

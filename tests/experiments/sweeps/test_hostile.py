@@ -36,10 +36,6 @@ def sizes(*values: int, **fixed: str) -> dict[str, object]:
     return {"command": "probe", "fixed": {"op": "x", **fixed}, "grid": grid}
 
 
-def kept_rows(out: Path) -> list[Path]:
-    return sorted((out / "rows").glob("*.json"))
-
-
 @pytest.mark.parametrize(("text", "message"), [
     ("fleet\nfixed: {cluster: rainier}\ngrid: {policy: [static, evil.py]}",
      "policy: evil.py runs a Python file"),
@@ -169,4 +165,4 @@ def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
             )  # fmt: skip
     finally:
         cluster.close()
-    assert 2 <= len(kept_rows(tmp_path / "out")) < 40
+    assert 2 <= len(list((tmp_path / "out" / "rows").glob("*.json"))) < 40
