@@ -134,8 +134,7 @@ def test_a_folder_that_stands_in_for_a_package_is_named(python, beside):
     command = python.with_name("cluster-sim")
     for words in ([command], [python, "-m", "cluster_sim"]):
         done = _run(*words, "topology", "ring:8", cwd=beside, PYTHONPATH=str(beside))
-        assert done.returncode == 2
-        assert done.stderr.count("\n") == 1
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert str(beside / "workloads") in done.stderr
         assert "Rename it" in done.stderr
     done = _run(python, "-c", "import cluster_sim", cwd=beside)
@@ -239,8 +238,7 @@ def test_set_up_installs_what_is_pinned_and_nothing_else():
 
 
 def test_the_bill_of_materials_lists_every_release_that_runs(tmp_path):
-    wheel = tmp_path / "cluster_sim-1.0-py3-none-any.whl"
-    wheel.write_bytes(b"wheel")
+    (wheel := tmp_path / "cluster_sim-1.0-py3-none-any.whl").write_bytes(b"wheel")
     bill = runpy.run_path(str(ROOT / "tools" / "sbom.py"))["bill"]
     document = bill(wheel, (ROOT / "requirements.txt").read_text())
     parts = {part["name"]: part for part in document["components"]}

@@ -157,8 +157,7 @@ def alive(process: int) -> bool:
 
 def begun(folder: Path, code: str) -> tuple[subprocess.Popen[str], list[int]]:
     """Start a script as the leader of a group, and wait until both of its workers are busy."""
-    script = folder / "script.py"
-    script.write_text(HEEDS_CTRL_C + code)
+    (script := folder / "script.py").write_text(HEEDS_CTRL_C + code)
     parent = subprocess.Popen(
         [sys.executable, str(script), str(folder)], env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True, stderr=subprocess.PIPE, text=True,

@@ -62,8 +62,7 @@ def _recorded():
 
 def _arguments(folder):
     """Arguments of a quick call of every function."""
-    goal = folder / "one.goal"
-    goal.write_text("num_ranks 1\nrank 0 {\nl1: calc 1000\n}\n")
+    (goal := folder / "one.goal").write_text("num_ranks 1\nrank 0 {\nl1: calc 1000\n}\n")
     machine, model = cs.cluster(MACHINE), {"model": "llama-3.2-1b", "cluster": MACHINE}
     call = {"kind": "all-reduce", "group": cs.Group(machine, range(4)), "size_bytes": 2**16}
     trace = {"trace": _trace()}

@@ -38,8 +38,7 @@ scale_out:
 
 
 def read(folder: Path, text: str) -> Cluster:
-    path = folder / "pod.yaml"
-    path.write_text(text)
+    (path := folder / "pod.yaml").write_text(text)
     return cluster_from_file(path, shipped_catalogue())
 
 
@@ -71,8 +70,7 @@ def test_the_example_of_the_documentation(tmp_path):
 
 
 def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path):
-    path = tmp_path / "ring:odd.yml"
-    path.write_text(POD)
+    (path := tmp_path / "ring:odd.yml").write_text(POD)
     assert cluster(str(path)).name == "my-pod"
     (tmp_path / "folder.yaml").mkdir()
     for stated, bandwidth, message in (
@@ -172,8 +170,7 @@ def test_mistakes_name_the_file_and_the_key(tmp_path, old, new, message):
      "no scale-out fabric"),
 ])  # fmt: skip
 def test_files_from_strangers(tmp_path, content, message):
-    path = tmp_path / "pod.yaml"
-    path.write_bytes(content)
+    (path := tmp_path / "pod.yaml").write_bytes(content)
     with pytest.raises(InputError) as mistake:
         cluster_from_file(path, shipped_catalogue())
     assert message in str(mistake.value)

@@ -127,8 +127,7 @@ def test_a_graph_of_no_known_shape_is_refused(tmp_path, graph, message):
     ("json", f'{{"nodes": {[1] * 4097}, "edges": 2}}', r"4,097 nodes"),
 ])  # fmt: skip
 def test_broken_files_are_one_line(tmp_path, ending, content, message):
-    path = tmp_path / f"pod.{ending}"
-    path.write_text(content)
+    (path := tmp_path / f"pod.{ending}").write_text(content)
     refused(message, cluster, str(path))
 
 

@@ -1,7 +1,5 @@
-"""Overlays of the catalogue, limits of memory, and chips that are copies or relatives of others."""
+"""Overlays of the catalogue: rows that replace and add, bad ones, and limits of memory."""
 
-import json
-import re
 import resource
 from pathlib import Path
 
@@ -10,17 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cluster_sim as cs
-from experiments.cli.main import run
 from topologies import memory_limit
 from topologies.arrays import distinct
-from topologies.catalogue import catalogue as catalogues
-from topologies.catalogue.catalogue import Catalogue, chip_family, choose, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue, choose, shipped_catalogue
 from topologies.catalogue.reader import COLUMNS
-from topologies.clusters.machines import machines
-from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.search.estimate import estimate
 
 HEADER = ",".join(COLUMNS)
 
@@ -31,8 +23,7 @@ def shipped() -> Catalogue:
 
 
 def overlay(path: Path, *lines: str, header: str = HEADER) -> Path:
-    file = path / "mine.csv"
-    file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    (file := path / "mine.csv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
     return file
 
 
@@ -45,8 +36,7 @@ def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path, shipped):
     assert mine.ps("trn2", "link_latency") == 250_000
     assert mine.entry("trn2", "link_latency").source == "own bench"
     assert mine.with_variants({"trn2.link_latency": "slow"}).ps("trn2", "link_latency") == 10**6
-    assert mine.integer("mychip", "cores") == 4
-    assert mine.integer("trn2", "cc_cores") == 20
+    assert (mine.integer("mychip", "cores"), mine.integer("trn2", "cc_cores")) == (4, 20)
     assert "mychip" in mine.parts()
     assert "mychip" not in shipped.parts()
     slow = choose(overlay=file, variants=["trn2.link_latency=slow"])
@@ -129,8 +119,7 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, shipped, line, messag
     (HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n", " line 2"),
 ])  # fmt: skip
 def test_a_bad_file_is_refused_by_name(tmp_path, shipped, content, message):
-    path = tmp_path / "bad.csv"
-    path.write_bytes(content)
+    (path := tmp_path / "bad.csv").write_bytes(content)
     with pytest.raises(InputError) as caught:
         shipped.with_overlay(path)
     assert str(caught.value).startswith(f"{path}{message}")
@@ -177,135 +166,3 @@ def test_work_that_needs_more_is_refused_with_what_would_do():
 def test_distinct_values_are_those_of_numpy(values):
     array = np.array(values, np.int64)
     assert distinct(array).tolist() == np.unique(array).tolist()
-
-
-OF_CHIPS = [row for row in shipped_catalogue().rows if row.quantity == "chip"]
-MACHINES = {row.written: row.part for row in reversed(OF_CHIPS)}
-"""A machine of each chip that is shipped."""
-
-
-def with_copy(machine: str) -> Catalogue:
-    """Return a catalogue with copies of a machine and its chip, ``node`` and ``new``."""
-    catalogue = shipped_catalogue()
-    chip = catalogue.name(machine, "chip")
-    rows = [row._replace(part="new") for row in catalogue.rows if row.part == chip]
-    node = [row._replace(part="node") for row in catalogue.rows if row.part == machine]
-    named = [row._replace(written="new") if row.quantity == "chip" else row for row in node]
-    return catalogue.with_rows([*rows, *named])
-
-
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
-def test_a_copy_of_a_chip_gives_equal_numbers(machine):
-    alone, copy = cs.cluster(machine), cs.cluster("node", catalogue=with_copy(machine))
-    served = [cs.serve("llama-3.1-8b", whole, "poisson:1", count=3) for whole in (alone, copy)]
-    assert served[0].tokens_per_s == served[1].tokens_per_s
-    lender = shipped_catalogue().name(alone.chip, "like", "new")
-    assert copy.measured_chip == lender  # whose intervals it has; of trn4 that is trn3
-    chips = alone.chips
-    if chips > 72:  # TPU pods, whose torus takes seconds
-        return
-    plan = cs.Plan(dp=chips, global_batch=2 * chips, seq=1024, zero=3, ranks_per_chip=1)
-    model = cs.model("gpt2")
-    steps = [cs.train(model, whole, plan) for whole in (alone, copy)]
-    assert steps[0].iteration_s == steps[1].iteration_s
-    assert steps[0].interval == steps[1].interval or lender != alone.chip
-    estimates = [estimate(model, whole, [plan])[0] for whole in (alone, copy)]
-    assert estimates[0] == estimates[1]
-    if chips > 1:
-        times = [cs.collective_time("all-reduce", w, size_bytes=2**24) for w in (alone, copy)]
-        assert times[0] == times[1]
-
-
-def test_rows_of_the_copy_itself_come_first():
-    catalogue = with_copy("trn3-gen1")
-    row = catalogue.entry("training", "scheduling_trn3")
-    row = row._replace(quantity="scheduling_new", value=0.1)
-    assert catalogue.value("training", "scheduling_new") == row.value + 0.23
-    assert catalogue.with_rows([row]).value("training", "scheduling_new") == 0.1
-    catalogue = with_copy("trn2.48xlarge")  # for which variants of the chip it is like hold
-    chosen = catalogue.with_variants({"serving.new.expert_block_rate": "sdk-2.26"})
-    (old, new) = (each.value("serving.new", "expert_block_rate") for each in (catalogue, chosen))
-    assert old != new == chosen.value("serving.trn2", "expert_block_rate")
-
-
-def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own():
-    catalogue = shipped_catalogue()
-    assert catalogue.value("trn4", "vector_clock") == catalogue.value("trn3", "vector_clock")
-    assert catalogue.value("trn4", "hbm_bandwidth") == 4 * catalogue.value("trn3", "hbm_bandwidth")
-    faster = catalogue.entry("trn4", "vector_clock")._replace(part="trn4", value=2e9)
-    assert catalogue.with_rows([faster]).value("trn4", "vector_clock") == 2e9
-
-
-@pytest.mark.parametrize(("chip", "family", "runtime", "ranks", "provenance"), [
-    ("trn1", "trainium", "neuron", 2, "assumed"),
-    ("trn2", "trainium", "neuron", 4, "interpolated"),
-    ("trn3", "trainium", "neuron", 4, "assumed"),
-    ("h100", "h100", "nccl", 1, "measured"),
-    ("h200", "h100", "nccl", 1, "interpolated"),
-    ("gb300", "b200", "nccl", 1, "interpolated"),
-    ("mi300x", "mi300", "rccl", 1, "assumed"),
-    ("tpu-v4", "tpu", "xla", 1, "assumed"),
-    ("tpu-v5p", "tpu", "xla", 1, "assumed"),
-    ("nobody's", "gpu", "other", 1, "assumed"),
-])  # fmt: skip
-def test_families(chip, family, runtime, ranks, provenance):
-    chips_family = chip_family(chip)
-    assert (chips_family.name, chips_family.runtime) == (family, runtime)
-    assert (chips_family.ranks_per_chip, chips_family.provenance) == (ranks, provenance)
-    for machine in machines(shipped_catalogue()):
-        of_machine = shipped_catalogue().name(machine, "chip")
-        assert chip_family(of_machine).name in catalogues.families(shipped_catalogue())
-    assert chip_family("trn2", choose(["trn2.ranks_per_chip=lnc1"])).ranks_per_chip == 8
-
-
-def test_a_chip_of_ones_own_names_its_family(tmp_path):
-    path = tmp_path / "mine.yaml"
-    numbers = "bf16_peak: 1PFLOP/s, hbm_bytes: 1TB, hbm_bandwidth: 9TB/s"
-    shape = "{shape: switch, size: 4, bandwidth: 1GB/s, latency: 1us}"
-    path.write_text(f"chip: {{name: trn9, family: trainium, {numbers}}}\nscale_up: {shape}\n")
-    machine = cluster(str(path))
-    assert chip_family(machine.chip, machine.catalogue).is_neuron
-    path.write_text(path.read_text().replace("trainium", "trainum"))
-    with pytest.raises(InputError, match=r"family of trn9 .trainum. is none of .* trainium"):
-        cluster(str(path))
-
-
-PAGE = Path(__file__).parents[2] / "docs/how-to/add-a-chip.md"
-FILES = dict(re.findall(r'```text title="(\S+)"\n(.*?)```', PAGE.read_text(), re.DOTALL))
-COMMANDS = {
-    "collective all-reduce next-node:2 --size 1MiB": "rows",
-    "train --model gpt2 --cluster next-node --tp 2": "iteration_s",
-    "plan --model llama-3.2-1b --cluster next-node --global-batch 8 --tp 8 --pp 1": "rows",
-    "serve --model llama-3.1-8b --cluster next-node --tp 8 --count 20": "ttft_s",
-}
-
-
-def rows(family: str) -> str:
-    """The overlay of the page, with the rows that a chip of the Trainium family has besides."""
-    if family == "gpu":
-        return FILES["next.csv"]
-    kept = [line for line in FILES["next.csv"].splitlines() if not line.startswith("next,family")]
-    return "\n".join([*kept, FILES["trainium.csv"]])
-
-
-@pytest.mark.parametrize("family", ["gpu", "trainium"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_rows_of_the_page_are_enough(family, command, tmp_path, capsys):
-    overlay = tmp_path / "next.csv"
-    overlay.write_text(rows(family))
-    words = [*command.split(), "--catalogue", str(overlay), "--json", "--quiet"]
-    assert run(words) == 0, capsys.readouterr().err
-    assert json.loads(capsys.readouterr().out)[COMMANDS[command]]
-
-
-def test_a_quantity_that_is_missing_is_named_with_what_to_do(tmp_path, capsys):
-    overlay = tmp_path / "next.csv"
-    lines = rows("trainium").splitlines()
-    left_out = ("next,array_rows,", "next,like,")  # a chip that it is like would have the row
-    overlay.write_text("\n".join(line for line in lines if not line.startswith(left_out)))
-    words = ["train", "--model", "llama-3.1-8b", "--cluster", "next-node", "--tp", "8", "--quiet"]
-    assert run([*words, "--catalogue", str(overlay)]) == 2
-    assert capsys.readouterr().err == (
-        "cluster-sim: the catalogue has no 'array_rows' of next. Did you mean array_columns? "
-        "Correct the name, or add a row for it to an overlay (--catalogue FILE).\n"
-    )

@@ -182,9 +182,7 @@ def test_a_quantity_of_trainium_that_no_module_names_is_kept_for_reference():
     ("cores", "7.5", "count", "it must be a whole number"),
     ("link_latency", "1e20", "s", "it must lie between"),
 ])  # fmt: skip
-def test_a_value_outside_its_domain_is_refused_in_files_and_overlays(
-    tmp_path, quantity, number, unit, message
-):
+def test_a_value_outside_its_domain_is_refused_in_files(tmp_path, quantity, number, unit, message):
     path, rows = tmp_path / "mine.yaml", tmp_path / "mine.csv"
     stated = number if unit in ("ratio", "count") else number + unit
     path.write_text(FILE.format(value=f"{quantity}: {stated}"))

@@ -176,8 +176,7 @@ NAME = "recursive-doubling"
 def algorithm(tmp_path, monkeypatch):
     """The algorithm of the page, registered as long as a test runs."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    path = tmp_path / "recursive_doubling.py"
-    path.write_text(code)
+    (path := tmp_path / "recursive_doubling.py").write_text(code)
     spec = importlib.util.spec_from_file_location("recursive_doubling", path)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "recursive_doubling", module)

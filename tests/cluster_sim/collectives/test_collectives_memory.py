@@ -41,8 +41,7 @@ trn2,collective_copy,,2,TB/s,assumed,A,test,,
 @pytest.fixture
 def node(tmp_path):
     """A Trn2 server whose links and memory give all that they nominally can."""
-    path = tmp_path / "free.csv"
-    path.write_text(FREE, encoding="utf-8")
+    (path := tmp_path / "free.csv").write_text(FREE, encoding="utf-8")
     return cluster("trn2.48xlarge", catalogue=shipped_catalogue().with_overlay(path))
 
 
@@ -168,8 +167,7 @@ def test_an_all_to_all_v_is_bound_by_memory_and_links_of_the_fullest_chip():
     sent = np.zeros((4, 4), np.int64)
     sent[0, 2], sent[1, 2] = 2**40, 2**30
     bound = lower_bound_v(ring, sent)
-    assert bound.what == "into the fullest chip"
-    assert bound.time_ps == 5 * (2**40 + 2**30) + 10**6
+    assert (bound.what, bound.time_ps) == ("into the fullest chip", 5 * (2**40 + 2**30) + 10**6)
 
 
 def test_best_tries_what_fits(monkeypatch):

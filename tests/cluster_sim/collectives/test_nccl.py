@@ -148,8 +148,7 @@ AS_SOLD = {"port": "450GB/s", "link": "0.25us", "domains": 1, "step": "5us", "ov
 
 def file_cluster(folder, **changes):
     """A cluster file of H100, which differs from DGX H100 in the changes only."""
-    path = folder / "own.yaml"
-    path.write_text(FILE.format(**{**AS_SOLD, **changes}))
+    (path := folder / "own.yaml").write_text(FILE.format(**{**AS_SOLD, **changes}))
     return cluster(str(path))
 
 

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, Group, compose, measure, whole
-from cluster_sim.collectives.algorithms import torus
+from cluster_sim.collectives.algorithms.torus import (
+    PER_AXIS,
+    TORUS,
+    line_by_line_ps,
+    ring_by_ring_ps,
+)
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from tests.support.examples import examples
@@ -36,14 +41,14 @@ def test_rings_by_themselves_take_as_long_as_all_in_one_schedule(kind, shape, si
     """Also where blocks differ by a byte."""
     call = call_on(shape, kind, size_bytes)
     whole_ps = run(compose(call, "per-axis").schedule).total_ps
-    assert torus.ring_by_ring_ps(call, costs_of(call)) == whole_ps
+    assert ring_by_ring_ps(call, costs_of(call)) == whole_ps
 
 
 def test_stages_follow_one_another():
     # Three chips, then four: 2 + 3 steps down and as many up, each of a block and a latency.
     call = call_on("torus:4x3", "all-reduce", 12_000)
     steps = 2 * (2 * (4_000_000 + 3_000) + 3 * (1_000_000 + 3_000))
-    assert torus.ring_by_ring_ps(call, costs_of(call)) == steps
+    assert ring_by_ring_ps(call, costs_of(call)) == steps
 
 
 @pytest.mark.parametrize("shape", ["torus:4x6", "torus:5x3x4"])
@@ -52,24 +57,22 @@ def test_one_line_of_an_exchange_stands_for_all(shape, block_bytes):
     ranks = call_on(shape, "all-to-all", 1).ranks
     call = call_on(shape, "all-to-all", block_bytes * ranks)
     costs, schedule = costs_of(call), compose(call, "per-axis").schedule
-    assert torus.ring_by_ring_ps(call, costs) == run(schedule).total_ps
-    assert torus.PER_AXIS.streamed_ops(call, costs) == len(schedule)
-    assert torus.ring_by_ring_ps(replace(call, size_bytes=block_bytes * ranks + 1), costs) is None
+    assert ring_by_ring_ps(call, costs) == run(schedule).total_ps
+    assert PER_AXIS.streamed_ops(call, costs) == len(schedule)
+    assert ring_by_ring_ps(replace(call, size_bytes=block_bytes * ranks + 1), costs) is None
 
 
 @pytest.mark.parametrize("shape", ["torus:4x6", "torus:5x3x4", "torus:3x4x3x5"])
 @pytest.mark.parametrize(
     ("latency", "block_bytes"), [("0ns", 7), ("3ns", 1), ("3ns", 60), ("1us", 1000)]
 )
-def test_lines_of_an_exchange_in_all_orders_take_as_long_as_all_messages(
-    shape, latency, block_bytes
-):
+def test_lines_of_an_exchange_in_all_orders_take_as_long_as_messages(shape, latency, block_bytes):
     """Also where orders have different bytes, and where messages of two orders meet on a link."""
     ranks = call_on(shape, "all-to-all", 1).ranks
     call = call_on(shape, "all-to-all", block_bytes * ranks, latency)
     costs, schedule = costs_of(call), compose(call, "torus").schedule
-    assert torus.line_by_line_ps(call, costs) == run(schedule).total_ps
-    assert torus.TORUS.streamed_ops(call, costs) == len(schedule)
+    assert line_by_line_ps(call, costs) == run(schedule).total_ps
+    assert TORUS.streamed_ops(call, costs) == len(schedule)
 
 
 def test_lines_are_not_run_by_themselves_where_they_differ():
@@ -78,12 +81,12 @@ def test_lines_are_not_run_by_themselves_where_they_differ():
     turned = Group(even.group.cluster, np.arange(24)[::-1])
     changes = ({"size_bytes": 25}, {"kind": "all-gather"}, {"group": turned})
     others = [replace(even, **change) for change in changes]
-    assert torus.line_by_line_ps(even, costs) is not None
-    assert [torus.line_by_line_ps(call, costs) for call in others] == [None] * 3
-    assert [torus.TORUS.streamed_ops(call, costs) for call in others] == [0] * 3
+    assert line_by_line_ps(even, costs) is not None
+    assert [line_by_line_ps(call, costs) for call in others] == [None] * 3
+    assert [TORUS.streamed_ops(call, costs) for call in others] == [0] * 3
     for name in ("trn2-ultraserver", "trn2.48xlarge"):  # rings that are not plain
         call = CollectiveCall("all-reduce", whole(cluster(name)), 2**20)
-        assert torus.ring_by_ring_ps(call, costs_of(call)) is None
+        assert ring_by_ring_ps(call, costs_of(call)) is None
 
 
 def test_an_exchange_of_8192_chips_runs_few_lines():

@@ -207,8 +207,6 @@ def test_a_second_process_compiles_nothing_and_damage_heals(tmp_path):
     assert (second.stdout, second.stderr) == ("[1] False\n", "")
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-100])
-    assert run_two(tmp_path).stdout == "[1] True\n"
-    assert run_two(tmp_path).stdout == "[1] False\n"
-    blocked = tmp_path / "a file"
-    blocked.write_text("where the folder should be")
+    assert (run_two(tmp_path).stdout, run_two(tmp_path).stdout) == ("[1] True\n", "[1] False\n")
+    (blocked := tmp_path / "a file").write_text("where the folder should be")
     assert run_two(blocked).stdout == "[1] True\n"

@@ -56,8 +56,7 @@ def test_resources_print_what_they_are():
     links = Resources.table("link", [0, 0, 9], [1, 1, 0], lane=[0, 1, 0], switches_from=8)
     both = Resources.concat([Resources.table("engine", [3]), links])
     assert both.names() == ["engine:3", "link:0-1", "link:0-1.1", "link:s1-0"]
-    assert both.names(np.array([2, 0])) == ["link:0-1.1", "engine:3"]
-    assert len(both) == 4
+    assert (both.names(np.array([2, 0])), len(both)) == (["link:0-1.1", "engine:3"], 4)
     assert both.slots.tolist() == [1, 1, 1, 1]
     same = Resources.concat([Resources.table(kind, [0]) for kind in ("cc", "link", "cc")])
     assert (same.kinds, same.kind.tolist()) == (("cc", "link"), [0, 1, 0])

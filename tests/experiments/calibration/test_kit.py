@@ -112,8 +112,7 @@ def test_known_constants_of_kernels_come_back_and_are_read_as_measured(tmp_path)
         assert fitted(group)[constant.quantity] == pytest.approx(value, rel=0.02)
     assert np.abs(group.fit.after).max() < 0.001 < np.abs(group.fit.before).max()
     assert "no row depends on it" in group.fit.kept.values()
-    overlay = tmp_path / "mine.csv"
-    overlay.write_text(fit.overlay_text(group.fit.entries))
+    (overlay := tmp_path / "mine.csv").write_text(fit.overlay_text(group.fit.entries))
     entry = choose((), overlay).entry("kernels.trainium", "launch")
     assert (entry.grade, entry.value) == ("measured", pytest.approx(5.25e-6, rel=0.02))
 
@@ -252,8 +251,7 @@ def test_kernels_that_meet_held_out_steps_worse_are_doubted(tmp_path):
     ({"total_time": 1e300}, "a time of 1e.300 s"),
 ])  # fmt: skip
 def test_measurements_that_no_clock_shows_are_refused(result, message, tmp_path):
-    path = tmp_path / "gemm_m64_n64_k64.json"
-    path.write_text(json.dumps({"results": [result]}))
+    (path := tmp_path / "gemm_m64_n64_k64.json").write_text(json.dumps({"results": [result]}))
     refused(message, read_measurements, [path])
 
 
@@ -284,8 +282,7 @@ def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
     assert (measured.collective, measured.ranks) == ("all-reduce", 8)
     fits = fit_own(measured, "dgx-a100", base)
     assert np.median(np.abs(fits.after)) < 0.1 < np.median(np.abs(fits.before))
-    path = tmp_path / "overlay.csv"
-    path.write_text(fit.overlay_text(fits.entries))
+    (path := tmp_path / "overlay.csv").write_text(fit.overlay_text(fits.entries))
     mine = base.with_overlay(path)
     assert mine.entry("nccl.a100-80gb", "efficiency").grade == "measured"
     assert mine.value("nccl.a100-80gb", "efficiency") < base.value("nccl.a100-80gb", "efficiency")
@@ -313,8 +310,7 @@ TWO_SERVERS = """# size         count      type   redop    root     time   algbw
 
 def test_a_fit_keeps_what_the_times_do_not_tell(tmp_path, capsys):
     """The rate in the switch has no effect once these times are met: it keeps its value."""
-    log = tmp_path / "log.txt"
-    log.write_text(TWO_SERVERS)
+    (log := tmp_path / "log.txt").write_text(TWO_SERVERS)
     assert run_line(["calibrate", str(log), "--cluster=dgx-h100"]) == 0
     printed = capsys.readouterr()
     assert "in_switch_efficiency,," not in printed.out
@@ -324,8 +320,7 @@ def test_a_fit_keeps_what_the_times_do_not_tell(tmp_path, capsys):
 
 def test_a_fit_that_a_limit_stops_says_so_and_is_sure_of_nothing(tmp_path, capsys):
     """Times that no such machine can reach."""
-    log = tmp_path / "log.txt"
-    log.write_text(TWO_SERVERS.replace("1400.00", "1e-9"))
+    (log := tmp_path / "log.txt").write_text(TWO_SERVERS.replace("1400.00", "1e-9"))
     assert run_line(["calibrate", str(log), "--cluster=dgx-h100", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     (group,) = document["groups"]

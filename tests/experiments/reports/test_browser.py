@@ -103,8 +103,7 @@ document.title = JSON.stringify(told);
 @pytest.mark.parametrize("width", [390, 1200])
 def test_values_sorting_filter_and_zoom_work(page, tmp_path, width):
     text = re.sub("<meta http-equiv[^>]*>", "", page.read_text())
-    tried = tmp_path / "tried.html"
-    tried.write_text(text.replace("</body>", f"{ACTIONS}</body>"))
+    (tried := tmp_path / "tried.html").write_text(text.replace("</body>", f"{ACTIONS}</body>"))
     document, console = opened(tried, tmp_path / "profile", f"--window-size={width},900")
     assert console == []
     answered = json.loads(re.findall("<title>(.*?)</title>", document)[0].replace("&amp;", "&")

@@ -183,8 +183,7 @@ def test_values_lie_where_the_picture_shows_them():
     (bar,) = values["boxes"]
     assert bar[4] == "bar\n0\ncost: 0.25 USD"
     assert bar[0] == pytest.approx(low[0], abs=0.01)
-    assert headline(figure) == ""
-    assert description(figure) == "Across: cost [USD]. Shown: line, bar."
+    assert (headline(figure), description(figure)) == ("", "Across: cost [USD]. Shown: line, bar.")
 
 
 @pytest.mark.parametrize(("title", "line"), [

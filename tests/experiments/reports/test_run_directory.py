@@ -77,8 +77,7 @@ def test_measured_times_are_written_but_no_part_of_the_digest(tmp_path):
 def test_a_file_among_the_inputs_counts_by_content_not_by_place(tmp_path):
     digests = []
     for place, text in (("x", "{}"), ("y", "{}"), ("z", "{ }")):
-        config = tmp_path / f"{place}.json"
-        config.write_text(text)
+        (config := tmp_path / f"{place}.json").write_text(text)
         with run_directory(tmp_path / place, command="train", inputs={"model": config}):
             pass
         digests.append(read_record(tmp_path / place)["inputs_digest"])
@@ -219,8 +218,7 @@ def test_in_a_thread_signals_are_left_alone(tmp_path):
 
 
 def test_a_path_that_cannot_be_written_is_refused_in_words(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("mine")
+    (file := tmp_path / "file").write_text("mine")
     for place, message in (
         (file, "is a file. Choose a new directory."),
         (file / "below", f"is below {file}, which is a file."),

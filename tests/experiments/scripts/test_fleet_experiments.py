@@ -93,8 +93,7 @@ ALONE = f"fleet --cluster {SMALL} --unit-rate 2 --no-compare"
 
 
 def test_fleet_command_takes_a_users_policy(tmp_path):
-    mine = tmp_path / "mine.py"
-    mine.write_text("def policy(view):\n    return 7\n")
+    (mine := tmp_path / "mine.py").write_text("def policy(view):\n    return 7\n")
     document = document_of(f"{ALONE} --policy {mine} --days 0.05 --failures off")
     assert document["inference_chip_hours"] == pytest.approx(7 * 64 * 1.2)
 

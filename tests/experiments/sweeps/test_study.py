@@ -82,8 +82,7 @@ def test_a_list_of_runs_is_crossed_with_the_grid():
     ("\x00", "is no study"),
 ])  # fmt: skip
 def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text, expected):
-    path = tmp_path / "study.yaml"
-    path.write_text(text)
+    (path := tmp_path / "study.yaml").write_text(text)
     with pytest.raises(InputError) as refused:
         read_study(path)
     assert expected in str(refused.value)
@@ -146,10 +145,8 @@ def test_results_are_one_table_with_dotted_names():
     with ThreadPoolExecutor(2) as pool:
         outcomes = {row.digest: done.result() for row, done in run_rows(table, pool, 8, run)}
     frame = results((row, outcomes[row.digest]) for row in table)
-    assert frame["size"].tolist() == [1, 13]
-    assert frame["status"].tolist() == ["ok", "refused"]
-    assert frame.loc[0, "memory_bytes.total"] == 1
-    assert frame.loc[0, "tags"] == "[]"
+    assert (frame["size"].tolist(), frame["status"].tolist()) == ([1, 13], ["ok", "refused"])
+    assert (frame.loc[0, "memory_bytes.total"], frame.loc[0, "tags"]) == (1, "[]")
     assert pd.isna(frame.loc[1, "double"])
     assert frame["double"].dtype == "Int64"
 

@@ -78,8 +78,7 @@ def test_what_another_user_owns_is_not_read(folder, monkeypatch):
 
 def test_files_are_made_private_whatever_the_mask_is(tmp_path, monkeypatch):
     """Folders of our own that an earlier version left open are closed; named ones are left."""
-    open_folder = tmp_path / "own"
-    open_folder.mkdir()
+    (open_folder := tmp_path / "own").mkdir()
     open_folder.chmod(0o777)
     monkeypatch.delenv(kept_files.FOLDER_VARIABLE, raising=False)
     monkeypatch.setattr(kept_files, "folders", lambda: (open_folder,))

@@ -14,8 +14,7 @@ from topologies.files.yaml_documents import read_yaml
 
 
 def test_text_is_read_without_its_mark(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\n")
+    (path := tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\n")
     assert read_text(path, limit_bytes=100) == "one\n"
     path.write_bytes(b"a\xffb")  # as programs printed
     assert read_text(path, limit_bytes=10, lenient=True) == "a\N{REPLACEMENT CHARACTER}b"
@@ -76,8 +75,7 @@ MERGES = "\n".join(["a0: &a0 {tp: 1}", *(f"{key} {{<<: [{ten}]}}" for key, ten i
 
 
 def read(folder: Path, text: str, *, all_text: bool = False) -> dict[str, object]:
-    path = folder / "a.yaml"
-    path.write_text(text, encoding="utf-8")
+    (path := folder / "a.yaml").write_text(text, encoding="utf-8")
     return read_yaml(path, limit_bytes=10**6, content="keys", all_text=all_text)
 
 

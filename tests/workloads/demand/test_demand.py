@@ -84,8 +84,7 @@ def test_minutes_hours_and_services_of_a_file(tmp_path):
         "b,2024-05-10T00:00,30,\nb,2024-05-10T01:00,0,\n",
     )
     load = read_demand(path, prompt_tokens=7.0, output_tokens=3.0)
-    assert load.services == ("a", "b")
-    assert load.start == "2024-05-10T00:00"
+    assert (load.services, load.start) == (("a", "b"), "2024-05-10T00:00")
     assert load.requests[0, [0, 59, 60, 119]].tolist() == [1, 1, 2, 2]
     assert load.prompt_tokens[0, [0, 60]].tolist() == [100, 200]
     assert set(load.prompt_tokens[1]) == {7.0}
@@ -99,16 +98,14 @@ def test_a_log_is_counted_by_the_minute(tmp_path):
         "2023-11-16 18:15:46.68,100,10\n2023-11-16 18:15:59.0,300,20\n2023-11-16 18:17:00,7,1\n",
     )
     load = read_demand(path)
-    assert load.requests.tolist() == [[2, 0, 1]]
-    assert load.prompt_tokens[0, 0] == 200
+    assert (load.requests.tolist(), load.prompt_tokens[0, 0]) == ([[2, 0, 1]], 200)
     assert load.output_tokens[0, 2] == 1
 
 
 def test_relative_times_and_wide_columns(tmp_path):
     path = _file(tmp_path, "day,hour,chat_requests,api_requests\n0,23,60,0\n1,0,120,60\n")
     load = read_demand(path)
-    assert load.services == ("chat", "api")
-    assert load.start == "2024-01-01T23:00"
+    assert (load.services, load.start) == (("chat", "api"), "2024-01-01T23:00")
     assert load.requests[0, [0, 60]].tolist() == [1, 2]
 
 
@@ -154,8 +151,7 @@ RATES = {
     ("a.json", json.dumps(RATES)),
 ])  # fmt: skip
 def test_rates_are_read_in_the_forms_that_people_have(tmp_path, name, text):
-    path = tmp_path / name
-    path.write_text(text)
+    (path := tmp_path / name).write_text(text)
     read = read_demand(path)
     assert (read.start, read.minutes) == (SINCE_2026, 120)
     assert read.requests[0, [0, 60]].tolist() == [300.0, 420.0]
@@ -167,8 +163,7 @@ def test_rates_are_read_in_the_forms_that_people_have(tmp_path, name, text):
 def test_means_by_other_names_are_not_assumed(tmp_path):
     text = "time_s,rps,avg_input_tokens,completion_tokens\n0,1,2000,6000\n60,1,2000,6000\n"
     read = read_demand(_file(tmp_path, text))
-    assert read.mean_lengths() == (2000.0, 100.0)
-    assert read.notes == ()
+    assert (read.mean_lengths(), read.notes) == ((2000.0, 100.0), ())
     assert demand("azure-code").notes == ()
 
 

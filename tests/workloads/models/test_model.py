@@ -124,16 +124,14 @@ def test_a_bad_field_is_named(changes, message):
     (b" " * (LARGEST_CONFIG_BYTES + 1), "is over 1 MiB"),
 ])  # fmt: skip
 def test_a_bad_file_is_one_line(tmp_path, content, message):
-    path = tmp_path / "config.json"
-    path.write_bytes(content)
+    (path := tmp_path / "config.json").write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
         from_config(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_is_a_name_a_file_or_a_directory(tmp_path):
-    folder = tmp_path / "my-model"
-    folder.mkdir()
+    (folder := tmp_path / "my-model").mkdir()
     (folder / "config.json").write_text(json.dumps(config()))
     assert model(str(folder)) == model(str(folder / "config.json"))
     assert model(str(folder)).name == "my-model"
@@ -298,8 +296,7 @@ def test_a_null_in_the_decoder_does_not_hide_what_the_whole_model_states():
     ("quant_config.json", {"w_bit": 4, "q_group_size": 128}, "'quant_config.json' with 4 bits"),
 ])  # fmt: skip
 def test_files_beside_a_config_count(tmp_path, name, content, message):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(SMALL))
+    (path := tmp_path / "config.json").write_text(json.dumps(SMALL))
     assert from_config(path).precision == "bf16"
     (tmp_path / name).write_text(json.dumps(content))
     if message is None:

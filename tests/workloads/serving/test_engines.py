@@ -210,8 +210,7 @@ SGLANG = (
      {"scheduler": "vllm", "tp": 2}, (), ()),
 ])  # fmt: skip
 def test_a_replica_is_read_and_other_keys_are_named(tmp_path, name, text, fields, may, cannot):
-    path = tmp_path / name
-    path.write_text(text)
+    (path := tmp_path / name).write_text(text)
     read = read_engine_file(path)
     assert dict(read.fields) == fields
     assert read.may_change_time == may
@@ -257,8 +256,7 @@ def test_a_launch_of_another_model_is_named(tmp_path, text, named, may):
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(tmp_path, name, text, message):
-    path = tmp_path / name
-    path.write_text(text)
+    (path := tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
         read_engine_file(path)
 

@@ -1,6 +1,7 @@
 """The highest rate that keeps an SLO, and the deployment that has it."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from workloads.serving.deployment_search import (
     MOST,
     NEAR,
     DeploymentQuestion,
+    DeploymentSearch,
+    Offered,
     at_highest_rate,
     highest_rate,
     search_deployments,
     what_binds,
 )
-from workloads.serving.requests import fixed_lengths
+from workloads.serving.requests import Lengths, fixed_lengths
 
 TOKENS = np.array([1.0, 10_000.0])
 REPLICA = Profile("a", 4, TOKENS, 0.01 + TOKENS * 1e-4, 1e-9, 0.0, 0.0, 1e9, 1.0, 1e9)
@@ -33,8 +36,9 @@ ONE_TOKEN = fixed_lengths(900, 1)
 """A prompt of 100 ms, and no more than its first token."""
 
 
-def offered(lengths=ONE_TOKEN, replica=REPLICA, **runs):
-    return TableRuns(**{"requests": 1500, **runs}).offered(replica, lengths)
+def offered(lengths: Lengths = ONE_TOKEN, replica: Profile = REPLICA, **runs: object) -> Offered:
+    how = TableRuns(**{"requests": 1500, **runs})  # type: ignore[arg-type]
+    return how.offered(replica, lengths)
 
 
 @pytest.mark.parametrize("least", [20, 500])
@@ -59,7 +63,7 @@ def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s):
     assert queue.saturated_per_s == pytest.approx(10.0)
     gaps = np.diff(queue.run(1.0).served.requests.arrival_s)
 
-    def kept(rate_per_s):
+    def kept(rate_per_s: float) -> float:
         wait, waits = 0.0, [0.0]
         for gap in gaps:
             wait = max(0.0, wait + 0.1 - gap / rate_per_s)
@@ -99,8 +103,8 @@ LONG, SHORT = fixed_lengths(9900, 2), fixed_lengths(100, 200)
 SPLITS = [None, *(Pools(p, size - p, 1e12) for size in (2, 3) for p in range(1, size))]
 
 
-def ways(**changes):
-    runs = TableRuns(requests=400, **changes)
+def ways(**changes: object) -> list[TableRuns]:
+    runs = TableRuns(requests=400, **changes)  # type: ignore[arg-type]
     return [replace(runs, pools=pools) for pools in SPLITS]
 
 
@@ -155,7 +159,7 @@ def test_a_ranking_is_kept_and_read_back(tmp_path, monkeypatch):
 SLO = Slo(ttft_s=0.5, tpot_s=0.02)
 
 
-def question(machine="p5.48xlarge", slo=SLO, **stated):
+def question(machine: str = "p5.48xlarge", slo: Slo = SLO, **stated: Any) -> DeploymentQuestion:
     drawing = {"requests": "poisson:0.1", "count": 150}
     batching = {"slots": 32, **stated.pop("batching", {})}
     return DeploymentQuestion(
@@ -164,7 +168,7 @@ def question(machine="p5.48xlarge", slo=SLO, **stated):
 
 
 @pytest.fixture(scope="module")
-def gpus():
+def gpus() -> DeploymentSearch:
     return search_deployments(question())
 
 

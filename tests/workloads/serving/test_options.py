@@ -157,8 +157,7 @@ def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("timestamp_ms,prompt_tokens,output_tokens\n2000,5,1\n0,7,0\n")
     logged = read_requests(path)
-    assert logged.arrival_s.tolist() == [0.0, 2.0]
-    assert logged.prompt.tolist() == [7, 5]
+    assert (logged.arrival_s.tolist(), logged.prompt.tolist()) == ([0.0, 2.0], [7, 5])
     assert logged.output.tolist() == [1, 1]
     for text, message in (
         ("timestamp_ms,prompt_tokens\n0,7\n", "no column output_tokens"),

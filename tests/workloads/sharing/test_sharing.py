@@ -99,8 +99,7 @@ def test_jobs_that_share_no_link_lose_nothing():
     answer = share("trn2.48xlarge", [{**stated, "name": "a"}, {**stated, "name": "b"}], steps=2)
     assert [each.slowdown for each in answer.jobs] == [1.0, 1.0]
     assert [each.meets for each in answer.jobs] == [(), ()]
-    assert answer.links == ()
-    assert answer.lost() == 0
+    assert (answer.links, answer.lost()) == ((), 0)
 
 
 def test_a_share_is_of_the_steps_until_the_first_job_ends(thin):
@@ -108,8 +107,7 @@ def test_a_share_is_of_the_steps_until_the_first_job_ends(thin):
     alone = Ran([np.array([10, 20, 30])], [{"tp": 0.5, "dp": 1.0}], 0)
     beside = Ran([np.array([9]), np.array([12, 25, 45])], [{}, {"tp": 0.75, "dp": 3.0}], 0)
     part = _share(mine, alone, beside, 1, 44, ("other",))
-    assert part.alone_ps.tolist() == [10, 10]
-    assert part.beside_ps.tolist() == [12, 13]
+    assert (part.alone_ps.tolist(), part.beside_ps.tolist()) == ([10, 10], [12, 13])
     assert part.call_changes_s == {"tp": 0.25, "dp": 2.0}
     assert part.slowdown == 25 / 20
 

@@ -1,6 +1,7 @@
 """Quotas and reservations of teams in a queue: small cases by hand, and laws of all queues."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from tests.support.queues import CLUSTER, job
 from tests.support.refusals import refused
-from workloads.sharing.servers import DISCIPLINES, Servers
+from workloads.sharing.servers import DISCIPLINES, Servers, Started
 
 OWNED = ("a=32", "b=64", "c=32")  # two, four and two of eight servers
 
@@ -193,7 +194,7 @@ BLOCKS = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEAM_JOBS, BLOCKS, st.sampled_from([(), OWNED]), st.sampled_from([*DISCIPLINES]))
 def test_no_chip_hour_is_lost_and_reservations_hold(monkeypatch, jobs, reserve, quota, discipline):
-    def begin(state, run, taken):
+    def begin(state: Servers, run: Started, taken: Any) -> None:
         """Begin a job, and see that it ends before a window of others, or within its team's."""
         usual(state, run, taken)
         for block in state.teams.reservations:

@@ -142,8 +142,7 @@ def test_more_ranks_or_nodes_than_there_may_be_are_refused(tmp_path, monkeypatch
 
 
 def test_a_bomb_is_inflated_no_further_than_the_bound(tmp_path):
-    path = tmp_path / "bomb.json.gz"
-    path.write_bytes(gzip.compress(bytes(2**20)) * 300)
+    (path := tmp_path / "bomb.json.gz").write_bytes(gzip.compress(bytes(2**20)) * 300)
     refused("over 256 MiB once it is decompressed", read_traces, [path])
 
 
@@ -169,8 +168,7 @@ def test_a_training_step_goes_out_and_comes_back(tmp_path):
 
 def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path):
     summary = {"total_time": 2e-3, "tensor_engine_active_time": 1e-3, "dma_active_time": 1.5e-3}
-    path = tmp_path / "summary.json"
-    path.write_text(json.dumps({"n1234": summary}))
+    (path := tmp_path / "summary.json").write_text(json.dumps({"n1234": summary}))
     assert replay([path], cluster("trn2.48xlarge")).iteration_s == pytest.approx(2e-3)
     path.write_text(json.dumps({"n1234": {**summary, "tensor_engine_active_time": 5}}))
     with pytest.raises(InputError, match="tensor_engine_active_time is 5 s of a total_time of"):
@@ -193,8 +191,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_goal_is_replayed_and_other_lines_are_refused(tmp_path):
-    path = tmp_path / "ring.goal"
-    path.write_text(GOAL)
+    (path := tmp_path / "ring.goal").write_text(GOAL)
     message_ps = taken_ps("permute", 5 * 10**6, ranks=2)
     assert replay([path], RING).trace.total_ps == 10**6 + message_ps + 500_000
     for text, message in (
@@ -240,8 +237,7 @@ def test_any_value_of_a_profile_is_read_or_refused(document, value, tmp_path):
     (4, "tag 3", "tag {}"),
 ])  # fmt: skip
 def test_numbers_of_a_goal_schedule_that_nothing_has(digits, line, old, new, tmp_path):
-    path = tmp_path / "huge.goal"
-    path.write_text(GOAL.replace(old, new.format(digits), 1))
+    (path := tmp_path / "huge.goal").write_text(GOAL.replace(old, new.format(digits), 1))
     refused(f"huge.goal, line {line}: .* number of over 17 digits", read_goal, [path])
 
 
@@ -263,8 +259,7 @@ def test_missing_ranks_are_counted_without_a_list_of_them(tmp_path):
 def test_too_many_kernels_are_refused_before_they_are_parsed(tmp_path, monkeypatch):
     monkeypatch.setattr("workloads.traces.kineto.MOST_KERNELS", 2)
     monkeypatch.setattr("workloads.traces.kineto.json.loads", lambda _: pytest.fail("parsed"))
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps(profile()))
+    (path := tmp_path / "profile.json").write_text(json.dumps(profile()))
     refused(r"profile.json: the profiles have more than 2 kernels", read_kineto, [path])
 
 

@@ -167,9 +167,7 @@ TOLD_ROW = {
     ("level", "framework", "recompute"),
     [("framework", "torchtitan", "full"), ("plan", "", "full"), ("bare", "", "")],
 )
-def test_a_row_as_a_user_tells_it_keeps_its_name_its_machine_and_its_work(
-    level, framework, recompute
-):
+def test_a_row_as_a_user_tells_it_keeps_its_name_machine_and_work(level, framework, recompute):
     line = ",".join(map(str, TOLD_ROW.values()))
     rows = read_text("\n".join([",".join(TOLD_ROW), *[line] * 95]), "mine.csv")
     assert len(as_told(rows, level)) == 24  # every fourth, which are at most 30
@@ -229,9 +227,7 @@ def plan_of(**cells) -> ParallelPlan:
 
 def test_empty_cells_take_what_is_usual_and_are_counted():
     stated = filled(training_row(tp=2))
-    assert stated.values["dp"] == 4
-    assert stated.values["ffn"] == 2816
-    assert stated.values["kv_heads"] == 16
+    assert (stated.values["dp"], stated.values["ffn"], stated.values["kv_heads"]) == (4, 2816, 16)
     assert {"dp", "ffn", "pp"} <= set(stated.assumed)
     assert "tp" not in stated.assumed
     plan = question(stated.values)[2]

@@ -114,8 +114,7 @@ def test_other_json_is_refused(result, message):
 
 
 def test_what_a_file_does_not_say_is_stated(tmp_path):
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(BENCH))
+    (path := tmp_path / "r.json").write_text(json.dumps(BENCH))
     (row,) = read_file(path).rows
     left_out = ("cluster", "tp")
     remedy = "is not in the file. State it, as --column"
@@ -187,8 +186,7 @@ FORMS = {
 
 @pytest.mark.parametrize("tool", FORMS)
 def test_every_tool_states_the_same_two_seconds(tool, step, tmp_path):
-    log = tmp_path / "run.log"
-    log.write_text(f"starting\n{FORMS[tool]}\n")
+    (log := tmp_path / "run.log").write_text(f"starting\n{FORMS[tool]}\n")
     document = compared_step(read_steps(str(log)), step)
     assert (document["tool"], document["steps"]) == (tool, 1)
     assert document["measured_s"] == pytest.approx(2.0)
@@ -247,8 +245,7 @@ def test_choices_that_come_nearer_are_named(step):
     ("global batch size: 99 | elapsed time per iteration (ms): 5.0", "has steps of 99 seq"),
 ])  # fmt: skip
 def test_a_log_of_something_else_is_refused(text, message, step, tmp_path):
-    log = tmp_path / "run.log"
-    log.write_text(text)
+    (log := tmp_path / "run.log").write_text(text)
     with pytest.raises(InputError, match=message):
         compared_step(read_steps(str(log)), step)
 

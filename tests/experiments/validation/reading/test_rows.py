@@ -51,8 +51,7 @@ def test_a_choice_must_be_one_of_its_words(cell, why):
     (b'collective,"x\n' + b"y" * 200_000, "not CSV"),
 ])  # fmt: skip
 def test_other_files_are_refused_in_one_line(tmp_path, content, why):
-    path = tmp_path / "rows.csv"
-    path.write_bytes(content)
+    (path := tmp_path / "rows.csv").write_bytes(content)
     with pytest.raises(InputError, match=why) as refused:
         read_file(path)
     assert "\n" not in str(refused.value)
