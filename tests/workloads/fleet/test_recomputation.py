@@ -91,10 +91,6 @@ def _days_back(day: int, first_weekday: int) -> int:
     return back if back <= day else 0
 
 
-def _oracle(need: FloatArray) -> FloatArray:
-    return np.minimum(np.ceil(need - 1e-9), UNITS)
-
-
 def _followed(need: FloatArray, decide: Decide, lead: int = 0) -> FloatArray:
     """Serving units by the minute: a queue of one line, and units that come a lead later."""
     coming = np.zeros(len(need) + lead + 1)
@@ -122,7 +118,7 @@ def _expected_units(name: str, need: FloatArray, weekday: int) -> FloatArray:
     if name == "static":
         return _static(need)
     if name == "oracle":
-        return _oracle(need)
+        return np.minimum(np.ceil(need - 1e-9), UNITS)
     return _followed(need, _threshold if name == "threshold" else _Forecast(need, weekday))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import cluster_sim as cs
 from experiments.cli.main import run
+from tests.support.refusals import refused
 from workloads.options.fleet import FleetInputs
 
 KINDS = ("trn2-ultraserver:6", "trn3-gen2:3")
@@ -109,14 +110,12 @@ def test_a_mistake_is_one_line(words, message):
     ({"tp": 8, "prefix_cache": "50%"}, "^--tp and --prefix-cache change"),
 ])  # fmt: skip
 def test_settings_of_replicas_change_nothing_beside_a_rate(words, named):
-    with pytest.raises(cs.InputError, match=f"{named} nothing beside --unit-rate"):
-        FleetInputs(unit_rate=3.0, **words)
+    refused(f"{named} nothing beside --unit-rate", FleetInputs, unit_rate=3.0, **words)
 
 
 @pytest.mark.parametrize("cluster", [["a", "b"], {"us": "a"}, "trn2-ultraserver:8,trn3-gen2:4"])
 def test_lending_of_several_kinds_says_what_to_ask_instead(cluster):
-    with pytest.raises(cs.InputError, match="one kind of units in one region; ask for each"):
-        cs.lend(cluster, "burstgpt")
+    refused("one kind of units in one region; ask for each", cs.lend, cluster, "burstgpt")
 
 
 @pytest.mark.parametrize(("more", "note"), [
@@ -134,7 +133,5 @@ def test_a_discount_that_no_request_gets_is_named(more, note, capsys):
 
 def test_a_wrong_job_is_refused_before_the_demand_is_read(tmp_path: Path) -> None:
     """A unit's capacity, which takes a minute, comes after the demand."""
-    jobs = tmp_path / "jobs.csv"
-    jobs.write_text("name,units\nnight,many\n")
-    with pytest.raises(cs.InputError, match=r"jobs\.csv.*many"):
-        cs.run_fleet("trn2-ultraserver:6", "no-such-demand", training=jobs)
+    (jobs := tmp_path / "jobs.csv").write_text("name,units\nnight,many\n")
+    refused(r"jobs\.csv.*many", cs.run_fleet, "trn2-ultraserver:6", "no-such-demand", training=jobs)

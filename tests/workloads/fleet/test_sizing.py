@@ -65,8 +65,7 @@ LEAD_S = 600.0
 def _step(after: float, minute: int = 120) -> Demand:
     """Ten units of requests, then so many."""
     flat = constant(600.0, minutes=300)
-    requests = np.where(np.arange(300) < minute, 600.0, after)[None, :]
-    return replace(flat, requests=requests)
+    return replace(flat, requests=np.where(np.arange(300) < minute, 600.0, after)[None, :])
 
 
 def _run(demand: Demand, headroom: float) -> FleetRun:
