@@ -85,9 +85,7 @@ def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes, blocks):
 @pytest.mark.parametrize(
     ("machine", "merged"), [("dgx-h100", True), ("dgx-b200", True), ("dgx-a100", False)]
 )
-def test_deepep_sends_a_token_once_to_a_rank_where_the_rates_of_its_kernels_are_known(
-    machine, merged
-):
+def test_deepep_sends_a_token_once_to_a_rank_where_rates_of_its_kernels_are_known(machine, merged):
     catalogue = shipped_catalogue().with_variants({"training.token_exchange": "deepep"})
     fabric, how = cluster(machine, catalogue=catalogue), plan(dp=8, ep=8, seq=4096)
     named = by_name(forward(RankShapes(SPARSE, how, fabric.chip, catalogue), moe=True))
