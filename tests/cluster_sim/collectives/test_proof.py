@@ -201,9 +201,9 @@ def test_a_collective_too_large_for_memory_is_refused_before_its_routes_are_list
 def test_what_leaves_a_rack_with_one_member_crosses_its_switches():
     machine = cluster("trn2.48xlarge:64")
     racks, size = range(0, machine.chips, 64), 2**30  # a chip of every rack, 1.6 TB/s from each
-    (cut,) = bounds._rack_cuts(
-        collectives.CollectiveCall("all-to-all", collectives.Group(machine, racks), size), least=0
-    )
+    group = collectives.Group(machine, racks)
+    call = collectives.CollectiveCall("all-to-all", group, size)
+    (cut,) = bounds._rack_cuts(call, least=0)
     assert cut.what == "cut around a ToR"
     assert cut.time_ps == pytest.approx(size * 15 / 16 / 1.6, abs=1)
 
@@ -216,9 +216,8 @@ def test_what_leaves_a_rack_with_one_member_crosses_its_switches():
 def test_bytes_around_a_domain_arrive_after_the_latency_of_a_step(name, kind, size, crossed):
     machine = cluster(name)
     fabric = machine.scale_out
-    bound = collectives.lower_bound(
-        collectives.CollectiveCall(kind, collectives.Group(machine, range(machine.chips)), size)
-    )
+    group = collectives.Group(machine, range(machine.chips))
+    bound = collectives.lower_bound(collectives.CollectiveCall(kind, group, size))
     assert bound.what == "cut around a domain"
     crossed_ps = crossed * 10**12 // (8 * fabric.bandwidth_bytes_per_s)
     assert bound.time_ps == crossed_ps + fabric.latency_ps + fabric.climb_ps[0]

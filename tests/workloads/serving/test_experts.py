@@ -50,10 +50,10 @@ def test_prompts_run_experts_by_blocks_and_decode_does_not():
     assert (dense > 0).all()
     assert (dense < decode[1:]).all()
     replica = profile(sparse, TRN2)
-    reduces = [
+    of_prompts, of_decode = (
         times.reduces_s(rank, tokens, "serving.trainium", prompts=of)[1] for of in (True, False)
-    ]
-    added_s = prompts[1] - decode[1] + reduces[0] - reduces[1]
+    )
+    added_s = prompts[1] - decode[1] + of_prompts - of_decode
     assert replica.prompt_linear(64) - replica.linear(64) == pytest.approx(added_s)
     plain = RankShare(named("llama-3.1-8b"), TRN2, 16, "bf16", SHIPPED)
     assert (times.products_s(plain, tokens, prompts=True) == times.products_s(plain, tokens)).all()

@@ -98,10 +98,8 @@ def test_a_library_s_reduction_lies_on_lines_between_powers_of_two():
 
 def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop():
     tokens, share = np.array([8.0, 4096.0]), (named("llama-3.1-70b"), cluster("dgx-b200"), 8)
-    half, whole = (
-        times.products_s(RankShare(*share, precision, SHIPPED), tokens)
-        for precision in ("fp8", "bf16")
-    )
+    ranks = (RankShare(*share, precision, SHIPPED) for precision in ("fp8", "bf16"))
+    half, whole = (times.products_s(rank, tokens) for rank in ranks)
     assert (half < whole).all()
 
 
@@ -151,12 +149,8 @@ def test_layers_with_windows_read_no_more_of_a_cache(machine):
 
 def test_layers_of_mi300x_start_later_where_inputs_are_scaled():
     model, machine = named("llama-3.1-70b"), cluster("mi300x-platform")
-    plain_s, scaled_s = (
-        times.small_kernels_s(
-            RankShare(model, machine, 8, precision, SHIPPED), np.ones(1), "serving.gpu"
-        )
-        for precision in ("bf16", "fp8")
-    )
+    ranks = (RankShare(model, machine, 8, name, SHIPPED) for name in ("bf16", "fp8"))
+    plain_s, scaled_s = (times.small_kernels_s(rank, np.ones(1), "serving.gpu") for rank in ranks)
     assert scaled_s - plain_s == pytest.approx(80 * (45e-6 - 15e-6))
 
 

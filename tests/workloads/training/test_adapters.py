@@ -271,9 +271,8 @@ def test_the_host_of_a_gpu_issues_each_newton_schulz_step_of_a_matrix():
 
 
 def test_tensor_parallel_ranks_exchange_their_parts_before_and_after():
-    steps = replicas.orthogonalized(
-        with_optimizer("muon", tp=4, dp=2, zero=1), Share(8000, 0), Share(0, 0)
-    )
+    shapes = with_optimizer("muon", tp=4, dp=2, zero=1)
+    steps = replicas.orthogonalized(shapes, Share(8000, 0), Share(0, 0))
     assert [step.collective for step in steps] == ["all-to-all", "", "all-to-all"]
     assert {step.size_bytes for step in steps if step.collective} == {2 * 4000}
 
@@ -347,10 +346,8 @@ def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one():
         gathers = replicas.gather_parameters(shapes, "bucket", small)
         assert [step.size_bytes for step in gathers] == count * [2 * 4000 // count]
         assert len(replicas.gather_parameters(shapes, "rest", small)) == 1
-        reduced = [
-            len(replicas.reduce_gradients(shapes, "bucket", share)) for share in (small, large)
-        ]
-        assert reduced == [1, count]
+        for share, steps in ((small, 1), (large, count)):
+            assert len(replicas.reduce_gradients(shapes, "bucket", share)) == steps
 
 
 @pytest.mark.parametrize(
