@@ -1,4 +1,4 @@
-"""The commands ``topology``, ``list``, ``queue``, ``share``, ``sweep`` and ``replay``."""
+"""The commands ``topology``, ``list``, ``queue``, ``share`` and ``sweep``."""
 
 import csv
 import json
@@ -15,7 +15,6 @@ from experiments.sweeps import runner as row_runner
 from tests.support.commands import document_of, ended, printed_by, refusal_of
 from tests.support.probe_command import PROBE, threads
 from tests.support.small_models import TOY_CONFIG, config_file
-from tests.support.small_traces import job
 from workloads.confidence.residuals import shipped_residuals
 from workloads.training.frameworks.framework import names
 
@@ -282,21 +281,3 @@ def test_a_column_that_is_not_there_costs_no_results(study):
     status, output, errors = ended(study("show: [dubble]"), "--quiet")
     assert (status, errors) == (0, "show: no column is called dubble. Did you mean double?\n")
     assert "refused" in output
-
-
-def test_the_document_has_the_promised_keys_and_the_table_says_what_is_unknown(tmp_path):
-    job(tmp_path)
-    line = f"replay {tmp_path} --cluster ring:4 --bandwidth 50GB/s --latency 1us"
-    document = document_of(line, f"--out={tmp_path / 'run'}")
-    promised = {"ranks", "nodes", "iteration_s", "breakdown_s", "unmapped", "interval"}
-    assert promised <= set(document)
-    assert (tmp_path / "run" / "report.html").exists()
-
-
-def test_a_table_for_people_and_chakra_out(tmp_path):
-    paths = " ".join(str(path) for path in job(tmp_path))
-    line = f"replay {paths} --cluster ring:4 --bandwidth 50GB/s --latency 1us"
-    assert "where the time goes" in printed_by(f"{line} --chakra {tmp_path / 'et'}")
-    assert len(list((tmp_path / "et").glob("*.et"))) == 4
-    unknown = "kernel times     recorded on an unknown chip; --recorded-on CHIP scales to trn2\n"
-    assert unknown in printed_by(f"replay {paths} --cluster trn2.48xlarge")

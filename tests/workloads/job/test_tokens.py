@@ -1,0 +1,98 @@
+"""Runs that last until a number of tokens is trained on."""
+
+import pytest
+
+import cluster_sim as cs
+from workloads.economics import Economics
+from workloads.job import JobPlan
+from workloads.job.front import whole_job
+from workloads.training.iteration import Iteration
+
+GOAL = 30_000_000_000
+
+
+@pytest.fixture(scope="module")
+def step() -> Iteration:
+    return cs.train("llama-3.1-8b", "trn2-ultraserver:2", tp=8, global_batch=64)
+
+
+def test_a_run_lasts_until_its_tokens_are_trained_on(step):
+    result = cs.run_job(step, tokens=GOAL, runs=2)
+    assert result.tokens == pytest.approx(GOAL, rel=1e-3)
+    same = cs.run_job(step, days=result.job.span_s / 86400, runs=2)
+    assert same.tokens == pytest.approx(result.tokens, rel=1e-9)
+    assert same.cost_usd == pytest.approx(result.cost_usd, rel=1e-9)
+
+
+def test_length_price_and_energy_share_one_relative_interval(step):
+    document = cs.run_job(step, tokens="30B", runs=2).document()
+    ends = document["interval"]
+    factors = {
+        tuple(round(ends[name][end] / document[name], 9) for end in ("low", "high"))
+        for name in ("days", "cost_usd", "energy_joules")
+    }
+    assert len(factors) == 1
+    (low, high) = factors.pop()
+    assert low < 1 < high
+    assert low == pytest.approx(document["tokens"] / ends["tokens"]["high"])
+
+
+def test_spares_are_paid_for_and_idle(step):
+    result = cs.run_job(step, days=2, runs=2, failures=0, spares=3, checkpoint_interval="10min")
+    spare_chips = result.document()["spare_chips"]
+    assert spare_chips == 3 * step.cluster.chips_per_domain  # a unit is an UltraServer
+    assert result.chips == step.chips + spare_chips
+    economics, span_s = Economics.of(step.cluster), 2 * 86400.0
+    assert result.cost_usd == pytest.approx(result.chips * span_s * economics.usd_per_chip_s)
+    # Nothing fails, so all chips work but for checkpoints, and spares never do.
+    idle_w = economics.pue * economics.idle_w
+    step_w = step.cost.energy_joules / step.iteration_s
+    stalled = result.breakdown["checkpoint"]
+    assert 0.01 < stalled < 0.02
+    watts = (1 - stalled) * step_w + (stalled * step.chips + spare_chips) * idle_w
+    assert result.energy_joules == pytest.approx(span_s * watts)
+
+
+def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step):
+    result = cs.run_job(step, days=2, runs=2, failures=500)
+    assert 0.2 < result.goodput < 0.3
+    assert result.job.interval_s == result.curve.best_s  # none is stated
+    ends, tokens = step.interval, result.document()["interval"]["tokens"]
+    assert tokens["high"] / result.tokens == pytest.approx(step.iteration_s / ends.low, rel=0.05)
+    assert tokens["low"] / result.tokens == pytest.approx(step.iteration_s / ends.high, rel=0.05)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"days": 3.0, "tokens": GOAL}, "3 days and 30,000,000,000 tokens both state the length"),
+    ({"tokens": 0}, "a run of 0 tokens; there must be at least 1"),
+])  # fmt: skip
+def test_impossible_lengths_are_refused(changes, message):
+    with pytest.raises(cs.InputError, match=message):
+        JobPlan(**changes)
+
+
+def test_a_job_without_progress_is_refused(step):
+    with pytest.raises(cs.InputError, match="makes no progress"):
+        cs.run_job(step, tokens="100M", runs=1, failures=1e6, restart="1h", stragglers=False)
+
+
+@pytest.mark.parametrize("text", ["15Q", "many", "-3", "0", "1e300", "15 TB"])
+def test_unreadable_numbers_of_tokens_are_refused(step, text):
+    with pytest.raises(cs.InputError, match=r"--tokens .*(15T|limit)|beyond"):
+        cs.run_job(step, tokens=text)
+
+
+def test_a_length_that_does_not_converge_says_so(step, monkeypatch):
+    """The closest of all lengths is kept, and the remark stands in the document."""
+    assert "notes" not in cs.run_job(step, tokens=GOAL, runs=2).document()
+    monkeypatch.setattr("workloads.job.front.CLOSE", 0.0)
+    result = cs.run_job(step, tokens=GOAL, runs=2)
+    assert result.tokens == pytest.approx(GOAL, rel=1e-3)
+    (note,) = result.document()["notes"]
+    assert "did not converge in 5 corrections" in note
+
+
+def test_a_whole_job_says_what_would_save_its_goodput():
+    large = cs.train("llama-3.1-70b", "trn2-ultraserver:64", tp=8, pp=4, global_batch=1024)
+    (note,) = whole_job(large, "100B")["job"]["notes"]
+    assert note.startswith("all replicas wait while a failed one is replaced; --elastic")
