@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -35,13 +34,13 @@ Message = tuple[int, int, int]
 """Sender, receiver, bytes."""
 
 
-def call(work: Work) -> CollectiveCall:
+def call(work):
     """The same work as a collective of ours."""
     speeds = {"bandwidth": f"{BANDWIDTH_BYTES_PER_S} B/s", "latency": f"{LATENCY_PS} ps"}
     return CollectiveCall(work.kind, whole(cluster(work.shape, **speeds)), SIZE_BYTES)
 
 
-def our_sizes(work: Work) -> Counter[int]:
+def our_sizes(work):
     """How many messages of which size we put on links."""
     schedule = compose(call(work), "ring" if len(work.sides) == 1 else "per-axis").schedule
     sizes = schedule.size_bytes[schedule.resource >= 0]
@@ -49,11 +48,11 @@ def our_sizes(work: Work) -> Counter[int]:
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def programs(monkeypatch):
     """Commands that a peer's preparation would run, none of which is; files to convert are kept."""
-    commands: list[list[str]] = []
+    commands = []
 
-    def note(command: list[object], **_: object) -> None:
+    def note(command, **_):
         commands.append([str(word) for word in command])
         for word in commands[-1]:
             if word.endswith(".goal"):
@@ -65,7 +64,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.mark.parametrize("work", TOYS)
 def test_goal_schedule_sends_and_receives_our_messages(work, tmp_path, programs):
-    sizes: Counter[int] = Counter()
+    sizes = Counter()
     for stage in work.stages():
         sizes[stage.message_bytes] += stage.steps * work.ranks
     assert sizes == our_sizes(work)
@@ -84,9 +83,9 @@ def test_goal_schedule_sends_and_receives_our_messages(work, tmp_path, programs)
     assert int(options["-G"]) * BANDWIDTH_BYTES_PER_S == 10**12
 
 
-def goal_messages(text: str, verb: str) -> Counter[Message]:
+def goal_messages(text, verb):
     """Sends or receives of a GOAL schedule, each with its rank, the other rank and its bytes."""
-    messages: Counter[Message] = Counter()
+    messages = Counter()
     for block in text.split("rank ")[1:]:
         rank = int(block.split(" ", 1)[0])
         for size, other in re.findall(rf": {verb} (\d+)b (?:to|from) (\d+)", block):
@@ -148,7 +147,7 @@ def test_astra_sim_is_given_our_step(tmp_path):
     assert abs(sum(node.duration_micros for node in theirs) * 10**6 - kernels_ps) <= 10**6 / 2
 
 
-def trace_nodes(path: Path) -> list[Any]:
+def trace_nodes(path):
     """Nodes of a Chakra trace: messages with their lengths before them, after the first."""
     content, nodes, place = path.read_bytes(), [], 0
     while place < len(content):

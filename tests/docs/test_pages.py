@@ -3,7 +3,6 @@
 import functools
 import json
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -76,7 +75,7 @@ def test_files_that_a_page_names_exist(page):
 
 
 @functools.cache
-def _below(package: str) -> tuple[Path, ...]:
+def _below(package):
     """Files and folders of a package, from the root of the repository."""
     return tuple(path.relative_to(ROOT) for path in (ROOT / package).rglob("*"))
 
@@ -98,7 +97,7 @@ def test_every_key_of_an_answer_has_a_meaning(name):
         assert answer.keys() <= named or answer.keys() == {"status", "stderr"}
 
 
-def _figure(height: float) -> Figure:
+def _figure(height):
     figure = Figure(figsize=(4, 3))
     figure.subplots().bar([1, 2], [1, height])
     figure.suptitle("Rings win")

@@ -3,14 +3,13 @@
 import csv
 import doctest
 import pickle
-from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
 import pytest
 
 import topologies
-from topologies.catalogue.catalogue import Catalogue, Entry, choose, shipped_catalogue
+from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.catalogue.reader import GRADES, read_entries
 from topologies.clusters.machines import machines
 from topologies.errors import InputError
@@ -26,7 +25,7 @@ FABRICS = ("efa-v1", "efa-v2", "efa-v3", "efa-v4", "infiniband-hdr", "infiniband
 
 
 @pytest.fixture(scope="module")
-def shipped() -> Catalogue:
+def shipped():
     return shipped_catalogue()
 
 
@@ -201,7 +200,7 @@ GLOSSARY = Path(__file__).parents[2] / "docs" / "background" / "catalogue.md"
 
 
 @pytest.fixture(scope="module")
-def hardware() -> list[Entry]:
+def hardware():
     files = [DATA / f"{name}.csv" for name in HARDWARE]
     return [row for file in files for _, row in read_entries(file, file.name)]
 
@@ -219,7 +218,7 @@ def test_no_value_without_unit_grade_and_source(shipped):
     assert {row[:2] for row in rows} == {row[:2] for row in rows if not row[2]}
 
 
-def keys(rows: Iterable[Entry]) -> set[str]:
+def keys(rows):
     return {source.partition(":")[0] for row in rows for source in row.source.split("; ")}
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
 from tests.support.examples import examples
 from tests.support.small_shapes import (
@@ -31,7 +30,7 @@ from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
 from topologies.drawing import draw
 from topologies.routing import routes
-from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tier, Tiered
+from topologies.shapes.basic import Clos, FullMesh, Switch, Tier, Tiered
 from topologies.shapes.links import domain_links
 from topologies.shapes.measures import (
     all_to_all_bytes_per_s,
@@ -48,7 +47,7 @@ from topologies.views.graph import edge_table, graph, node_names
 from topologies.views.measures import _counts, measure
 
 
-def trn3(*switches: int) -> Tiered:
+def trn3(*switches):
     """Two racks of two boards of two chips, at the rates of Trn3."""
     rates = zip((128, 512, 512), switches, strict=True)
     return Tiered(tuple(Tier("", 2, rate * GB, 0, count) for rate, count in rates))
@@ -99,7 +98,7 @@ def test_cuts_of_a_clos_and_across_each_axis():
     assert bisections(torus(1, 4)) == {"Y": 200 * GB}
 
 
-def busiest_load(shape: Shape) -> float:
+def busiest_load(shape):
     """Seconds for which uniform traffic of 1 B a pair keeps the busiest link."""
     src, dst = np.divmod(np.arange(shape.chips**2), shape.chips)
     links = domain_links(shape)
@@ -189,7 +188,7 @@ CLUSTERS = [
 ]  # fmt: skip
 
 
-def by_add_edge(name: str, rates: dict[str, str]) -> nx.MultiDiGraph:
+def by_add_edge(name, rates):
     multigraph = nx.MultiDiGraph()
     table = edge_table(cluster(name, **rates))
     names = node_names(table)
@@ -276,7 +275,7 @@ def test_the_garbage_collector_is_left_as_it_was():
 LARGEST_DRAWN_WHOLE = 144
 
 
-def texts(figure: Figure) -> list[str]:
+def texts(figure):
     words = [text.get_text() for axes in figure.axes for text in axes.texts]
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
     return words + [text.get_text() for legend in legends for text in legend.get_texts()]

@@ -1,6 +1,5 @@
 """Quantities: exact parsing, one-line refusals, and formatted text that parses again."""
 
-from collections.abc import Callable
 from fractions import Fraction
 
 import pint
@@ -77,7 +76,7 @@ def test_other_kinds_are_refused_in_their_own_words(parse, texts, message):
     refused(message, parse, *texts)
 
 
-def _outcome(parse: Callable[[str], float], text: str) -> str:
+def _outcome(parse, text):
     try:
         return f"read {parse(text)}."
     except InputError as refusal:

@@ -14,7 +14,6 @@ import cluster_sim as cs
 from cluster_sim.collectives import (
     ALGORITHMS,
     KINDS,
-    Algorithm,
     CollectiveCall,
     Group,
     compose,
@@ -60,7 +59,7 @@ CALLS = [
 ]
 
 
-def check_fields(call: CollectiveCall, algorithm: Algorithm) -> None:
+def check_fields(call, algorithm):
     """Compare what an algorithm says of itself with what its messages are."""
     costs = communication_costs(call.group.cluster)
     messages = algorithm.messages(call, costs)
@@ -77,7 +76,7 @@ def check_fields(call: CollectiveCall, algorithm: Algorithm) -> None:
         assert prove(built) == "proven"
 
 
-def _accesses(messages, costs) -> float:
+def _accesses(messages, costs):
     """Accesses of memories that each message of a table costs, all together [B]."""
     channels, size = messages.channels, messages.size_bytes()
     fused = np.zeros(len(channels), np.bool_) if channels.fused is None else channels.fused

@@ -29,9 +29,9 @@ from cluster_sim.collectives.verify.bounds import AROUND, bounds
 from cluster_sim.schedule.table import PS_PER_S
 from experiments.validation.predictions.collectives import predict
 from tests.support.conservation import violations
+from tests.support.refusals import refused
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 
 
 def gpus(name, **how):
@@ -357,7 +357,6 @@ def test_rows_are_known_by_their_library_or_tool():
 
 
 def test_other_operations_and_chips_are_told():
-    with pytest.raises(InputError, match="Use collective all-to-all"):
-        predict(row(library="deepep", collective="all-gather"))
+    refused("Use collective all-to-all", predict, row(library="deepep", collective="all-gather"))
     assert not known(shipped_catalogue(), "deepep", "a100-80gb")
     assert "were not measured" in predict(row(library="deepep", cluster="dgx-a100")).why

@@ -11,16 +11,15 @@ from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives.verify import bounds
 from cluster_sim.schedule.table import Codes, Edges
 from tests.support.collective_cases import algorithm_names
-from topologies.clusters.cluster import Cluster
+from tests.support.refusals import refused
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from topologies.routing import routes
 from topologies.shapes.links import domain_links
 
 MACHINES = ("trn2.48xlarge", "ring:4", "mesh:4", "switch:4")
 
 
-def named(machine: str) -> Cluster:
+def named(machine):
     links = {"bandwidth": "1GB/s", "latency": "1us"} if ":" in machine else {}
     return cluster(machine, **links)
 
@@ -165,7 +164,7 @@ def test_gaps_of_routes_and_wrong_numbers_of_bytes_are_caught():
         check(collective, size_bytes=size)
 
 
-def timed(text: str):
+def timed(text):
     return cluster(text, bandwidth="100GB/s", latency="1us")
 
 
@@ -193,8 +192,7 @@ def test_a_collective_too_large_for_memory_is_refused_before_its_routes_are_list
     machine = timed("torus:65536")
     call = collectives.CollectiveCall("all-to-all", collectives.Group(machine, range(65536)), 2**30)
     message = "all-to-all by dimension-ordered on 65,536 ranks is about"
-    with pytest.raises(InputError, match=message):
-        collectives.compose(call)
+    refused(message, collectives.compose, call)
     assert collectives.lower_bound(call).what.startswith("cut across")
 
 

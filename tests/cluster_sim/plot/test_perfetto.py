@@ -21,8 +21,8 @@ from cluster_sim.trace.trace import Trace, run
 from tests.support.examples import examples
 from tests.support.memory_kernel import memory_kernel
 from tests.support.random_schedules import on_one_link, schedules, spans
+from tests.support.refusals import refused
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.front import train
 
 schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
@@ -302,8 +302,7 @@ def test_every_third_lane_is_named_when_there_are_many():
     ({"ranks": 9}, "nothing to draw"),
 ])  # fmt: skip
 def test_an_impossible_timeline_is_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        timeline(_overlapping(), **options)
+    refused(message, timeline, _overlapping(), **options)
 
 
 def test_colours_are_known_or_in_order_and_never_twice_while_they_last():

@@ -17,14 +17,13 @@ from cluster_sim.schedule.table import (
     Edges,
     Flows,
     Resources,
-    Schedule,
     ScheduleError,
     transfer_ps,
 )
 from tests.support.schedules import from_columns
 
 
-def two_links(**columns: object) -> Schedule:
+def two_links(**columns):
     """Two transfers of 5 ps, one after the other, on two links."""
     return from_columns(
         kind=FIXED, resource=[0, 1], duration_ps=5, edges=Edges.from_pairs(2, [0], [1], lag_ps=1),
@@ -32,7 +31,7 @@ def two_links(**columns: object) -> Schedule:
     )  # fmt: skip
 
 
-def one_flow(**changes: object) -> Flows:
+def one_flow(**changes):
     flows = Flows(
         op=np.array([0], np.int32), cap_bytes_per_s=np.array([9]), ptr=np.array([0, 1]),
         resource=np.array([0], np.int32), weight=np.array([1], np.int32),
@@ -45,7 +44,7 @@ NOWHERE = {
 }  # fmt: skip
 
 
-def flowing(flows: Flows, size_bytes: int = 4, capacity: int = 9) -> Schedule:
+def flowing(flows, size_bytes=4, capacity=9):
     return schedule(
         OpColumns(kind=FLOW, size_bytes=size_bytes), edges=Edges.from_pairs(1, [], []),
         resources=Resources.table("hbm", [0], slots=0, capacity=capacity), flows=flows,

@@ -27,7 +27,6 @@ from tests.support.refusals import refused
 from topologies.catalogue.catalogue import Catalogue, choose, shipped_catalogue
 from topologies.catalogue.reader import domain
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 
 SHARED = {"chip": "trn2", "cores": 2, "runtime": "graph", "precision": "bf16"}
 PRODUCTS = [
@@ -295,8 +294,7 @@ def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
 )
 def test_the_message_asks_for_an_unknown_operation_or_ranks(head, why):
     measured = parse_measured(f"{head}size time(us)\n8 1\n16 2\n")
-    with pytest.raises(InputError, match=why):
-        fit_own(measured, "dgx-h100", shipped_catalogue())
+    refused(why, fit_own, measured, "dgx-h100", shipped_catalogue())
 
 
 TWO_SERVERS = """# size         count      type   redop    root     time   algbw   busbw #wrong

@@ -7,11 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -32,12 +31,12 @@ class QueryApi:
     ``series``: number of series. ``document``: what is answered in place of everything.
     """
 
-    def __init__(self, rate: Callable[[int], float | None], now: int):
+    def __init__(self, rate, now):
         self.rate, self.now = rate, now
         self.twice, self.series, self.requests = False, 1, 0
-        self.document: Any = None
+        self.document = None
 
-    def answer(self, path: str) -> Any:
+    def answer(self, path):
         """Return the document for a path with its parameters."""
         self.requests += 1
         if self.document is not None:
@@ -55,23 +54,23 @@ class QueryApi:
         return _success("matrix", one * self.series)
 
 
-def _success(kind: str, result: Any) -> dict[str, Any]:
+def _success(kind, result):
     return {"status": "success", "data": {"resultType": kind, "result": result}}
 
 
 @contextmanager
-def served(api: QueryApi) -> Iterator[str]:
+def served(api):
     """Serve on a free port of this machine, and give the address."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             content = json.dumps(api.answer(self.path)).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -350,7 +349,7 @@ def test_a_day_through_kills_says_what_a_calm_day_says(ask, demand, monday, tmp_
     api = QueryApi(lambda minute: demand(minute) / 60, monday + 2)
     over = threading.Event()
 
-    def tick(begun_s: float) -> None:
+    def tick(begun_s):
         """Let the server's time pass; for a while its clock is set back."""
         while not over.wait(0.02):
             passed = (time.monotonic() - begun_s) * SPEED / 60

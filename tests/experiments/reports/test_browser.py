@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory):
     """Page of a run with all that a page can show."""
     figure = Figure()
     axes = figure.subplots()

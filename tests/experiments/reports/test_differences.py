@@ -1,7 +1,6 @@
 """Two recorded runs beside each other: what was asked and came out differently, and ratios."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,7 +15,7 @@ from workloads.confidence.split_conformal import ratio_ends
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory):
     """Run directories of two steps of unlike degree, one of them twice, and of served requests."""
     base = tmp_path_factory.mktemp("runs")
     config = config_file(base / "config.json", TOY_CONFIG)
@@ -94,7 +93,7 @@ def test_runs_of_unlike_commands_and_changed_results_are_refused(folders):
     refused("was changed since the run", compare, served, served)
 
 
-def row(name: str, rate: float, low: float, high: float) -> dict[str, object]:
+def row(name, rate, low, high):
     ends = {"tokens_per_s": {"low": low, "high": high}}
     return {"cluster": name, "tokens_per_s": rate, "interval": ends}
 
@@ -118,7 +117,7 @@ def test_a_difference_within_the_error_is_not_called_one():
 
 
 @pytest.mark.parametrize(("kind", "differs"), [("spot", True), ("on demand", False)])
-def test_prices_of_two_kinds_are_no_difference(kind: str, differs: bool) -> None:
+def test_prices_of_two_kinds_are_no_difference(kind, differs):
     """A price three times as high is certain, unless the two are paid in unlike ways."""
     priced = [
         {

@@ -114,8 +114,7 @@ def test_values_that_json_does_not_know_are_written_plainly(tmp_path):
 def test_a_damaged_record_is_refused(tmp_path, text, why):
     if text is not None:
         (tmp_path / "run.json").write_text(text)
-    with pytest.raises(InputError, match=why):
-        read_record(tmp_path)
+    refused(why, read_record, tmp_path)
 
 
 def _write_small(path: Path, *, ranks: int = 8) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,7 +163,7 @@ def test_the_digest_of_the_catalogue_is_kept_with_it(folder, monkeypatch):
     assert shipped_rows() == (digest, rows)
 
 
-def killed_while(code: str, folder: Path) -> None:
+def killed_while(code, folder):
     code = f"import os, signal\n{code}\n    os.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", code], cwd=folder, check=False).returncode == -9
 
@@ -216,7 +215,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def fill(folder: Path) -> None:
+def fill(folder):
     with whole_files(folder) as part:
         (part / "a").write_text("half")
         raise OSError(28, "full", str(part / "b"))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from tests.support.toy_fleet import scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -167,8 +167,7 @@ NINE, FIVE = constant(1.0, minutes=9), constant(1.0, minutes=5)
     (lambda: batch_work(NINE, [SERVICE], BatchTier(demand=FIVE)), "as long"),
 ])  # fmt: skip
 def test_mistakes_are_refused(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
+    refused(message, call)
 
 
 def test_batch_work_of_the_last_day_needs_its_part_of_the_loans():

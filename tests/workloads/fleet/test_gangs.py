@@ -1,7 +1,6 @@
 """Gangs of night jobs: sizes that failures allow, what a failure loses, copies in host memory."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
-from workloads.fleet.scenario import Scenario, notes, scenario
+from workloads.fleet.scenario import notes, scenario
 from workloads.fleet.setup.night_work import (
     LEAST_GOODPUT,
     gang_goodput,
@@ -38,11 +37,11 @@ COSTS = ChangeCosts.of(cluster("trn2-ultraserver:8"))
 SERVICE, FREE = Service("chat", fixed_rate(3.5), 1e9), ChangeCosts.fixed(0.0)
 
 
-def _fleet(units: int, unit_mtbf_s: float) -> Fleet:
+def _fleet(units, unit_mtbf_s):
     return Fleet(units, costs=COSTS, failures=Failures(unit_mtbf_s, 600.0))
 
 
-def _job(units: int, checkpoint: str) -> TrainingJob:
+def _job(units, checkpoint):
     return TrainingJob(
         "gang", units=units, min_units=units, tokens_per_s=((1, 1e5),), step_tokens=16e6,
         state_bytes=5.6e12, checkpoint=checkpoint, standby="warm", checkpoint_every_s=1800.0,
@@ -116,7 +115,7 @@ def test_a_fleet_whose_gangs_were_made_smaller_says_so():
     assert gang_note(default_jobs(1000), replace(large.fleet, units=1000)) == ""
 
 
-def _gang(job: TrainingJob, costs: ChangeCosts) -> tuple[simpy.Environment, Ledger, Gang]:
+def _gang(job, costs):
     env = simpy.Environment()
     ledger = Ledger(10, 1)
     return env, ledger, Gang(0, job, env, ledger, costs, 10**9)
@@ -229,7 +228,7 @@ def test_jobs_of_a_file_state_copies_and_spares(tmp_path):
     refused(r"checkpoint 'pear' is none of .* Did you mean peer\?", read_jobs, file)
 
 
-def _prepared(folder: Path, row: str) -> Scenario:
+def _prepared(folder, row):
     file = folder / "jobs.csv"
     file.write_text(f"name,units,min_units,state_bytes,reclaim,checkpoint,tokens_per_s\n{row},10\n")
     options = FleetOptions(FleetInputs(unit_rate=10.0, training=file))

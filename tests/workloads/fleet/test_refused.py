@@ -1,7 +1,6 @@
 """What no fleet can have, and what would change nothing, is refused or named in one line."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ KINDS = ("trn2-ultraserver:6", "trn3-gen2:3")
 REGIONS = {"us": ["trn2-ultraserver:6", "trn3-gen2:1"], "eu": "trn3-gen2:2"}
 ZONES = ("us=-8:70%", "eu=+1:30%")
 RATE = {"unit_rate": 5.0}
-OF_ONE: tuple[tuple[dict[str, Any], str], ...] = (
+OF_ONE = (
     ({"start_day": 900}, "day 900 is not before the end of a demand of"),
     ({"model": ","}, "--model ',' has an empty name"),
     ({"model": "gpt2,"}, "has an empty name"),
@@ -31,7 +30,7 @@ OF_ONE: tuple[tuple[dict[str, Any], str], ...] = (
     ({"carbon_price": 40.0, "price": "plain.csv"}, "no column carbon_g_per_kwh; add it"),
     ({"price": "regions.csv"}, "the fleet has none; state --region"),
 )
-OF_KINDS: tuple[tuple[dict[str, Any], str], ...] = (
+OF_KINDS = (
     ({"serve_on": "trn3-gen1"}, "'trn3-gen1' is no kind of the fleet; choose from trn2-ultra"),
     ({"serve_on": "trn3-gen2,trn3-gen2"}, "is stated twice"),
     ({"serve_on": ""}, "'' is no kind of the fleet"),
@@ -43,7 +42,7 @@ OF_KINDS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"cluster": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
      r"llama-3\.1-405b .*trn1\.32xlarge"),
 )  # fmt: skip
-OF_REGIONS: tuple[tuple[dict[str, Any], str], ...] = (
+OF_REGIONS = (
     ({"region": "us=-8:70%"}, "in region 'eu'; write NAME:COUNT@ and one of us"),
     ({"region": (*ZONES, "asia=9:10%")}, "region asia has no chips; state some by --kind"),
     ({"region": (*ZONES, "us=9:10%")}, "--region us=9:10% is not a new name"),
@@ -67,11 +66,11 @@ OF_REGIONS: tuple[tuple[dict[str, Any], str], ...] = (
     ),
 )  # fmt: skip
 """Words of a fleet of one kind, of several, and of regions, each with a part of its refusal."""
-USUAL: dict[str, Any] = {**RATE, "days": 1, "policy": "threshold", "failures": "off"}
+USUAL = {**RATE, "days": 1, "policy": "threshold", "failures": "off"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path, monkeypatch):
     """A folder with the files that the tables name."""
     monkeypatch.chdir(tmp_path)
     hours = range(24)
@@ -131,7 +130,7 @@ def test_a_discount_that_no_request_gets_is_named(more, note, capsys):
     assert all(note in line for line in notes)
 
 
-def test_a_wrong_job_is_refused_before_the_demand_is_read(tmp_path: Path) -> None:
+def test_a_wrong_job_is_refused_before_the_demand_is_read(tmp_path):
     """A unit's capacity, which takes a minute, comes after the demand."""
     (jobs := tmp_path / "jobs.csv").write_text("name,units\nnight,many\n")
     refused(r"jobs\.csv.*many", cs.run_fleet, "trn2-ultraserver:6", "no-such-demand", training=jobs)

@@ -6,7 +6,6 @@ from tests.support.refusals import refused
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.attention import decode_attention
-from workloads.kernels.chip_share import Timing
 from workloads.kernels.gemm import gemm
 from workloads.kernels.precision import (
     ELEMENT_BYTES,
@@ -29,7 +28,7 @@ MACHINE = {"trn3": "trn3-gen1", "b200": "dgx-b200"}
 SIZE = 8192
 
 
-def _without_casts(chip: str, m: int, n: int, k: int, precision: str) -> Timing:
+def _without_casts(chip, m, n, k, precision):
     return gemm(chip, m, n, k, Format(precision, precision, casts=False))
 
 

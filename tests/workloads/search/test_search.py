@@ -12,9 +12,9 @@ import pytest
 
 from cluster_sim.processes import WorkerEndedError
 from tests.support.forks import forks
+from tests.support.refusals import refused
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.economics import Economics, step_cost
 from workloads.models.huggingface import named
 from workloads.search.candidates import candidates
@@ -154,8 +154,7 @@ def test_plans_of_the_same_degrees_go_to_one_process():
     ({"finalists": 0}, r"finalists is 0; at least one plan must be simulated"),
 ])  # fmt: skip
 def test_a_wrong_aim_is_refused(changes, message):
-    with pytest.raises(InputError, match=message):
-        search(TOY, sixteen(), 64, stated=SHORT, **changes)
+    refused(message, search, TOY, sixteen(), 64, stated=SHORT, **changes)
 
 
 SEARCH = import_module("workloads.search.search")  # the package has a function of this name

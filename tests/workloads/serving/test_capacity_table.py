@@ -2,8 +2,6 @@
 
 import json
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
+from tests.support.refusals import refused
 from tests.support.toy_serving import toy_replica
 from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.errors import InputError
@@ -81,7 +80,7 @@ def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b):
 
 def test_a_table_counts_on_prefixes_and_proposals(served_70b, tmp_path):
     lengths, slo = fixed_lengths(4000, 100), Slo(20.0, 0.5)
-    how: dict[str, Any] = {"requests": 300, "cache": tmp_path}
+    how = {"requests": 300, "cache": tmp_path}
     plain = capacity_table(served_70b, lengths, slo, **how)
     cached = capacity_table(served_70b, lengths, slo, prefix_share=0.75, **how)
     guessed = capacity_table(served_70b, lengths, slo, speculation=Speculation(4, 0.8), **how)
@@ -91,8 +90,7 @@ def test_a_table_counts_on_prefixes_and_proposals(served_70b, tmp_path):
     # The fluid term at the batch that decodes.
     speedup = Speculation(4, 0.8).speedup(served_70b, 64, 64 * 4050.0)
     assert guessed.rate_max_per_s / plain.rate_max_per_s < speedup
-    with pytest.raises(InputError, match="prefix cache"):
-        capacity_table(served_70b, lengths, slo, prefix_share=1.0)
+    refused("prefix cache", capacity_table, served_70b, lengths, slo, prefix_share=1.0)
     with pytest.raises(InputError, match="keeps ttft 10 ms and tpot 100 ms"):
         capacity_table(served_70b, azure_lengths("conv"), Slo(0.01, 0.1), requests=200)
 
@@ -106,7 +104,7 @@ RUNS = TableRuns(BATCHING, requests=200, speculation=GUESS, pools=POOLS)
 LENGTHS = Lengths(np.array([100, 200]), np.array([10, 20]))
 SLO = Slo(0.5, 0.01)
 LITTLE = 1 + 2**-50
-CHANGES: dict[Any, dict[str, Any]] = {
+CHANGES = {
     Slo: {"ttft_s": 0.5 * LITTLE, "tpot_s": 0.01 * LITTLE, "share": 0.5},
     Batching: {
         "slots": 9, "chunk_tokens": 513, "buckets": (128,), "arrived": True, "prompts": FIRST,
@@ -117,7 +115,7 @@ CHANGES: dict[Any, dict[str, Any]] = {
     Pools: {
         "prefill": 2, "decode": 2, "transfer_bytes_per_s": 1e9 * LITTLE,
         "transfer_latency_s": 2e-6, "slowest_bytes_per_s": 1e8,
-        "prompts": PromptReplica(REPLICA, BATCHING, "machine", (), ""),  # type: ignore[arg-type]
+        "prompts": PromptReplica(REPLICA, BATCHING, "machine", (), ""),
     },
     TableRuns: {
         "batching": Batching(), "prompt_means": np.array([1.0]), "output_means": np.array([2.0]),
@@ -131,7 +129,7 @@ CHANGES: dict[Any, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def digest(value: Any) -> str:
+def digest(value):
     """Digest of the usual inputs with this one in place of that of its type."""
     inputs = {type(each): each for each in (SLO, BATCHING, GUESS, POOLS, REPLICA, LENGTHS)}
     inputs[type(value)] = value
@@ -167,7 +165,7 @@ def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long():
     assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)
 
 
-def replica() -> Profile:
+def replica():
     """A millisecond for a prompt token, whatever stands before it."""
     return toy_replica(
         tokens=np.array([1.0, 1e6]), linear_s=np.array([0.001, 1000.0]), decode_kv_s=0.0,
@@ -175,9 +173,9 @@ def replica() -> Profile:
     )  # fmt: skip
 
 
-def unlimited(blocks: list[list[int]]) -> list[int]:
+def unlimited(blocks):
     """Leading blocks that stood in any prompt before: what a cache without limit gives."""
-    seen: set[int] = set()
+    seen = set()
     hits = []
     for prompt in blocks:
         leading = next((n for n, block in enumerate(prompt) if block not in seen), len(prompt))
@@ -228,7 +226,7 @@ def test_one_token_is_always_processed():
     assert serve(replica(), whole).ttft_s[0] == pytest.approx(0.001)
 
 
-def mooncake(path: Path, blocks: list[list[int]]) -> Requests:
+def mooncake(path, blocks):
     lines = [
         json.dumps({
             "timestamp": 1000 * n, "input_length": BLOCK_TOKENS * len(one), "output_length": 5,
@@ -268,5 +266,4 @@ def test_a_log_without_prefixes_is_refused(tmp_path):
         with_prefix_cache(read_requests(path), "trace", kv_tokens=100)
     lines = tmp_path / "log.jsonl"
     lines.write_text('{"timestamp": 0, "input_length": 10, "output_length": 2}\n')
-    with pytest.raises(InputError, match="a log with hash_ids"):
-        with_prefix_cache(read_requests(lines), "trace", kv_tokens=100)
+    refused("a log with hash_ids", with_prefix_cache, read_requests(lines), "trace", kv_tokens=100)

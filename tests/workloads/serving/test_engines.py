@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import cluster_sim as cs
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from tests.support.toy_serving import requests_of, toy_replica
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.serving import Batching, ServingOptions, batching_from, serve
 from workloads.serving.batching import BESIDE, FIRST, WHOLE, engine_batching, engine_numbers
 from workloads.serving.engine_files import launch_command, read_engine_file
@@ -257,8 +257,7 @@ def test_a_launch_of_another_model_is_named(tmp_path, text, named, may):
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(tmp_path, name, text, message):
     (path := tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_engine_file(path)
+    refused(message, read_engine_file, path)
 
 
 def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path):

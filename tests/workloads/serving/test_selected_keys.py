@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 import cluster_sim as cs
 from tests.support.examples import examples
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.attention import decode_key_s, index_score_s
 from workloads.models.huggingface import from_fields, named
-from workloads.models.model import Model
 from workloads.serving import Requests, closed_loop
 from workloads.serving.batching import Batching, engine_batching, engine_numbers
-from workloads.serving.profile import Profile, profile
+from workloads.serving.profile import profile
 from workloads.serving.rank.share import RankShare
 from workloads.serving.rank.times import (
     decode_keys,
@@ -34,12 +33,12 @@ MACHINES = ("dgx-a100", "dgx-h200", "dgx-b200", "trn2.48xlarge")
 CONTEXT = 131_072
 
 
-def shallow(model: Model, **changes: object) -> Model:
+def shallow(model, **changes):
     """The model with six layers, which fits any machine of the test."""
-    return replace(model, layers=6, **changes)  # type: ignore[arg-type]
+    return replace(model, layers=6, **changes)
 
 
-def served(model: Model, machine: str = "dgx-h200", engine: str = "") -> Profile:
+def served(model, machine="dgx-h200", engine=""):
     precision = "bf16" if machine == "dgx-a100" else "fp8"
     numbers = shipped_catalogue()
     if engine:
@@ -69,7 +68,7 @@ def test_short_contexts_cost_the_dense_attention_and_the_indexer(machine):
     assert sparse.linear(64) > dense.linear(64)
 
 
-def module_s(model: Model, numbers: Catalogue, cached: int) -> float:
+def module_s(model, numbers, cached):
     """Time of one layer's attention for 128 requests on one of 8 ranks, without reductions [s]."""
     rank = RankShare(model, cluster("dgx-h200"), 8, "fp8", numbers, cache_precision="fp8")
     tokens, keys = np.array([128.0]), decode_keys(rank)
@@ -175,7 +174,7 @@ H200 = cs.cluster("dgx-h200")
 HYBRID = cs.model("qwen3.5-35b-a3b")
 
 
-def of_engine(engine: str) -> Profile:
+def of_engine(engine):
     """The replica of a hybrid on one H200 by an engine."""
     return profile(HYBRID, H200, tp=1, catalogue=engine_numbers(shipped_catalogue(), engine))
 

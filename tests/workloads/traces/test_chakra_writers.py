@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
+from tests.support.refusals import refused
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra import VERSION, write_messages
 from workloads.traces.recording import COLLECTIVE, HOST
@@ -121,5 +121,4 @@ def test_what_cannot_be_timed_is_refused_by_node(nodes, groups, message, tmp_pat
         et(tmp_path / f"job.{rank}.et", *rank_nodes)
     if groups:
         (tmp_path / "comm_group.json").write_text(groups)
-    with pytest.raises(InputError, match=message):
-        replay([tmp_path], RING)
+    refused(message, replay, [tmp_path], RING)

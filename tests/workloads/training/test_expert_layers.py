@@ -1,6 +1,5 @@
 """Layers of experts, and layers whose attention selects its keys."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +22,13 @@ from workloads.models.model import (
 from workloads.training.iteration import iteration
 from workloads.training.layers.feed_forward import load
 from workloads.training.layers.layer import backward, forward
-from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, RankShapes
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.stages import layer_share
 from workloads.training.program.groups import GroupCosts, group_of, group_ps
 
 
-def by_name(steps: Iterable[LayerOp]) -> dict[str, LayerOp]:
+def by_name(steps):
     return {step.name: step for step in steps}
 
 

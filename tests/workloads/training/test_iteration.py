@@ -12,6 +12,7 @@ from cluster_sim import train
 from cluster_sim.hardware.faults import parse_fault
 from cluster_sim.trace.trace import run as simulate
 from experiments.reports.remarks import assumed_document, assumed_sentences
+from tests.support.refusals import refused
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
@@ -143,14 +144,12 @@ SLOW = [parse_fault("engine:0@1us:slow=1/2")]
 ])  # fmt: skip
 def test_mistakes_are_one_line(machine, how, detail, message):
     links = {"bandwidth": "1GB/s", "latency": "1us"} if machine.startswith("ring") else {}
-    with pytest.raises(InputError, match=message):
-        iteration(TOY, cluster(machine, **links), plan(**how), **detail)
+    refused(message, iteration, TOY, cluster(machine, **links), plan(**how), **detail)
 
 
 def test_what_does_not_fit_runs_when_that_is_allowed():
     big = named("llama-3.1-70b")
-    with pytest.raises(InputError, match="GB a rank"):
-        iteration(big, sixteen(), plan(dp=16))
+    refused("GB a rank", iteration, big, sixteen(), plan(dp=16))
     assert iteration(big, sixteen(), plan(dp=16), allow_oversized=True).memory.total > 2**36
 
 

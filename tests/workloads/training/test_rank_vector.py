@@ -18,7 +18,6 @@ from tests.support.refusals import refused
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.training.execution import jitter
 from workloads.training.execution.jitter import (
     CAUSES,
@@ -186,8 +185,7 @@ def test_what_is_no_disturbance_is_refused():
         (lambda: evaluate(toy, jitter.Disturbance(stragglers=((99, 2.0),))),
          "straggler 99 is no rank of the plan: ranks are 0 to 3"),
     ):  # fmt: skip
-        with pytest.raises(InputError, match=message):
-            call()
+        refused(message, call)
     with pytest.raises(ScheduleError, match="folded"):
         evaluate(fold(toy), NOISY)
 

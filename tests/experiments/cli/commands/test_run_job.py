@@ -1,7 +1,6 @@
 """The command ``run-job``: its keys, pictures, sweeps and refusals."""
 
 import math
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,7 +20,7 @@ DAY_S = 86400
 
 
 @pytest.fixture(scope="module")
-def answered() -> dict[str, Any]:
+def answered():
     """Answer of one quick run."""
     return document_of(QUICK)
 

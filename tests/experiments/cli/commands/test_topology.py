@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-from pathlib import Path
 
 import networkx as nx
 import pandas as pd
@@ -153,7 +152,7 @@ def names_in(path):
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     (path := tmp_path / "queue.csv").write_text(ROWS)
     return path
 
@@ -194,12 +193,12 @@ def test_a_mistake_is_one_line_and_status_2(file):
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
+def model(tmp_path):
     return config_file(tmp_path / "config.json", TOY_CONFIG)
 
 
 @pytest.fixture
-def jobs(model: str, tmp_path: Path) -> str:
+def jobs(model, tmp_path):
     plan = f"model: {model}, tp: 2, dp: 4, global_batch: 8, seq: 512"
     path = tmp_path / "jobs.yaml"
     path.write_text(f"jobs: [{{name: first, {plan}}}, {{name: second, {plan}}}]")

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.validation.predictions import serving
 from experiments.validation.predictions.serving import MOST_USERS, predict
-from topologies.errors import InputError
+from tests.support.refusals import refused
 from workloads.serving.profile import Profile
 
 ROW = {
@@ -78,8 +78,7 @@ def test_a_row_states_its_scheduler():
     ({"speculate": "3:0.7", "batching": "static"}, "has no proposals"),
 ])  # fmt: skip
 def test_what_a_row_cannot_state_is_refused(column, message):
-    with pytest.raises(InputError, match=message):
-        predict(ROW | column)
+    refused(message, predict, ROW | column)
 
 
 def test_a_rate_without_users_is_that_of_a_full_cache():
