@@ -15,6 +15,7 @@ import pytest
 
 import cluster_sim as cs
 from tests.support.commands import document_of
+from tests.support.refusals import refused
 from workloads.demand import constant
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
@@ -186,8 +187,7 @@ def test_every_option_is_a_word():
     assert "what_if" not in words
     assert {"until", "begin", "confidence", "window", "reserve"} < words
     assert {"what_if", "power_cap", "carbon"} < set(keywords_of(cs.run_fleet, *GROUPS))
-    with pytest.raises(cs.InputError, match="Did you mean reserve"):
-        cs.lend(FLEET, "burstgpt", reserves=3)
+    refused("Did you mean reserve", cs.lend, FLEET, "burstgpt", reserves=3)
 
 
 @pytest.mark.parametrize(("keywords", "options"), [
@@ -234,8 +234,7 @@ def test_a_job_takes_words_and_fields():
         ("standby", "hot", "--standby 'hot'"),
         ("spares", -1, "--spares '-1'"),
     ):
-        with pytest.raises(cs.InputError, match=message):
-            plan_with(JobPlan(), {word: value}, cluster, 128)
+        refused(message, plan_with, JobPlan(), {word: value}, cluster, 128)
 
 
 def test_a_replica_takes_the_words_of_its_command():
@@ -248,5 +247,4 @@ def test_a_replica_takes_the_words_of_its_command():
         ("poisson:often", {}, "has no rate; write poisson:0"),
         (few.served.requests, {"count": 3}, "count for requests as they are"),
     ):
-        with pytest.raises(cs.InputError, match=message):
-            cs.serve(*replica, requests, **words)
+        refused(message, cs.serve, *replica, requests, **words)

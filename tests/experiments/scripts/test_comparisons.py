@@ -183,8 +183,7 @@ def test_rows_for_every_algorithm_and_a_figure():
     frame = collectives.busbw_vs_size(op="all-to-all", sizes="1KiB:1MiB:32", ideal=True)
     assert set(frame.algorithm) == {"torus", "per-axis", "direct", "dimension-ordered"}
     assert (frame.time_s >= frame.lower_bound_s).all()
-    figure = collectives.draw_busbw_vs_size(frame)
-    (axes,) = figure.axes
+    (axes,) = collectives.draw_busbw_vs_size(frame).axes
     assert {line.get_label() for line in axes.lines} >= {"direct", "dimension-ordered"}
     assert axes.get_ylabel() == "bus bandwidth [GB/s]"
 
