@@ -87,6 +87,8 @@ def check_precision(
     """Refuse a precision in which a chip does not compute."""
     able = precisions_of(chip, catalogue, among)
     if precision not in able:
+        if not able:
+            catalogue.value(chip, f"{precision}_peak")  # names the row to add
         near = suggestion(precision, able)
         raise InputError(
             f"cannot {does} in {precision} on {chip}; it computes in {', '.join(able)}.{near} "
