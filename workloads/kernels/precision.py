@@ -89,8 +89,7 @@ def check_precision(
     if precision not in able:
         if not able:
             catalogue.value(chip, f"{precision}_peak")  # names the row to add
-        near = suggestion(precision, able)
         raise InputError(
-            f"cannot {does} in {precision} on {chip}; it computes in {', '.join(able)}.{near} "
-            "Use one of these as --precision."
+            f"cannot {does} in {precision} on {chip}; it computes in {', '.join(able)}."
+            f"{suggestion(precision, able)} Use one of these as --precision."
         )

@@ -21,7 +21,7 @@ from workloads.job.checkpoints import (
     trained_parameters,
 )
 from workloads.job.goodput import smooth_goodput
-from workloads.job.job import JobPlan
+from workloads.options.job import JobInputs
 
 COPIES = PeerCopies(every_s=10.0, copy_s=4.0, restart_s=60.0, bytes_per_server=1e9)
 
@@ -107,10 +107,8 @@ def test_copies_are_as_frequent_as_the_network_lets_them():
 def test_settings_that_exclude_each_other_are_refused():
     with pytest.raises(InputError, match="a pair needs two"):
         job(1000.0, units=1)
-    with pytest.raises(InputError, match="blocking or with peers"):
-        JobPlan(blocking=True, peers=True)
     with pytest.raises(InputError, match="leave out --restart"):
-        JobPlan(warm=True, restart_s=60.0)
+        JobInputs(standby="warm", restart="60s")
 
 
 PAIR = cluster("trn2.48xlarge:2")
