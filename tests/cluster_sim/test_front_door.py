@@ -241,6 +241,8 @@ def test_a_replica_takes_the_words_of_its_command():
     assert few.summary["requests"] == 20
     for requests, words, message in (
         ("poisson:2", {"chunk": 3}, "--chunk 3 cuts prompts"),
+        ("poisson:2", {"count": 0}, "count is 0; it must be a number from 1 on"),
+        ("poisson:2", {"slots": 10**6}, "slots is 1000000; .* a number from 1 to 100,000"),
         ("poisson:2", {"cont": 3}, "Did you mean count"),
         ("poisson:often", {}, "has no rate; write poisson:0"),
         (few.served.requests, {"count": 3}, "count for requests as they are"),

@@ -25,9 +25,7 @@ def read_options(kind: type[Inputs], words: Mapping[str, Any]) -> Inputs:
         if name in stated
     }
     check_fields(kind, values)
-    for name, option in described(kind).items():
-        if name in values:
-            _check(name, option, values[name])
+    check_limits(kind, values)
     return kind(**values)
 
 
@@ -44,11 +42,15 @@ def _as_typed(option: Option, hint: Any, value: Any) -> Any:
     return Path(value) if Path in kinds and isinstance(value, str) else value
 
 
-def _check(name: str, option: Option, value: Any) -> None:
-    least = -math.inf if option.least is None else option.least
-    most = math.inf if option.most is None else option.most
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, Real) and not least <= float(number) <= most:
-            raise InputError(
-                f"{name} is {shown(repr(value))}; it must be a number from {least:g} to {most:g}."
-            )
+def check_limits(kind: type, values: Mapping[str, Any]) -> None:
+    """Refuse numbers beyond the limits of the fields of a dataclass that have their names."""
+    for name, option in described(kind).items():
+        value = values.get(name)
+        least = -math.inf if option.least is None else option.least
+        most = math.inf if option.most is None else option.most
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, Real) and not least <= float(number) <= most:
+                limits = (
+                    f"from {least:g} to {most:,.12g}" if most < math.inf else f"from {least:g} on"
+                )
+                raise InputError(f"{name} is {shown(repr(value))}; it must be a number {limits}.")
