@@ -207,8 +207,8 @@ def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
     for kind in (RequestInputs, ReplicaInputs, ServingOptions):
         named = {each.name for each in fields(kind)}
         check_fields(kind, {name: stated[name] for name in named & stated.keys()})
-    for kind in (RequestInputs, ReplicaInputs, DeploymentInputs):
-        check_limits(kind, stated)
+    for limited in (RequestInputs, ReplicaInputs, DeploymentInputs):
+        check_limits(limited, stated)
     return {name: value for name, value in stated.items() if value is not False}
 
 
