@@ -15,7 +15,7 @@ from experiments.cli.main import run
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.fleet.scenario import keywords_of
-from workloads.job.job import KEYWORDS, JobPlan
+from workloads.options.job import JobInputs
 from workloads.serving.front import WORDS
 from workloads.training.detail import Detail
 from workloads.training.plan.plan import PLAN_FIELDS
@@ -31,7 +31,7 @@ KEYWORDS_OF = {
     "train": [*PLAN_FIELDS, *(field.name for field in fields(Detail))],
     "search_plans": list(PLAN_FIELDS),
     "serve": list(WORDS),
-    "run_job": [*(field.name for field in fields(JobPlan)), *KEYWORDS],
+    "run_job": [field.name for field in fields(JobInputs)],
     "run_fleet": keywords_of(cs.run_fleet, *GROUPS),
     "lend": keywords_of(cs.lend, *LENDING),
 }

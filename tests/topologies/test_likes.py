@@ -151,3 +151,15 @@ def test_a_quantity_that_is_missing_is_named_with_what_to_do(tmp_path, capsys):
         "cluster-sim: the catalogue has no 'array_rows' of next. Did you mean array_columns? "
         "Correct the name, or add a row for it to an overlay (--catalogue FILE).\n"
     )
+
+
+@pytest.mark.parametrize(("row", "message"), [
+    ("next,bf16_peak,", "the catalogue has no 'bf16_peak' of next."),
+    ("next-node,chip,", "the catalogue has no 'chip' of next-node."),
+    ("next-node,fabric,", "next-node:2 has 2 domains and no scale-out fabric to join them. Use"),
+])  # fmt: skip
+def test_a_row_that_a_machine_needs_is_named(row, message, tmp_path, capsys):
+    (overlay := tmp_path / "next.csv").write_text(re.sub(f"(?m)^{row}.*\n", "", rows("gpu")))
+    words = ["train", "--model", "gpt2", "--cluster", "next-node:2", "--tp", "2", "--quiet"]
+    assert run([*words, "--catalogue", str(overlay)]) == 2
+    assert message in capsys.readouterr().err

@@ -389,12 +389,12 @@ def share_of_overhead(model: Model, chip: str, catalogue: Catalogue) -> float:
     return min(1.0, model.layers / constant(catalogue, chip, "overhead_layers"))
 
 
-def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:
-    """Forward pass of one sequence over the chips of a server, without engine overheads [s]."""
+def forward_s(model: Model, cluster: Cluster, tokens: int) -> float:
+    """Forward pass of a sequence in bf16 over a server, without engine overheads [s]."""
     if not cluster.chip:
         raise InputError(f"{cluster.name} has no chip; name a machine.")
     catalogue = cluster.catalogue or shipped_catalogue()
-    rank = RankShare(model, cluster, cluster.chips_per_server, precision, catalogue)
+    rank = RankShare(model, cluster, cluster.chips_per_server, "bf16", catalogue)
     size = np.array([float(tokens)])
     family = chip_family(cluster.chip, catalogue).serving
     attention = prefill_keys(rank).piece_s(tokens, 0)

@@ -12,7 +12,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import host_bytes_per_server, machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.job import Cause, FailureRates, Job, JobPlan, Recovery, expected_goodput, simulate
+from workloads.job import Cause, FailureRates, Job, Recovery, expected_goodput, simulate
 from workloads.job.checkpoints import (
     PeerCopies,
     State,
@@ -22,6 +22,7 @@ from workloads.job.checkpoints import (
     trained_parameters,
 )
 from workloads.job.goodput import smooth_goodput
+from workloads.options.job import JobInputs
 
 COPIES = PeerCopies(every_s=10.0, copy_s=4.0, restart_s=60.0, bytes_per_server=1e9)
 
@@ -106,8 +107,7 @@ def test_copies_are_as_frequent_as_the_network_lets_them():
 
 def test_settings_that_exclude_each_other_are_refused():
     refused("a pair needs two", job, 1000.0, units=1)
-    refused("blocking or with peers", JobPlan, blocking=True, peers=True)
-    refused("leave out --restart", JobPlan, warm=True, restart_s=60.0)
+    refused("leave out --restart", JobInputs, standby="warm", restart="60s")
 
 
 PAIR = cluster("trn2.48xlarge:2")

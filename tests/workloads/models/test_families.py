@@ -1,6 +1,7 @@
 """Families of decoders: published parameter counts, and layers of one part or two."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from tests.support.toy_training import TOY
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.models.huggingface import SHIPPED, from_fields, models, named
+from workloads.models import layer_fields
+from workloads.models.huggingface import SHIPPED, families, from_fields, models, named
 from workloads.models.model import (
     Layer,
     Model,
@@ -66,6 +68,13 @@ def test_an_unknown_family_with_the_usual_fields_is_read_by_them():
     assert beyond.startswith("what architecture brand_new, which is unknown, has beyond its fields")
     assert "gated feed-forward parts, 2 RMS norms" in beyond
     assert not small().left_out
+
+
+def test_a_family_states_only_fields_that_the_reader_asks_for():
+    """A misspelt fact would change nothing, and no answer would say so."""
+    fields = set(re.findall(r'"(\w+)"', Path(layer_fields.__file__).read_text()))
+    absent = {(kind, name) for kind, family in families().items() for name in family.absent}
+    assert {fact for fact in absent if fact[1] not in fields} == set()
 
 
 def test_windows_alternate_as_gemma_2_has_them():
