@@ -287,7 +287,7 @@ def _is_folded(call: CollectiveCall, algorithm: Algorithm, *, ideal: bool) -> bo
         return False
     costs = communication_costs(call.group.cluster, ideal=ideal)
     # A stage that is a long ring is timed by shorter ones, whatever the number of its messages.
-    is_shortened = timed_radices(call.group) != radices(call.group)
+    is_shortened = timed_radices(call) != radices(call)
     if not is_shortened and ops_foreseen([call], algorithm, costs) < FOLDED_FROM:
         return False
     return algorithm.stands_for(call, costs) is not None
