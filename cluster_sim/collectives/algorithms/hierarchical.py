@@ -230,7 +230,9 @@ Legs = list[tuple[list[Leg], int]]
 
 def hierarchical_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Return the time of a hierarchical collective over many domains [ps]; None over few."""
-    if not spans_many_domains(call):
+    # Few domains are run whole where that is quick, to the picosecond.
+    few = HOPS * _message_count(call, costs) <= MOST_OPS or len(call.group.domains) <= FEW
+    if not spans_many_domains(call) and (few or call.group.cluster.scale_out is None):
         return None
     return time_from_two_domains_ps(call, stage_slices(call), costs)
 

@@ -11,7 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import KINDS, CollectiveCall, Group, compose, measure, results, whole
-from cluster_sim.collectives.algorithms.hierarchical import evened, radices, timed_radices
+from cluster_sim.collectives.algorithms import hierarchical
+from cluster_sim.collectives.algorithms.hierarchical import (
+    evened,
+    hierarchical_ps,
+    radices,
+    timed_radices,
+)
 from cluster_sim.collectives.algorithms.registry import suitable
 from cluster_sim.collectives.duration.duration import FEW_RANKS, collective_time
 from cluster_sim.collectives.verify.bounds import lower_bound
@@ -151,6 +157,17 @@ def test_a_prime_number_of_domains_exchanges_by_doubled_distances(domains, membe
     # The last of a rank's rounds begins when the one before has arrived.
     hop_ps = MACHINE.scale_out.latency_ps
     assert fast.total_ps >= call.ways * math.ceil(math.log2(domains)) * hop_ps
+
+
+@pytest.mark.parametrize("domains", [3, 5, 7, 13, 15])
+def test_few_domains_of_many_chips_are_timed_by_two_of_them(domains, monkeypatch):
+    """Fifteen domains of 72 ranks took 4 s to write out, at sizes that are cut into slices."""
+    call = CollectiveCall("all-reduce", _group(domains, places=range(16)), 2**22)
+    costs = communication_costs(MACHINE)
+    assert hierarchical_ps(call, costs) is None
+    monkeypatch.setattr(hierarchical, "MOST_OPS", 1000)
+    whole_ps = run(compose(call, "hierarchical").schedule).total_ps
+    assert hierarchical_ps(call, costs) == pytest.approx(whole_ps, rel=0.05)
 
 
 @pytest.mark.parametrize("domains", [17, 31, 251, 4093])
