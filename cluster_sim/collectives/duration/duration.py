@@ -358,13 +358,18 @@ def _timed(
     """Time [ps] and method for all groups of one geometry."""
     group = geometry.group
     call = CollectiveCall(kind, group, size_bytes)
-    crosses_domains = len(group.domains) > 1
-    if kind == "all-to-all" and crosses_domains and group.ranks >= FLOWS_FROM:
+    if is_run_as_flows(call):
         return _exchange_ps(call, ideal=ideal), FLOWS
     few_ranks_ps = algorithm.stands_for(call, communication_costs(group.cluster, ideal=ideal))
     if few_ranks_ps is not None:
         return few_ranks_ps, FEW_RANKS
     return run(compose(call, algorithm, ideal=ideal).schedule).total_ps, SIMULATED
+
+
+def is_run_as_flows(call: CollectiveCall) -> bool:
+    """Return whether a call is an all-to-all of so many ranks that racks' flows stand for them."""
+    several = call.group.ranks >= FLOWS_FROM and len(call.group.domains) > 1
+    return call.kind == "all-to-all" and several
 
 
 def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps, lower_bound, whole
+from cluster_sim.collectives import (
+    CollectiveCall,
+    Group,
+    compose,
+    duration_ps,
+    lower_bound,
+    results,
+    whole,
+)
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import exchange, traffic
 from cluster_sim.collectives.few_ranks import far_stages_ps, with_latency_of_stages
@@ -84,6 +92,18 @@ def test_a_large_all_to_all_between_domains_is_run_as_flows():
     across = exchange_ps(Call("all-to-all", whole(machine), 2**30))
     start = 900_000 + 2_800_000 + 1_200_000
     assert duration_ps(Call("all-to-all", whole(machine), 2**30)) == across + start
+
+
+def test_a_large_all_to_all_is_measured_by_the_flows_of_racks(monkeypatch):
+    """All messages of 8,192 ranks took minutes and 9 GB."""
+    call = Call("all-to-all", whole(cluster("trn2.48xlarge:33")), 2**26)
+    written_out, _ = results.measure(call, watched=False)
+    monkeypatch.setattr(results, "FOLDED_FROM", 100_000)
+    flows, trace = results.measure(call, watched=False)
+    assert trace.total_ps == duration_ps(call)
+    assert flows["time_s"] == pytest.approx(written_out["time_s"], rel=0.03)
+    assert (flows["ops"], flows["algorithm"]) == (call.ranks + 2, "direct")
+    assert results.measure(call)[0]["ops"] == written_out["ops"]
 
 
 def test_chunks_between_oversubscribed_racks_wait_for_their_uplinks():
