@@ -278,11 +278,11 @@ def test_domains_exchange_in_the_prime_factors_of_their_number(each):
     machine = cluster("trn2-ultraserver:63")
     group = Group(machine, np.add.outer(64 * np.arange(63), np.arange(each)).ravel())
     collective = compose(Call("all-reduce", group, 2**12), "hierarchical")
-    assert collective.steps == 2 * (2 + 2 + 6 + each - 1)
+    assert collective.steps == 2 * (2 + 2 + 3 + each - 1)  # seven domains in three rounds
     step_ps = machine.scale_out.latency_ps  # no faster than its bytes and its steps
     total = run(collective.schedule).total_ps
     assert total >= lower_bound(Call("all-reduce", group, 2**12)).time_ps
-    assert 20 * step_ps <= total < 25 * step_ps + 20 * 10**6
+    assert 14 * step_ps <= total < 18 * step_ps + 20 * 10**6
 
 
 def test_symmetry_is_that_of_the_runtime():
