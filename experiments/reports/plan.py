@@ -26,7 +26,7 @@ from experiments.reports.plan_rows import (
     plan_interval,
     ranked,
 )
-from experiments.reports.remarks import check_remarks
+from experiments.reports.remarks import assumed_sentences, check_remarks
 from experiments.reports.training import interval_document, packed, stated
 from topologies.units import format_memory, format_seconds
 from workloads.search.search import Finalist, Search
@@ -300,6 +300,8 @@ def remarks(search: Search) -> list[str]:
         remarks.append(f"Of the first plan: {line}")
     remarks.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
     remarks.append(ties(search))
+    if not search.first.plan.names_framework:
+        remarks.append(assumed_sentences(search.first)[0])
     if search.next_estimate_s is not None:
         best = search.finalists[0]
         slower = search.next_estimate_s / best.iteration_s - 1

@@ -28,7 +28,7 @@ from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import Memory, likely
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, SEARCHED, ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT
 from workloads.training.plan.stages import check_model, idle_fields_in_all
 from workloads.training.program.groups import SharedParts
@@ -123,6 +123,8 @@ class Search:
         Fields of a plan that were stated, so that they are the same in all plans.
     own_plan : OwnPlan or None
         Plan of the user's own, simulated beside the finalists.
+    asked : Cluster or None
+        Cluster without the numbers of the plans' framework, as it was stated.
     """
 
     model: Model
@@ -142,6 +144,17 @@ class Search:
     objective: str = "time"
     stated: Collection[str] = ()
     own_plan: OwnPlan | None = None
+    asked: Cluster | None = field(default=None, repr=False)
+
+    @cached_property
+    def first(self) -> Iteration:
+        """Step of the first plan, in which fields that nobody stated are known as such."""
+        # As of a step whose plan was searched, so that both have the same interval.
+        best = self.finalists[0].plan
+        free = {name for name in PLAN_FIELDS if name not in (*self.stated, *SEARCHED)}
+        free = free - {"framework"} | {*best.assumed}
+        plan = replace(best, assumed=tuple(name for name in PLAN_FIELDS if name in free))
+        return iteration(self.model, self.asked or self.cluster, plan, trace=False)
 
     @property
     def without_effect(self) -> dict[str, str]:
@@ -239,6 +252,7 @@ def search(
         simulated_in_s=time.perf_counter() - estimated,
         objective=aim.objective,
         stated=_settled(stated or {}, ()),
+        asked=cluster,
     )
 
 

@@ -232,11 +232,8 @@ def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[s
     if length.tokens is None:
         return {}
     from workloads.job.front import whole_job
-    from workloads.training.iteration import iteration
 
-    plan = search.finalists[0].plan
-    step = iteration(search.model, search.cluster, plan, engine=call.engine, trace=False)
-    return whole_job(step, length.tokens, call.seed)
+    return whole_job(search.first, length.tokens, call.seed)
 
 
 def _first_s(search: Search, inputs: TrainedModel, catalogue: Catalogue, engine: str) -> float:

@@ -65,6 +65,20 @@ def test_json_has_every_key(line):
     assert document["next_estimate_s"] >= document["rows"][0]["estimate_s"]
 
 
+def test_the_first_plan_has_the_interval_of_train_that_states_as_much(few):
+    document = document_of(few, "--top=1")
+    assert "Framework not stated: predicted as neuronx" in printed_by(few, "--top=1")
+    words = shlex.split(document["train"])[1:]
+    for name in ("--framework", "--overlap", "--precision", "--attention", "--ranks-per-chip"):
+        at = words.index(name)
+        del words[at : at + 2]
+    step = document_of(words)
+    for end in ("low", "high"):
+        assert document["interval"][end] == pytest.approx(step["interval"][end])
+    stated = document_of(few, "--top=1", "--framework=neuronx")
+    assert stated["interval"]["high"] < document["interval"]["high"]
+
+
 @pytest.mark.parametrize("stated", [
     ["--pp=2", "--variant=trn2.hbm_bandwidth=short-note"],
     ["--lora-rank=8", "--lora-on=attention", "--cluster=two.yaml"],
