@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -345,6 +346,11 @@ def _own_fields(text: str, stated: Mapping[str, Any], cluster: Cluster) -> dict[
     def options(stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)]) -> None:
         mine.update(stated)
 
+    words = r"\w+[= :]\w+"
+    if re.fullmatch(rf"{words}([, ]+{words})*", text) and not Path(text).is_file():
+        raise InputError(
+            f"--with {text[:80]!r} is neither a file nor options. Write options as '--tp 8 --pp 4'."
+        )
     if not text.lstrip().startswith("-"):
         mine = runnable_fields(Path(text), cluster)
     else:

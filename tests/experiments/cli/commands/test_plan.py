@@ -236,5 +236,7 @@ def test_a_plan_of_a_tool_for_other_chips_states_the_batch_of_all(few, tmp_path)
     mine = document["own"]
     assert (mine["tp"], mine["framework"]) == (8, "neuronx")
     assert {mine["global_batch"], document["rows"][0]["global_batch"]} == {32}
+    refusal = refusal_of(few, "--top=1", "--with=tp=8,pp=2")
+    assert "'tp=8,pp=2' is neither a file nor options. Write options as '--tp 8" in refusal
     refusal = refusal_of(few, "--top=1", "--with=--tp 8")
     assert "--global-batch is not stated: plans are compared for one batch" in refusal
