@@ -123,7 +123,7 @@ class Search:
         Fields of a plan that were stated, so that they are the same in all plans.
     own_plan : OwnPlan or None
         Plan of the user's own, simulated beside the finalists.
-    asked : Cluster or None
+    bare : Cluster or None
         Cluster without the numbers of the plans' framework, as it was stated.
     """
 
@@ -144,7 +144,7 @@ class Search:
     objective: str = "time"
     stated: Collection[str] = ()
     own_plan: OwnPlan | None = None
-    asked: Cluster | None = field(default=None, repr=False)
+    bare: Cluster | None = field(default=None, repr=False)
 
     @cached_property
     def first(self) -> Iteration:
@@ -154,7 +154,7 @@ class Search:
         free = {name for name in PLAN_FIELDS if name not in (*self.stated, *SEARCHED)}
         free = free - {"framework"} | {*best.assumed}
         plan = replace(best, assumed=tuple(name for name in PLAN_FIELDS if name in free))
-        return iteration(self.model, self.asked or self.cluster, plan, trace=False)
+        return iteration(self.model, self.bare or self.cluster, plan, trace=False)
 
     @property
     def without_effect(self) -> dict[str, str]:
@@ -252,7 +252,7 @@ def search(
         simulated_in_s=time.perf_counter() - estimated,
         objective=aim.objective,
         stated=_settled(stated or {}, ()),
-        asked=cluster,
+        bare=cluster,
     )
 
 

@@ -240,3 +240,28 @@ def test_a_plan_of_a_tool_for_other_chips_states_the_batch_of_all(few, tmp_path)
     assert "'tp=8,pp=2' is neither a file nor options. Write options as '--tp 8" in refusal
     refusal = refusal_of(few, "--top=1", "--with=--tp 8")
     assert "--global-batch is not stated: plans are compared for one batch" in refusal
+
+
+def test_a_deadline_takes_the_fewest_units_that_meet_it(question, tmp_path):
+    few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --top 1 --tokens 10G"
+    one = document_of(few, "--global-batch=96")["job"]
+    document = document_of(few, "--global-batch=96", f"--days={one['days'] / 2.5}")
+    sizes = document["sizes"]
+    days = {row["units"]: row["days"] for row in sizes["rows"]}
+    assert document["cluster"] == f"trn2.48xlarge:{sizes['fewest']}"
+    assert days[sizes["fewest"]] <= sizes["days"] < days[sizes["next_smaller"]]
+    assert document["job"]["days"] == pytest.approx(days[sizes["fewest"]])
+    upper = {row["units"]: row["days_high"] for row in sizes["rows"]}
+    assert upper[sizes["sure"]] <= sizes["days"] < upper[sizes["fewest"]]
+
+
+@pytest.mark.parametrize(("stated", "reason"), [
+    ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens too."),
+    ("--tokens=1T", "state --global-batch too."),
+    ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "2 of trn2.48xlarge take"),
+    ("--tokens=1T --global-batch=32 --with=--tp=2", "a plan for one size of the cluster"),
+    ("--tokens=1T --global-batch=32 --cluster=rainier", "rainier"),
+])  # fmt: skip
+def test_a_deadline_that_cannot_be_answered_is_refused(stated, reason, question):
+    few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --days 3"
+    assert reason in refusal_of(few, *stated.split())
