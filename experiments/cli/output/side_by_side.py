@@ -242,9 +242,9 @@ def waiting_sentence(document: Mapping[str, Any]) -> str:
     if not waits or "concurrency" in document or document.get("max_rate_per_s") is not None:
         return ""
     return (
-        f"At this rate {document['batch_mean']:.2g} of {document['slots']:,} requests decode in the "
-        "mean, so price and energy of a token are those of a replica that waits; --max-rate gives "
-        "those at the highest rate within the SLO."
+        f"At this rate {document['batch_mean']:.2g} of {document['slots']:,} requests decode in "
+        "the mean, so price and energy of a token are those of a replica that waits; --max-rate "
+        "gives those at the highest rate within the SLO."
     )
 
 
