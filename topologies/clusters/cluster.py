@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from topologies import display
 from topologies.catalogue.catalogue import LIKE, Catalogue, shipped_catalogue
@@ -11,16 +10,13 @@ from topologies.errors import InputError
 from topologies.shapes.basic import Shape, check_chips, check_size
 from topologies.shapes.scale_out import ScaleOut
 
-if TYPE_CHECKING:
-    import networkx as nx
-
 
 @dataclass(frozen=True)
 class Cluster:
     """Equal scale-up domains, which a scale-out fabric joins if there are several.
 
-    The global number of a chip is ``domain * chips_per_domain + local number``. No graph is made
-    before :meth:`graph` is called.
+    The global number of a chip is ``domain * chips_per_domain + local number``. No graph is made;
+    :func:`topologies.views.graph.graph` makes that of a cluster.
 
     Attributes
     ----------
@@ -99,17 +95,6 @@ class Cluster:
     def chips(self) -> int:
         """Number of chips in the cluster."""
         return self.domains * self.shape.chips
-
-    def graph(self) -> nx.MultiDiGraph[Any]:
-        """Return chips, switches, adapters and hosts with their links as a networkx graph.
-
-        >>> from topologies.clusters.names import cluster
-        >>> cluster("trn2.48xlarge").graph().number_of_nodes()
-        34
-        """
-        from topologies.views.graph import graph
-
-        return graph(self)
 
     @property
     def servers(self) -> int:
