@@ -45,7 +45,7 @@ def document(search: Search, top: int, inputs: Sequence[str] = ()) -> dict[str, 
     return {
         "model": search.model.name,
         "cluster": search.cluster.name,
-        "chips": search.cluster.chips,
+        "chips": search.chips,
         "ranks": best.ranks,
         "parameters": search.model.parameters,
         **values_of(best, "global_batch", "seq"),
@@ -76,7 +76,7 @@ def first_step(search: Search, inputs: Sequence[str]) -> dict[str, Any]:
     rates = {"tokens_per_s": first.tokens_per_s, "mfu": first.mfu}
     return {
         **step,
-        "tokens_per_s_per_chip": first.tokens_per_s / search.cluster.chips,
+        "tokens_per_s_per_chip": first.tokens_per_s / search.chips,
         "interval": interval_document(plan_interval(search, first), first.cost, **rates),
         "plan": stated(first.plan),
     }
@@ -95,6 +95,7 @@ def train_command(search: Search, inputs: Sequence[str] = (), rank: int = 1) -> 
     plan = search.finalists[rank - 1].plan
     named = inputs or ("--model", search.model.name, "--cluster", search.cluster.name)
     words = ["cluster-sim", "train", *named]
+    words += ["--chips", str(search.chips)] if search.chips < search.cluster.chips else []
     for name, value in fields_of(plan).items():
         option = option_name(name)
         if name not in SPELT and getattr(plan, name) == getattr(DEFAULTS, name):
@@ -159,7 +160,7 @@ def headline(search: Search) -> str:
     overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
     return (
         f"{search.model.name} ({search.model.parameters / 1e9:,.1f} G parameters) on "
-        f"{search.cluster.name}, {search.cluster.chips:,} chips, global batch "
+        f"{search.cluster.name}, {search.chips:,} chips, global batch "
         f"{plan.global_batch:,} × {plan.seq:,} tokens{packed(plan)}{overlap}"
     )
 

@@ -59,6 +59,7 @@ class Aim:
     # Processes that simulate finalists in parallel; 0 for two on large clusters, else one
     processes: int = 0
     lnc: int | None = None  # physical cores of a logical core of Trainium
+    chips: int | None = None  # chips that plans use, the first of the cluster; all of them for None
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, OBJECTIVES)
@@ -154,7 +155,13 @@ class Search:
         free = {name for name in PLAN_FIELDS if name not in (*self.stated, *SEARCHED)}
         free = free - {"framework"} | {*best.assumed}
         plan = replace(best, assumed=tuple(name for name in PLAN_FIELDS if name in free))
-        return iteration(self.model, self.bare or self.cluster, plan, trace=False)
+        return iteration(self.model, self.bare or self.cluster, plan, trace=False, partial=True)
+
+    @property
+    def chips(self) -> int:
+        """Chips that the plans use."""
+        plan = self.finalists[0].plan
+        return -(-plan.ranks // plan.ranks_per_chip)
 
     @property
     def without_effect(self) -> dict[str, str]:
@@ -220,7 +227,8 @@ def search(
     check_names("a plan", aim.each, PLAN_FIELDS)
     start = time.perf_counter()
     settled = _settled(stated or {}, aim.each)
-    listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=aim.lnc)
+    size = {"lnc": aim.lnc, "chips": aim.chips}
+    listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, **size)
     fits = fit(listed, settled, watch=watch, margin=aim.memory_margin)
     plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
     # The finalists and one more are needed, and of each kind to be compared the best.
@@ -367,7 +375,11 @@ class Runner:
     def step(self, plan: ParallelPlan) -> Iteration:
         """Simulate the step of a plan, of which a search reads the times by category alone."""
         return iteration(
-            self.model, self.cluster, plan, engine=self.engine, shared=self.shared, trace=False
+            *(self.model, self.cluster, plan),
+            engine=self.engine,
+            shared=self.shared,
+            trace=False,
+            partial=True,
         )
 
     def processes(self, plans: int, stated: int) -> int:

@@ -75,6 +75,12 @@ class SearchInputs(Conditions):
         name="with",
     )
     lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
+    chips: int | None = setting(
+        None,
+        "Chips that plans use, the first of the cluster",
+        least=1,
+        default="all of them",
+    )
     days: float | None = setting(
         None,
         "Days in which the job of --tokens has to end: plans are searched on the fewest units of "
@@ -234,7 +240,7 @@ def _first_that_runs(
     for place in range(1, 1 + len(search.finalists)) if rank is None else [rank]:
         ranked = search.finalists[place - 1]
         about = [
-            f"{search.model.name} on {search.cluster.name}, {search.cluster.chips:,} chips: "
+            f"{search.model.name} on {search.cluster.name}, {search.chips:,} chips: "
             f"{format_seconds(ranked.iteration_s)} a step is predicted by",
             train_command(search, words, place),
         ]
@@ -292,7 +298,7 @@ def _in_time(
             return days  # too far off for its failures to matter
         job = _whole_job(fastest, length, call)["job"]
         ends = {f"days_{end}": job["interval"]["days"][end] for end in ("low", "high")}
-        row = {"units": count, "chips": fastest.cluster.chips, "iteration_s": step_s}
+        row = {"units": count, "chips": fastest.chips, "iteration_s": step_s}
         sizes[count] = {**row, **job, **ends}
         return float(sizes[count][key])
 
@@ -319,8 +325,9 @@ def _batch_of_a_job(how: SearchInputs, stated: Mapping[str, Any], length: Tokens
     if batch is None or length.tokens is None:
         flag = "--tokens" if length.tokens is None else "--global-batch"
         raise InputError(f"--days {how.days:g} is the time of a whole job: state {flag} too.")
-    if how.with_plan is not None:
-        raise InputError("--with is a plan for one size of the cluster. Leave out --days.")
+    if how.with_plan is not None or how.chips is not None:
+        flag = "--with" if how.chips is None else "--chips"
+        raise InputError(f"{flag} is for one size of the cluster. Leave out --days.")
     return int(batch)
 
 
@@ -369,9 +376,12 @@ def _search(
 ) -> Search:
     from workloads.search.search import own_plan, search
     from workloads.training.frameworks.framework import framework_of
+    from workloads.training.plan.stages import check_chips
     from workloads.training.usual_plan import complete
 
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
+    if how.chips is not None:
+        check_chips(how.chips, cluster)
     mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated, cluster)
     common = {name: value for name, value in mine.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
     batch = {"global_batch": stated.get("global_batch", mine.get("global_batch"))}
@@ -392,6 +402,7 @@ def _search(
         batch["global_batch"],
         stated=kept,
         lnc=how.lnc,
+        chips=how.chips,
         objective=how.objective,
         memory_margin=how.memory_margin,
         finalists=how.finalists or 2 * how.top,
@@ -407,10 +418,10 @@ def _search(
     same = {name: getattr(best, name) for name in ("seq", "ranks_per_chip")}
     fields = {**kept, **mine, **same, **batch}
     try:
-        plan = complete(fields, model, cluster, lnc=how.lnc)
+        plan = complete(fields, model, cluster, lnc=how.lnc, chips=how.chips)
         runs_it = not any(framework_of(best, cluster).lacks(plan))
         fields["framework"] = best.framework if runs_it else framework_of(plan, cluster).text
-        plan = complete(fields, model, cluster, lnc=how.lnc)
+        plan = complete(fields, model, cluster, lnc=how.lnc, chips=how.chips)
         return replace(result, own_plan=own_plan(result, plan, call.engine))
     except InputError as mistake:
         raise InputError(f"your own plan: {mistake}") from None
@@ -429,7 +440,7 @@ def _on_fewer(
 
     # Where a few domains of many are lost, all that are left may be a prime number of them.
     domains, (name, _, count) = search.cluster.domains, inputs.cluster.partition(":")
-    if count != str(domains) or divides_well(domains):
+    if count != str(domains) or divides_well(domains) or how.chips:
         return {}
     fewer = next(number for number in range(domains - 1, 0, -1) if divides_well(number))
     smaller = replace(inputs, cluster=f"{name}:{fewer}")

@@ -242,6 +242,17 @@ def test_a_plan_of_a_tool_for_other_chips_states_the_batch_of_all(few, tmp_path)
     assert "--global-batch is not stated: plans are compared for one batch" in refusal
 
 
+def test_plans_for_some_chips_of_a_server_are_those_that_train_runs(few):
+    document = document_of(few, "--top=1", "--chips=4", "--with=--tp 2")
+    assert (document["chips"], document["ranks"], document["own"]["dp"]) == (4, 4, 2)
+    words = shlex.split(document["train"])
+    assert words[words.index("--chips") + 1] == "4"
+    step = document_of(words[1:])
+    assert step["iteration_s"] == pytest.approx(document["rows"][0]["iteration_s"])
+    assert step["cost_usd"] == pytest.approx(document["cost_usd"])
+    assert "chips 17 must be a whole number from 1 to the 16" in refusal_of(few, "--chips=17")
+
+
 def test_a_deadline_takes_the_fewest_units_that_meet_it(question, tmp_path):
     few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --top 1 --tokens 10G"
     one = document_of(few, "--global-batch=96")["job"]
@@ -259,7 +270,7 @@ def test_a_deadline_takes_the_fewest_units_that_meet_it(question, tmp_path):
     ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens too."),
     ("--tokens=1T", "state --global-batch too."),
     ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "2 of trn2.48xlarge take"),
-    ("--tokens=1T --global-batch=32 --with=--tp=2", "a plan for one size of the cluster"),
+    ("--tokens=1T --global-batch=32 --with=--tp=2", "--with is for one size of the cluster"),
     ("--tokens=1T --global-batch=32 --cluster=rainier", "rainier"),
 ])  # fmt: skip
 def test_a_deadline_that_cannot_be_answered_is_refused(stated, reason, question):
