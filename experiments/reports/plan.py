@@ -26,7 +26,7 @@ from experiments.reports.plan_rows import (
     plan_interval,
     ranked,
 )
-from experiments.reports.remarks import check_remarks
+from experiments.reports.remarks import assumed_sentences, check_remarks
 from experiments.reports.training import interval_document, packed, stated
 from topologies.units import format_memory, format_seconds
 from workloads.search.search import Finalist, Search
@@ -45,7 +45,7 @@ def document(search: Search, top: int, inputs: Sequence[str] = ()) -> dict[str, 
     return {
         "model": search.model.name,
         "cluster": search.cluster.name,
-        "chips": search.cluster.chips,
+        "chips": search.chips,
         "ranks": best.ranks,
         "parameters": search.model.parameters,
         **values_of(best, "global_batch", "seq"),
@@ -76,7 +76,7 @@ def first_step(search: Search, inputs: Sequence[str]) -> dict[str, Any]:
     rates = {"tokens_per_s": first.tokens_per_s, "mfu": first.mfu}
     return {
         **step,
-        "tokens_per_s_per_chip": first.tokens_per_s / search.cluster.chips,
+        "tokens_per_s_per_chip": first.tokens_per_s / search.chips,
         "interval": interval_document(plan_interval(search, first), first.cost, **rates),
         "plan": stated(first.plan),
     }
@@ -95,6 +95,7 @@ def train_command(search: Search, inputs: Sequence[str] = (), rank: int = 1) -> 
     plan = search.finalists[rank - 1].plan
     named = inputs or ("--model", search.model.name, "--cluster", search.cluster.name)
     words = ["cluster-sim", "train", *named]
+    words += ["--chips", str(search.chips)] if search.chips < search.cluster.chips else []
     for name, value in fields_of(plan).items():
         option = option_name(name)
         if name not in SPELT and getattr(plan, name) == getattr(DEFAULTS, name):
@@ -159,7 +160,7 @@ def headline(search: Search) -> str:
     overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
     return (
         f"{search.model.name} ({search.model.parameters / 1e9:,.1f} G parameters) on "
-        f"{search.cluster.name}, {search.cluster.chips:,} chips, global batch "
+        f"{search.cluster.name}, {search.chips:,} chips, global batch "
         f"{plan.global_batch:,} × {plan.seq:,} tokens{packed(plan)}{overlap}"
     )
 
@@ -300,6 +301,8 @@ def remarks(search: Search) -> list[str]:
         remarks.append(f"Of the first plan: {line}")
     remarks.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
     remarks.append(ties(search))
+    if not search.first.plan.names_framework:
+        remarks.append(assumed_sentences(search.first)[0])
     if search.next_estimate_s is not None:
         best = search.finalists[0]
         slower = search.next_estimate_s / best.iteration_s - 1

@@ -9,7 +9,7 @@ from experiments.reports.formatting import values_of
 from workloads.confidence.interval import Interval
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program.breakdown import PARTS
-from workloads.training.usual_plan import tied, training_interval
+from workloads.training.usual_plan import hull, tied, training_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def plan_interval(search: Search, finalist: Finalist) -> Interval:
     """Interval of the time of one plan."""
     answer = search.model, finalist.plan, search.cluster, finalist.iteration_s
-    return training_interval(*answer, share_of_peak=max(finalist.mfu, finalist.hfu))
+    left_open, share = hull(search.first.alternatives), max(finalist.mfu, finalist.hfu)
+    return training_interval(*answer, left_open, share)
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:

@@ -82,7 +82,17 @@ def flattened(
             raise InputError(f"{path}: {mistake}") from None
         return {name.replace("-", "_") if "." in name else name: options[name] for name in options}
     leaves = dict(_leaves(document)) if isinstance(document, dict) else {}
+    leaves = {key: _with_default(value, environment) for key, value in leaves.items()}
     return {key: _referred(key, value, leaves) for key, value in leaves.items()}
+
+
+def _with_default(value: Any, environment: Mapping[str, str]) -> Any:
+    """Value of ``${NAME:default}`` in the environment, or else its default; others as they are."""
+    variable = re.fullmatch(r"\$\{([A-Z][A-Z0-9_]*):([^${}]*)\}", str(value))
+    if variable is None:
+        return value
+    text = environment.get(variable[1], variable[2])
+    return None if text in ("", "null") else text
 
 
 def _referred(key: str, value: Any, leaves: Mapping[str, Any]) -> Any:

@@ -28,7 +28,7 @@ from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import Memory, likely
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, SEARCHED, ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT
 from workloads.training.plan.stages import check_model, idle_fields_in_all
 from workloads.training.program.groups import SharedParts
@@ -59,6 +59,7 @@ class Aim:
     # Processes that simulate finalists in parallel; 0 for two on large clusters, else one
     processes: int = 0
     lnc: int | None = None  # physical cores of a logical core of Trainium
+    chips: int | None = None  # chips that plans use, the first of the cluster; all of them for None
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, OBJECTIVES)
@@ -123,6 +124,8 @@ class Search:
         Fields of a plan that were stated, so that they are the same in all plans.
     own_plan : OwnPlan or None
         Plan of the user's own, simulated beside the finalists.
+    bare : Cluster or None
+        Cluster without the numbers of the plans' framework, as it was stated.
     """
 
     model: Model
@@ -142,6 +145,23 @@ class Search:
     objective: str = "time"
     stated: Collection[str] = ()
     own_plan: OwnPlan | None = None
+    bare: Cluster | None = field(default=None, repr=False)
+
+    @cached_property
+    def first(self) -> Iteration:
+        """Step of the first plan, in which fields that nobody stated are known as such."""
+        # As of a step whose plan was searched, so that both have the same interval.
+        best = self.finalists[0].plan
+        free = {name for name in PLAN_FIELDS if name not in (*self.stated, *SEARCHED)}
+        free = free - {"framework"} | {*best.assumed}
+        plan = replace(best, assumed=tuple(name for name in PLAN_FIELDS if name in free))
+        return iteration(self.model, self.bare or self.cluster, plan, trace=False, partial=True)
+
+    @property
+    def chips(self) -> int:
+        """Chips that the plans use."""
+        plan = self.finalists[0].plan
+        return -(-plan.ranks // plan.ranks_per_chip)
 
     @property
     def without_effect(self) -> dict[str, str]:
@@ -207,7 +227,8 @@ def search(
     check_names("a plan", aim.each, PLAN_FIELDS)
     start = time.perf_counter()
     settled = _settled(stated or {}, aim.each)
-    listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=aim.lnc)
+    size = {"lnc": aim.lnc, "chips": aim.chips}
+    listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, **size)
     fits = fit(listed, settled, watch=watch, margin=aim.memory_margin)
     plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
     # The finalists and one more are needed, and of each kind to be compared the best.
@@ -239,6 +260,7 @@ def search(
         simulated_in_s=time.perf_counter() - estimated,
         objective=aim.objective,
         stated=_settled(stated or {}, ()),
+        bare=cluster,
     )
 
 
@@ -353,7 +375,11 @@ class Runner:
     def step(self, plan: ParallelPlan) -> Iteration:
         """Simulate the step of a plan, of which a search reads the times by category alone."""
         return iteration(
-            self.model, self.cluster, plan, engine=self.engine, shared=self.shared, trace=False
+            *(self.model, self.cluster, plan),
+            engine=self.engine,
+            shared=self.shared,
+            trace=False,
+            partial=True,
         )
 
     def processes(self, plans: int, stated: int) -> int:

@@ -25,6 +25,7 @@ from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Sch
 from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.confidence.answers import collective_interval
 from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,
@@ -59,21 +60,21 @@ def lower(
     cluster: Cluster,
     *,
     communication: str = "simulated",
-    stretch: float = 1.0,
+    end: str = "",
 ) -> Lowered:
     """Return the schedule of a recording on a cluster."""
     # ``communication`` ("simulated", "recorded"): whether communication takes its simulated time on
-    # the cluster, or the recorded one.
-    world = max(int(recording.facts.get("world", 0)), int(recording.rank.max(initial=0)) + 1)
-    world = max([world, *(max(group.ranks, default=0) + 1 for group in recording.groups)])
-    if world > cluster.chips:
+    # the cluster, or the recorded one. ``end`` ("low", "high"): end of its 80 % interval, in place
+    # of the prediction.
+    if recording.world > cluster.chips:
         raise InputError(
-            f"the trace is of {world:,} ranks, but {cluster.name} has {cluster.chips:,} chips. "
-            "Replay it on a larger cluster, such as NAME:COUNT."
+            f"the trace is of {recording.world:,} ranks, but {cluster.name} has "
+            f"{cluster.chips:,} chips. Replay it on a larger cluster, such as NAME:COUNT, or with "
+            "fewer --ranks."
         )
     check_acyclic(recording, recording.src, recording.dst, ())
     members = _members(recording, cluster)
-    duration, kept = _durations(recording, cluster, members, communication, stretch)
+    duration, kept = _durations(recording, cluster, members, communication, end)
     meets = collective_calls(recording)
     src, dst, lag = _edges(recording, meets)
     ops = len(recording) + len(meets)
@@ -116,7 +117,7 @@ def _durations(
     cluster: Cluster,
     members: Sequence[IntArray],
     communication: str,
-    stretch: float,
+    end: str,
 ) -> tuple[IntArray, dict[str, int]]:
     """Time of every node [ps], and the names of communications that keep their recorded time."""
     # A receive whose sender has no trace keeps its recorded time, which includes the wait for the
@@ -137,7 +138,8 @@ def _durations(
             continue
         call = _call(recording, node)
         if call not in times:
-            times[call] = round(stretch * _communication_ps(recording, node, cluster, members))
+            predicted = _communication_ps(recording, node, cluster, members)
+            times[call] = _end_ps(predicted, recording, node, cluster, members, end)
         duration[node] = times[call]
     return duration, dict(kept)
 
@@ -172,6 +174,24 @@ def _communication_ps(
     if operation == "all-gather" and recording.facts.get("all_gather_size") == "of one rank":
         size *= len(ranks)
     return duration_ps(CollectiveCall(operation, ChipGroup(cluster, ranks), size))
+
+
+def _end_ps(
+    predicted: int,
+    recording: Recording,
+    node: int,
+    cluster: Cluster,
+    members: Sequence[IntArray],
+    end: str,
+) -> int:
+    """End of the interval of a communication's time [ps]; the time itself for no end."""
+    if not end:
+        return predicted
+    group = int(recording.group[node])
+    ranks = max(2, len(members[group])) if group >= 0 else 2
+    size = max(1, int(recording.size_bytes[node]))
+    ends = collective_interval(cluster, ranks, size, predicted / 1e12)
+    return round(1e12 * (ends.low if end == "low" else ends.high))
 
 
 def _edges(

@@ -7,7 +7,7 @@ import os
 import zlib
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,6 +79,48 @@ class Recording:
     def ranks(self) -> IntArray:
         """Ranks that have a file, ascending."""
         return np.unique(self.rank)
+
+    @property
+    def world(self) -> int:
+        """Ranks up to the last that has work or a part in communication."""
+        listed = (max(group.ranks, default=0) + 1 for group in self.groups)
+        return max(int(self.facts.get("world", 0)), int(self.rank.max(initial=0)) + 1, *listed, 0)
+
+    @property
+    def ranks_of_the_job(self) -> int:
+        """Ranks of the job, as far as the trace tells."""
+        return max(self.world, int(self.facts.get("stated_world", 0)))
+
+    def on_ranks(self, count: int) -> Recording:
+        """Return the recording of a job of another number of ranks, all of which do the same."""
+        # A group of all ranks grows with them. How one of some ranks would, tensor or pipeline
+        # parallel, no trace tells.
+        calls = self.kind == COLLECTIVE
+        if not calls.any():
+            raise InputError(f"--ranks {count}: the trace has no collective. Leave it out.")
+        sizes = []
+        for number, group in enumerate(self.groups):
+            whole = np.isin(self.ranks, self.rank[self.group == number]).all()
+            sizes.append(len(group.ranks) or (self.ranks_of_the_job if whole else 0))
+        some = [size for size in sizes if size != 1 and size < self.ranks_of_the_job]
+        if some or np.isin(self.kind, (SEND, RECEIVE)).any():
+            raise InputError(
+                f"--ranks {count}: some of the {self.ranks_of_the_job:,} ranks of the trace "
+                "communicate among themselves, and how such groups would grow, no trace tells. "
+                "Leave it out."
+            )
+        if count <= self.rank.max():
+            raise InputError(
+                f"--ranks {count}: the trace has rank {int(self.rank.max())}. Name fewer files."
+            )
+        everyone = tuple(range(count))
+        groups = tuple(
+            group if size == 1 else replace(group, ranks=everyone)
+            for group, size in zip(self.groups, sizes, strict=True)
+        )
+        return replace(
+            self, groups=groups, facts={**self.facts, "world": count, "stated_world": count}
+        )
 
     def place(self, node: int) -> str:
         """Return file, number and name of a node, as text for messages."""

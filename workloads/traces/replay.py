@@ -48,8 +48,6 @@ PARTS = ("compute", "memory", "exposed_communication", "host")
 PART_OF = {COMPUTE: 0, NOTHING: 0, MEMORY: 1, COLLECTIVE: 2, SEND: 2, RECEIVE: 2, HOST: 3}
 """Part of an iteration, as a number in ``PARTS``, that nodes of each kind count to."""
 LEVEL = 0.8  # probability with which the interval should hold the measured time
-COMMUNICATION_SPREAD = 0.2
-"""Relative error of simulated communication that the interval allows for (assumed)."""
 STEP_SPREAD = 0.02
 """Relative difference between runs of the same step (assumed). No interval is narrower, even if all
 kernels are as recorded and hide the communication."""
@@ -215,6 +213,7 @@ def replay(
     recorded_on: str = "",
     compute: str = "auto",
     communication: str = "simulated",
+    ranks: int | None = None,
     engine: str = "fast",
 ) -> Replay:
     """Replay traces on a cluster.
@@ -222,8 +221,7 @@ def replay(
     Parameters
     ----------
     paths : path or sequence of paths
-        Chakra ``.et`` files, one for each rank; JSON of the PyTorch profiler or of neuron-profile;
-        a GOAL file.
+        Chakra ``.et`` files, one a rank; JSON of PyTorch's profiler or neuron-profile; GOAL.
     cluster : Cluster or str
         A cluster or its name, as :func:`cluster_sim.cluster` takes it.
     recorded_on : str, optional
@@ -232,13 +230,15 @@ def replay(
         Whether kernels keep their recorded time or are scaled by the roofline. ``auto`` scales them
         if both chips are known and differ.
     communication : {"simulated", "recorded"}, default "simulated"
-        Whether collectives are simulated on the cluster or keep their recorded time.
+        Whether collectives are simulated or keep their recorded time.
+    ranks : int, optional
+        Ranks of the job, where all its groups are of all ranks; as recorded unless stated.
     engine : {"fast", "reference"}, default "fast"
 
     Returns
     -------
     Replay
-        ``iteration_s`` and its ``breakdown_s`` [s], between ``low_s`` and ``high_s``; ``trace``.
+        ``iteration_s``, its ``breakdown_s`` [s], ``low_s`` and ``high_s``; ``trace``.
 
     Raises
     ------
@@ -262,8 +262,9 @@ def replay(
     """
     check_choice("compute", compute, COMPUTE_TIMES)
     check_choice("communication", communication, COMMUNICATION_TIMES)
-    machine = as_cluster(cluster)
-    times = scaled(read_traces(paths), machine, recorded_on=recorded_on, compute=compute)
+    machine, recording = as_cluster(cluster), read_traces(paths)
+    recording = recording if ranks is None else recording.on_ranks(ranks)
+    times = scaled(recording, machine, recorded_on=recorded_on, compute=compute)
     return _replayed(times, machine, communication, engine)
 
 
@@ -295,11 +296,8 @@ def _interval(
 ) -> tuple[float, float]:
     """Time of the whole trace with likely shortest and with likely longest parts [s]."""
     ends = []
-    for recording, factor in (
-        (times.fast, 1 - COMMUNICATION_SPREAD),
-        (times.slow, 1 + COMMUNICATION_SPREAD),
-    ):
-        lowered = lower(recording, cluster, communication=communication, stretch=factor).schedule
+    for recording, end in ((times.fast, "low"), (times.slow, "high")):
+        lowered = lower(recording, cluster, communication=communication, end=end).schedule
         ends.append(run(lowered).total_s)
     return min(ends[0], (1 - STEP_SPREAD) * total_s), max(ends[1], (1 + STEP_SPREAD) * total_s)
 
@@ -314,6 +312,7 @@ def replay_document(played: Replay, engine: str) -> dict[str, Any]:
         "files": list(recording.files.values()),
         "cluster": played.cluster.name,
         "ranks": len(recording.ranks),
+        "world": recording.ranks_of_the_job,
         "nodes": len(recording),
         "iterations": played.iterations,
         "iteration_s": played.iteration_s,
@@ -322,8 +321,8 @@ def replay_document(played: Replay, engine: str) -> dict[str, Any]:
         "interval": {
             "level": LEVEL, "low": played.low_s, "high": played.high_s,
             "basis": "waits for the host down to what is left of them without a profiler, "
-            "either limit of the roofline for every kernel, communication within "
-            f"{COMMUNICATION_SPREAD:.0%} and runs of one step within {STEP_SPREAD:.0%} (assumed)",
+            "either limit of the roofline for every kernel, each communication at the end of its "
+            f"interval and runs of one step within {STEP_SPREAD:.0%} (assumed)",
         },
     }  # fmt: skip
     if "recorded_s" in facts:

@@ -68,7 +68,11 @@ def beside_the_plan(
     """Return a file's plan, its sizes of model and servers compared with the simulated ones."""
     # What agrees is not worth naming. Words such as those of norms and activations have many forms,
     # so that only numbers tell that the file is of another job.
-    sizes = {"MaxText": _maxtext, **{tool.name: tool.beside for tool in TOOLS.values()}}
+    sizes = {
+        "MaxText": _maxtext,
+        "Accelerate": _processes,
+        **{tool.name: tool.beside for tool in TOOLS.values()},
+    }
     try:
         ours = sizes[filed.tool](plan, model, cluster) if filed.tool in sizes else {}
         # Of Megatron-LM's files, those of others state the vocabulary; ours leave it to the data.
@@ -89,6 +93,12 @@ def beside_the_plan(
         elif not agrees:
             kept.append(key)
     return replace(filed, ignored=tuple(kept), differs=tuple(differs))
+
+
+def _processes(plan: ParallelPlan, _model: Model, cluster: Cluster) -> dict[str, Any]:
+    """Return the sizes of a launch by Accelerate."""
+    chips = -(-plan.ranks // plan.ranks_per_chip)
+    return {"num_processes": plan.ranks, "num_machines": -(-chips // cluster.chips_per_server)}
 
 
 def _released(name: Any) -> tuple[str, str] | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,21 +21,30 @@ from experiments.cli.options.inputs import (
     TrainedModel,
     target_of,
 )
-from experiments.cli.output.printing import print_table, print_text, print_whole_job
+from experiments.cli.output.printing import (
+    print_rows,
+    print_table,
+    print_text,
+    print_whole_job,
+)
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from experiments.reports.formatting import option_name
+from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.files.writing import check_target
 from topologies.options import setting
-from topologies.units import format_seconds
+from topologies.units import format_seconds, parse_count
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
 
 if TYPE_CHECKING:
     from workloads.search.search import Search
+
+MOST_DAYS = 36_525.0  # a century
+LEAST_CHIPS, MOST_CHIPS = 64, 131_072  # the first that are tried for a deadline, and the most
+FAR = 3  # times the deadline beyond which a size is no more than a step to others
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,19 @@ class SearchInputs(Conditions):
         name="with",
     )
     lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
+    chips: int | None = setting(
+        None,
+        "Chips that plans use, the first of the cluster",
+        least=1,
+        default="all of them",
+    )
+    days: float | None = setting(
+        None,
+        "Days in which the job of --tokens has to end: plans are searched on the fewest units of "
+        "the machine that do it, of NAME as many as it takes, of NAME:COUNT at most COUNT",
+        least=1e-3,
+        most=MOST_DAYS,
+    )
     best: Path | None = setting(
         None,
         "Write the best plan to this file, for train --plan",
@@ -138,9 +163,10 @@ def plan(
 
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
             """Document of the first plan on one of the clusters."""
-            result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
-            words = _as_written(replace(inputs, cluster=name), catalogue_inputs)
-            return {**first_step(result, words), **_whole_job(result, length, call)}
+            one = replace(inputs, cluster=name)
+            one, result, sizes = _in_time(one, stated, how, length, catalogue, call)
+            job = {**_whole_job(result, length, call), **sizes}
+            return {**first_step(result, _as_written(one, catalogue_inputs)), **job}
 
         answer_beside(
             *("train", f"{inputs.model}: the best plan on each of {len(names)} clusters", names),
@@ -150,7 +176,7 @@ def plan(
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster)
-    result = _search(inputs, stated, how, catalogue, call)
+    inputs, result, sizes = _in_time(inputs, stated, how, length, catalogue, call)
     rankings = sure.rank(
         lambda moved: _first_s(result, inputs, moved, call.engine),
         catalogue,
@@ -158,9 +184,9 @@ def plan(
         f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
     words = _as_written(inputs, catalogue_inputs)
-    job = {**_whole_job(result, length, call), **_written(result, how, words)}
-    job |= _on_fewer(result, inputs, stated, how, catalogue, call)
-    results = {**document(result, how.top, words), **job}
+    results = {**document(result, how.top, words), **_whole_job(result, length, call), **sizes}
+    results |= _written(result, how, words)
+    results |= _on_fewer(result, inputs, stated, how, catalogue, call)
     call.answer(
         results,
         show=lambda _: _print(result, how.top, results),
@@ -214,7 +240,7 @@ def _first_that_runs(
     for place in range(1, 1 + len(search.finalists)) if rank is None else [rank]:
         ranked = search.finalists[place - 1]
         about = [
-            f"{search.model.name} on {search.cluster.name}, {search.cluster.chips:,} chips: "
+            f"{search.model.name} on {search.cluster.name}, {search.chips:,} chips: "
             f"{format_seconds(ranked.iteration_s)} a step is predicted by",
             train_command(search, words, place),
         ]
@@ -232,11 +258,105 @@ def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[s
     if length.tokens is None:
         return {}
     from workloads.job.front import whole_job
-    from workloads.training.iteration import iteration
 
-    plan = search.finalists[0].plan
-    step = iteration(search.model, search.cluster, plan, engine=call.engine, trace=False)
-    return whole_job(step, length.tokens, call.seed)
+    return whole_job(search.first, length.tokens, call.seed)
+
+
+def _in_time(
+    inputs: TrainedModel,
+    stated: Mapping[str, Any],
+    how: SearchInputs,
+    length: TokensInputs,
+    catalogue: Catalogue,
+    call: Invocation,
+) -> tuple[TrainedModel, Search, dict[str, Any]]:
+    """Search on the fewest units that end the job in time; return its inputs and the sizes too."""
+    if how.days is None:
+        return inputs, _search(inputs, stated, how, catalogue, call), {}
+    from workloads.search.sizes import fewest_in_time, usable_counts
+
+    limit, batch = how.days, _batch_of_a_job(how, stated, length)
+    name, _, most = inputs.cluster.partition(":")
+    largest = replace(inputs, cluster=inputs.cluster if most else f"{name}:1")
+    domain = largest.read_cluster(catalogue).chips_per_domain
+    counts = usable_counts(
+        int(most) if most.isdecimal() else MOST_CHIPS // domain,
+        batch * inputs.read_model().layers,
+    )
+    tokens = parse_count(str(length.tokens), "--tokens")
+    sizes: dict[int, dict[str, Any]] = {}
+
+    def on(count: int, key: str = "days") -> float:
+        """Days of the job of the first plan on a number of units."""
+        if count in sizes:
+            return float(sizes[count][key])
+        few = replace(inputs, cluster=f"{name}:{count}")
+        fastest = _search(few, stated, replace(how, finalists=1), catalogue, call)
+        step_s, plan = fastest.finalists[0].iteration_s, fastest.finalists[0].plan
+        days = tokens / plan.tokens * step_s / 86400
+        if days > FAR * limit:
+            return days  # too far off for its failures to matter
+        job = _whole_job(fastest, length, call)["job"]
+        ends = {f"days_{end}": job["interval"]["days"][end] for end in ("low", "high")}
+        row = {"units": count, "chips": fastest.chips, "iteration_s": step_s}
+        sizes[count] = {**row, **job, **ends}
+        return float(sizes[count][key])
+
+    start = max(1, LEAST_CHIPS // domain)
+    fewest = fewest_in_time(on, limit, counts, start)
+    if fewest is None:
+        raise InputError(
+            f"--days {limit:g}: up to {counts[-1]:,} of {name} take longer for {length.tokens} "
+            "tokens at this batch. Allow more days, units or --global-batch."
+        )
+    more = [count for count in counts if count >= fewest]
+    start = math.ceil(fewest * sizes[fewest]["days_high"] / limit)
+    sure = fewest_in_time(partial(on, key="days_high"), limit, more, start)
+    document = {"unit": name, "days": limit, "fewest": fewest, "sure": sure}
+    document["next_smaller"] = max((count for count in counts if count < fewest), default=0)
+    document["rows"] = [sizes[count] for count in sorted(sizes)]
+    inputs = replace(inputs, cluster=f"{name}:{fewest}")
+    return inputs, _search(inputs, stated, how, catalogue, call), {"sizes": document}
+
+
+def _batch_of_a_job(how: SearchInputs, stated: Mapping[str, Any], length: TokensInputs) -> int:
+    """Return the batch of a job with a deadline, and refuse one that is not stated in full."""
+    batch = stated.get("global_batch")
+    if batch is None or length.tokens is None:
+        flag = "--tokens" if length.tokens is None else "--global-batch"
+        raise InputError(f"--days {how.days:g} is the time of a whole job: state {flag} too.")
+    if how.with_plan is not None or how.chips is not None:
+        flag = "--with" if how.chips is None else "--chips"
+        raise InputError(f"{flag} is for one size of the cluster. Leave out --days.")
+    return int(batch)
+
+
+def _print_sizes(sizes: Mapping[str, Any]) -> None:
+    """Print the sizes of a cluster that were tried for a deadline."""
+    chips = {row["units"]: f"{row['chips']:,} chips" for row in sizes["rows"]}
+    fewest, sure, unit = sizes["fewest"], sizes["sure"], sizes["unit"]
+    text = f"{fewest:,} of {unit} ({chips[fewest]}) train on {number(sizes['rows'][0]['tokens'])} "
+    text += f"tokens within {sizes['days']:g} days by the prediction, "
+    text += f"{sure:,} ({chips[sure]})" if sure else "no number that was tried"
+    print_rows(f"{text} also at the upper end of its interval.", SIZES, sizes["rows"])
+    if (smaller := sizes["next_smaller"]) < fewest - 1:
+        print_text(
+            f"Between {smaller:,} and {fewest:,} no number divides the batch and the layers: a "
+            "--global-batch with factors of 3 or 5 allows others."
+        )
+
+
+SIZES = (
+    Column("units", "units"),
+    Column("chips", "chips"),
+    Column("iteration_s", "step"),
+    Column("days", "days"),
+    Column("days_low", "80 % from", like="days"),
+    Column("days_high", "to", like="days"),
+    Column("cost_usd", "USD"),
+    Column("energy_joules", "energy"),
+)
+"""Columns of the sizes that were tried."""
 
 
 def _first_s(search: Search, inputs: TrainedModel, catalogue: Catalogue, engine: str) -> float:
@@ -256,9 +376,12 @@ def _search(
 ) -> Search:
     from workloads.search.search import own_plan, search
     from workloads.training.frameworks.framework import framework_of
+    from workloads.training.plan.stages import check_chips
     from workloads.training.usual_plan import complete
 
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
+    if how.chips is not None:
+        check_chips(how.chips, cluster)
     mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated, cluster)
     common = {name: value for name, value in mine.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
     batch = {"global_batch": stated.get("global_batch", mine.get("global_batch"))}
@@ -279,6 +402,7 @@ def _search(
         batch["global_batch"],
         stated=kept,
         lnc=how.lnc,
+        chips=how.chips,
         objective=how.objective,
         memory_margin=how.memory_margin,
         finalists=how.finalists or 2 * how.top,
@@ -294,20 +418,13 @@ def _search(
     same = {name: getattr(best, name) for name in ("seq", "ranks_per_chip")}
     fields = {**kept, **mine, **same, **batch}
     try:
-        plan = complete(fields, model, cluster, lnc=how.lnc)
+        plan = complete(fields, model, cluster, lnc=how.lnc, chips=how.chips)
         runs_it = not any(framework_of(best, cluster).lacks(plan))
         fields["framework"] = best.framework if runs_it else framework_of(plan, cluster).text
-        plan = complete(fields, model, cluster, lnc=how.lnc)
+        plan = complete(fields, model, cluster, lnc=how.lnc, chips=how.chips)
         return replace(result, own_plan=own_plan(result, plan, call.engine))
     except InputError as mistake:
         raise InputError(f"your own plan: {mistake}") from None
-
-
-def _divides_well(count: int) -> bool:
-    """Return whether a number has no prime factor above 7, so that plans have enough shapes."""
-    from cluster_sim.collectives.algorithms.hierarchical import prime_factors
-
-    return max(prime_factors(count), default=1) <= 7
 
 
 def _on_fewer(
@@ -319,11 +436,13 @@ def _on_fewer(
     call: Invocation,
 ) -> dict[str, Any]:
     """Return the time of a step on fewer scale-up domains, where all of them divide worse."""
+    from workloads.search.sizes import divides_well
+
     # Where a few domains of many are lost, all that are left may be a prime number of them.
     domains, (name, _, count) = search.cluster.domains, inputs.cluster.partition(":")
-    if count != str(domains) or _divides_well(domains):
+    if count != str(domains) or divides_well(domains) or how.chips:
         return {}
-    fewer = next(number for number in range(domains - 1, 0, -1) if _divides_well(number))
+    fewer = next(number for number in range(domains - 1, 0, -1) if divides_well(number))
     smaller = replace(inputs, cluster=f"{name}:{fewer}")
     try:
         alone = replace(how, finalists=1, with_plan=None)
@@ -348,6 +467,11 @@ def _own_fields(text: str, stated: Mapping[str, Any], cluster: Cluster) -> dict[
     def options(stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)]) -> None:
         mine.update(stated)
 
+    words = r"\w+[= :]\w+"
+    if re.fullmatch(rf"{words}([, ]+{words})*", text) and not Path(text).is_file():
+        raise InputError(
+            f"--with {text[:80]!r} is neither a file nor options. Write options as '--tp 8 --pp 4'."
+        )
     if not text.lstrip().startswith("-"):
         mine = runnable_fields(Path(text), cluster)
     else:
@@ -373,6 +497,8 @@ def _own_fields(text: str, stated: Mapping[str, Any], cluster: Cluster) -> dict[
 def _print(search: Search, top: int, results: Mapping[str, Any]) -> None:
     from experiments.reports.plan import headline, remarks, shared, sifted, table
 
+    if sizes := results.get("sizes"):
+        _print_sizes(sizes)
     print_table(headline(search), *table(search, top), left=1)
     click.echo(shared(search, top))
     print_table("", *sifted(search))

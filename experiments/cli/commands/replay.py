@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_table, print_text
 from topologies.options import required, setting
 from topologies.units import format_seconds
 
@@ -51,6 +51,13 @@ class TraceInputs:
     communication: str = setting(
         "simulated", "Times of communication", choices="workloads.traces.replay:COMMUNICATION_TIMES"
     )
+    ranks: int | None = setting(
+        None,
+        "Ranks of the job on this cluster, where all its groups are of all ranks, as in data "
+        "parallelism",
+        least=1,
+        default="as recorded",
+    )
     chakra: Path | None = setting(
         None,
         "Write the trace as Chakra .et files, for other simulators",
@@ -81,6 +88,7 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
         recorded_on=inputs.recorded_on or "",
         compute=inputs.compute,
         communication=inputs.communication,
+        ranks=inputs.ranks,
         engine=call.engine,
     )
     if inputs.chakra is not None:
@@ -95,6 +103,7 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
 
 
 def _print(played: Replay) -> None:
+    from topologies.catalogue.catalogue import chip_family
     from workloads.traces.recording import HOST
 
     recording = played.recording
@@ -123,12 +132,26 @@ def _print(played: Replay) -> None:
         for name, value in played.breakdown_s.items()
     ]
     print_table("", ["where the time goes, mean over ranks", "time", "share"], parts)
+    if missing := (world := recording.ranks_of_the_job) - len(recording.ranks):
+        print_text(
+            f"There is no trace of {missing:,} of the job's {world:,} ranks: they are taken to "
+            "arrive at collectives together with the others."
+        )
     if (share := played.host_waits_s / total) >= MANY_WAITS:
-        click.echo(
+        chip, machine = played.source, played.cluster
+        other = (
+            chip and machine.chip and chip_family(chip).runtime != chip_family(machine.chip).runtime
+        )
+        print_text(
             f"For {share:.0%} of the iteration the chips wait for the host. Its launches keep "
             "their recorded spacing on every cluster, and the profiler lengthens it: without one "
             "the iteration may be as short as the interval says."
         )
+        if other:
+            print_text(
+                f"That host issued kernels to {chip}; {machine.chip} is driven by another runtime, "
+                "whose launches no trace of this one tells. Compare the kernels alone."
+            )
     if facts.get("format") == "kineto" and (recording.kind == HOST).sum() == len(recording.ranks):
         click.echo(
             "The profile has no launches by the host, so the order of work on unlike streams is "

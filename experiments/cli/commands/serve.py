@@ -18,7 +18,7 @@ from experiments.cli.options.inputs import (
     target_of,
 )
 from experiments.cli.output.printing import print_rows, print_table, print_text
-from experiments.cli.output.side_by_side import answer_beside, cluster_names
+from experiments.cli.output.side_by_side import answer_beside, cluster_names, waiting_sentence
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
@@ -183,6 +183,7 @@ def print_serving(document: Mapping[str, Any]) -> None:
             f"A pass of decode takes as long as with {document['slots']:,} requests; in the mean "
             f"{document['batch_mean']:.2g} decode. With fewer --slots tokens come sooner."
         )
+    print_text(waiting_sentence(document))
     if document.get("binds") == "slots":
         print_text("More slots would serve more: --slots sets them, --search finds how many.")
     within = ", ".join(

@@ -196,8 +196,8 @@ class DescribedOption(click.Option):
 class HelpFormatter(click.HelpFormatter):
     """Formatter of help pages whose lines break between words only, never at hyphens."""
 
-    # Takes a hyphen's place while lines are broken; no text has it.
-    JOINER = "\x1f"
+    # Takes a hyphen's place while lines are broken; no text has it, and it is no white space.
+    JOINER = "\x1a"
 
     def write_text(self, text: str) -> None:
         """Write a paragraph."""
@@ -238,28 +238,85 @@ class DescribedArgument(click.Argument):
         return self.human_readable_name, text
 
 
+FIRST: Mapping[str, tuple[str, ...]] = {
+    "train": (
+        "model", "cluster", "tp", "pp", "global_batch", "seq", "framework", "plan", "tokens",
+        "compare",
+    ),
+    "plan": (
+        "model", "cluster", "global_batch", "seq", "tokens", "days", "with_plan", "framework",
+        "objective", "write",
+    ),
+    "serve": (
+        "model", "cluster", "tp", "requests", "max_rate", "slo", "search", "prompt", "output",
+        "deployment",
+    ),
+    "run-job": (
+        "model", "cluster", "tokens", "days", "global_batch", "plan", "checkpoint_interval",
+        "spares", "failures", "framework",
+    ),
+    "fleet": (
+        "model", "cluster", "demand", "days", "policy", "training", "tp", "slo", "power_cap",
+        "price",
+    ),
+    "lend": (
+        "model", "cluster", "demand", "confidence", "begin", "until", "block", "tp", "slo",
+        "follow",
+    ),
+}  # fmt: skip
+"""Options of commands with many that the help page describes; it names the others."""
+
+
 class CommandWithArguments(click.Command):
     """A command whose help page describes its arguments, and its options under their headings."""
 
     context_class = HelpContext
 
-    def __init__(self, *names: Any, headings: Mapping[str, str], **details: Any):
-        super().__init__(*names, **details)
+    def __init__(self, name: str, *, headings: Mapping[str, str], **details: Any):
+        super().__init__(name, **details)
         self.headings = headings
+        self.first = FIRST.get(name, ())
+        if self.first:
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=self._help_in_full,
+                    help="Show all options, with what each does.",
+                )
+            )
+
+    def _help_in_full(self, ctx: click.Context, _option: click.Parameter, stated: bool) -> None:
+        if stated and not ctx.resilient_parsing:
+            self.first = ()
+            click.echo(ctx.get_help())
+            ctx.exit()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the arguments, then the options of each heading."""
+        """Write the arguments, then the options of each heading, of many the most used in full."""
         lines = [param.line() for param in self.params if isinstance(param, DescribedArgument)]
         if lines:
             with formatter.section("Arguments"):
                 formatter.write_dl(lines)
         sections: dict[str, list[tuple[str, str]]] = {}
+        others: dict[str, list[str]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record and record[0].startswith("-"):
                 heading = self.headings.get(str(param.name), LAST_HEADING)
+                if self.first and heading != LAST_HEADING:
+                    if param.name not in self.first:
+                        others.setdefault(heading, []).append(param.opts[0])
+                        continue
+                    heading = f"Used most, of {len(self.params)} options (--help-all shows all)"
                 sections.setdefault(heading, []).append(record)
-        for heading, options in sections.items():
+        last = [(LAST_HEADING, sections.pop(LAST_HEADING, []))]
+        for heading, options in [*sections.items(), *last]:
+            for heading_of_others, names in others.items() if heading == LAST_HEADING else ():
+                with formatter.section(heading_of_others):
+                    formatter.write_text(", ".join(names))
             with formatter.section(heading):
                 formatter.write_dl(options)
 

@@ -16,6 +16,7 @@ from cluster_sim import __version__
 from experiments.cli import main as main_function
 from experiments.cli.commands.listing import KINDS
 from experiments.cli.main import EXAMPLES, app, run
+from experiments.cli.options.from_fields import FIRST
 from experiments.cli.registry import COMMANDS
 from tests.support.commands import printed_by, refusal_of
 
@@ -151,13 +152,26 @@ def test_examples_of_the_help_page_name_commands_and_options_that_exist(example)
 
 
 def test_options_stand_under_the_heading_of_their_group():
-    page = printed_by("train --help")
+    page = printed_by("train --help-all")
     order = [
         "A model and the cluster that runs it:", "--model", "Plan of a training step:", "--tp",
         "Level of detail at", "--level", "Every command:", "--json", "--help",
     ]  # fmt: skip
     places = [page.index(words) for words in order]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", FIRST)
+def test_help_describes_ten_options_and_names_the_others(command):
+    page, full = (printed_by(f"{command} --help{end}") for end in ("", "-all"))
+    names = {
+        parameter.name: parameter.opts[0] for parameter in app.get_command(None, command).params
+    }
+    assert len(FIRST[command]) == 10
+    assert all(f"  {names[name]} " in page for name in FIRST[command])
+    words = page.replace(",", " ").split()
+    assert set(names.values()) <= {*words, "-h"}
+    assert page.count("\n") < 0.6 * full.count("\n")
 
 
 SLOW = "pandas scipy numba matplotlib networkx pyarrow simpy pydantic rich"

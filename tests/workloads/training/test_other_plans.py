@@ -203,6 +203,88 @@ def test_other_forms_of_files_are_read(read, name, text, fields):
     assert not plan.may_change_time
 
 
+PRIMUS = """
+work_group: ${PRIMUS_TEAM:amd}
+modules:
+  pre_trainer:
+    framework: NAME
+    config: pre_trainer.yaml
+    overrides:
+"""
+OF_MEGATRON = """
+      micro_batch_size: 2
+      global_batch_size: ${PRIMUS_BATCH:64}
+      tensor_model_parallel_size: ${PRIMUS_TP:4}
+      recompute_granularity: ${PRIMUS_RECOMPUTE:null}
+      fp8: hybrid
+      use_turbo_deepep: true
+"""
+OF_TITAN = """
+      parallelism: {tensor_parallel_degree: 2, data_parallel_shard_degree: -1}
+      training: {local_batch_size: 4, seq_len: 8192}
+"""
+
+
+def test_a_file_of_primus_is_one_of_the_tool_that_it_launches(read, tmp_path):
+    megatron = read("primus.yaml", PRIMUS.replace("NAME", "megatron") + OF_MEGATRON)
+    assert (megatron.tool, megatron.ignored) == ("Megatron-LM", ())
+    assert {
+        "tp": 4,
+        "global_batch": 64,
+        "zero": 1,
+        "precision": "fp8",
+        "recompute": "none",
+    }.items() <= megatron.fields.items()
+    with_values = read_any_plan(
+        Path(f"PRIMUS_TP=8 PRIMUS_RECOMPUTE=full {tmp_path / 'primus.yaml'}")
+    )
+    assert (with_values.fields["tp"], with_values.fields["recompute"]) == (8, "full")
+    sharded = read(
+        "fsdp2.yaml",
+        PRIMUS.replace("NAME", "megatron")
+        + OF_MEGATRON
+        + "      use_torch_fsdp2: true\n      use_distributed_optimizer: false\n",
+    )
+    assert sharded.fields["zero"] == 3
+    titan = read("titan.yaml", PRIMUS.replace("NAME", "torchtitan") + OF_TITAN)
+    assert {"tp": 2, "zero": 3, "framework": "torchtitan"}.items() <= titan.fields.items()
+
+
+@pytest.mark.parametrize(("text", "fields", "ignored"), [
+    ("distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_activation_checkpointing: true, "
+     "fsdp_offload_params: false}\nparallelism_config: {parallelism_config_tp_size: 2}",
+     {"zero": 3, "recompute": "full", "tp": 2, "framework": "transformers"},
+     {"fsdp_config.fsdp_version"}),
+    ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP, "
+     "fsdp_offload_params: true}", {"zero": 2}, {"fsdp_config.fsdp_offload_params = True"}),
+    ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}",
+     {"zero": 3}, {"fsdp_config.fsdp_sharding_strategy = HYBRID_SHARD"}),
+    ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\nmixed_precision: bf16",
+     {"zero": 3, "precision": "bf16", "framework": "deepspeed"}, set()),
+    ("distributed_type: MEGATRON_LM\nmegatron_lm_config: {megatron_lm_pp_degree: 2}",
+     {"pp": 2, "framework": "megatron-core"}, set()),
+    ("per_device_train_batch_size: 2\ngradient_accumulation_steps: 8\ncutoff_len: 2048\n"
+     "lora_rank: 16\nbf16: true\ndeepspeed: ds.json\nlearning_rate: 1.0e-4",
+     {"microbatch": 2, "microbatches": 8, "seq": 2048, "lora_rank": 16, "framework": "deepspeed"},
+     {"deepspeed", "learning_rate"}),
+])  # fmt: skip
+def test_files_of_accelerate_and_of_the_trainer_are_read(read, text, fields, ignored):
+    plan = read("accelerate.yaml", text)
+    assert plan.tool == "Accelerate"
+    assert fields.items() <= plan.fields.items()
+    assert set(plan.ignored) == ignored
+    with pytest.raises(InputError, match="must be one of fsdp, multi_gpu"):
+        read("accelerate.yaml", "distributed_type: TPU")
+    two, plan = (
+        as_cluster("dgx-h100:2"),
+        replace(plan, ignored=("num_processes",), values={"num_processes": 8}),
+    )
+    mine = ParallelPlan(dp=16, global_batch=16)
+    assert beside_the_plan(plan, mine, named("llama-3.1-8b"), two).differs == (
+        "num_processes is 8, not 16",
+    )
+
+
 def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read):
     words = "configs/llama2_7b.yml ici_fsdp_parallelism=8 dtype=float32"
     plan = read("run.sh", f"python3 train.py {words}")

@@ -73,7 +73,7 @@ class Conditions:
             from workloads.training.frameworks.framework import DATE
 
             if not re.fullmatch(DATE, str(self.date)):
-                raise InputError(f"date {str(self.date)[:20]!r} is no month. Write it as 2024-06.")
+                raise InputError(f"date is {str(self.date)[:20]!r}, no month. Write it as 2024-06.")
             words.append((str(self.date), DATE, "date"))
         if self.compiled is not None:
             pair = ("compiled", "eager") if self.compiled else ("eager", "compiled")
@@ -96,7 +96,7 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
     most_w = catalogue.value(cluster.chip, "tdp", math.inf)
     if most_w < limit_w:
         raise InputError(
-            f"power_limit_w {limit_w:g} is above the {most_w:g} W that {cluster.chip} takes at "
+            f"power_limit_w is {limit_w:g}, above the {most_w:g} W that {cluster.chip} takes at "
             "most. Leave it out."
         )
     kernels = f"kernels.{family(cluster.chip, catalogue).name}"
@@ -105,8 +105,8 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
     )
     if not measured:
         raise InputError(
-            f"power_limit_w {limit_w:g}: kernels of {cluster.chip} were not measured under a "
-            "limit, only those of h100. Leave it out."
+            f"power_limit_w is {limit_w:g}, but kernels of {cluster.chip} were not measured under "
+            "a limit, only those of h100. Leave it out."
         )
     return limit_w < most_w
 

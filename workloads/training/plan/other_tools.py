@@ -1,4 +1,4 @@
-"""Reader of plans of Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed and MaxText."""
+"""Reader of plans of Megatron-LM, NeMo, torchtitan, NxD, DeepSpeed, MaxText and Accelerate."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from workloads.options.tool_keys import (
     when,
     whole,
 )
+from workloads.training.plan.accelerate import ACCELERATE, launched_by
 from workloads.training.plan.maxtext import MAXTEXT, over_base, sharded
 from workloads.training.plan.plan import CHOICES, ORDER, PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.plan.schedules.registry import all_schedules, schedule_of_chunks
@@ -228,6 +229,7 @@ MEGATRON: Mapping[str, Key] = {
     "seq-length": whole("seq"),
     "sequence-parallel": true("sequence_parallel"),
     "use-distributed-optimizer": when("zero", 1, 0),
+    "use-torch-fsdp2": when("zero", 3)._replace(write=lambda _zero, _plan: None),
     "data-parallel-sharding-strategy": choice("zero", SHARDING),
     "recompute-granularity": choice("recompute", RECOMPUTE)._replace(
         # Megatron-LM states recomputation alone.
@@ -236,7 +238,9 @@ MEGATRON: Mapping[str, Key] = {
     "recompute-activations": when("recompute", "selective"),
     "bf16": when("precision", "bf16"),
     "fp16": when("precision", "bf16"),
-    "fp8-format": choice("precision", dict.fromkeys(("hybrid", "e4m3"), "fp8")),
+    **dict.fromkeys(
+        ("fp8-format", "fp8"), choice("precision", dict.fromkeys(("hybrid", "e4m3"), "fp8"))
+    ),
     "fp8-recipe": _with_fp8(choice("fp8_recipe", FP8_RECIPE)),
     "overlap-grad-reduce": when("overlap", "dp", "none"),
     "tp-comm-overlap": when("overlap", "all"),
@@ -249,7 +253,9 @@ MEGATRON: Mapping[str, Key] = {
         "alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": Near("alltoall"),
         "flex": "deepep",
     }),
-    "moe-enable-deepep": when(EXCHANGE, "deepep", "alltoall"),
+    **dict.fromkeys(
+        ("moe-enable-deepep", "use-turbo-deepep"), when(EXCHANGE, "deepep", "alltoall")
+    ),
     "moe-flex-dispatcher-backend": choice(EXCHANGE, {"deepep": "deepep", "hybridep": "deepep"}),
     "grad-reduce-in-bf16": when(f"{SETTING}gradients", "bf16-gradients"),
 }  # fmt: skip
@@ -426,9 +432,12 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
     "NeMo": NEMO,
     "DeepSpeed": DEEPSPEED,
     "MaxText": MAXTEXT,
+    "Accelerate": ACCELERATE,
 }
 NULLS = {
     "model.activations_checkpoint_granularity": "none",
+    "recompute-granularity": "none",
+    "fp8": "bf16",
     **{key: 1 for table in TABLES.values() for key, rule in table.items() if rule.field == "vpp"},
 }
 """Keys whose null leaves nothing open: no activation is computed again, a stage has one chunk."""
@@ -455,7 +464,8 @@ def cannot_change_time(key: str) -> bool:
     if re.search(
         r"\bclip|\bmax norm$|\binitialization|max position embeddings|node rank|\brdzv\b|\blr$|"
         r"\beps$| target $|learning rate|^(enable|async) checkpointing$|profiling|"
-        r"^adamw? (b1|b2|mask)$",
+        r"^adamw? (b1|b2|mask)$|compute environment|wrap policy|fsdp version$|downcast bf16|"
+        r"same network|sink level|main training function",
         words,
     ):
         return True
@@ -474,13 +484,14 @@ MARKS = {
         "per_device_batch_size", "max_target_length", "remat_policy", "base_config",
         "base_emb_dim", *(key for key in MAXTEXT if key.endswith("_parallelism")),
     ),
+    "Accelerate": ("distributed_type", "fsdp_config", "per_device_train_batch_size"),
 }  # fmt: skip
 """Keys by which a tool's file is recognised, any of them alone; a section stands for its keys."""
 
 FRAMEWORKS = {
     "Megatron-LM": "megatron-core", "NeMo": "megatron-core", "torchtitan": "torchtitan",
     "DeepSpeed": "deepspeed", "NxD Training": "neuronx",
-    "MaxText": "maxtext",
+    "MaxText": "maxtext", "Accelerate": "transformers",
 }  # fmt: skip
 """Framework that runs the plans of a tool."""
 SECTIONS = {
@@ -488,6 +499,12 @@ SECTIONS = {
     "NeMo": (r"^model\.config\.", "model."),
 }
 """Sections of older and newer files, and the one in which their keys are read."""
+PRIMUS = re.compile(r"modules\.(\w+)\.overrides\.(.+)")
+"""Key of a file of Primus, which holds those of the tool that it launches."""
+PRIMUS_SETS: Mapping[str, Mapping[str, Any]] = {
+    "megatron": {"use_distributed_optimizer": True}, "torchtitan": {"compile.enable": True},
+}  # fmt: skip
+"""Keys that Primus sets where a file does not, by the tool."""
 
 
 @dataclass(frozen=True)
@@ -505,6 +522,7 @@ class OtherPlan(ToolFile):
 def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) -> OtherPlan | None:
     """Return the plan that a file of another tool holds; None for a file of no known tool."""
     keys = flattened(path, text, MEGATRON_FLAGS, environment)
+    keys = _launched_by_primus(keys)
     if "job.config_file" in keys:
         raise InputError(
             f"{path}: --job.config_file names the file that holds the plan. Name it by --plan."
@@ -539,7 +557,16 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
     stated = _framework(tool, fields)
+    if tool == "Accelerate":
+        stated["framework"] = launched_by(keys)
     return OtherPlan(tool, stated, tuple(sorted(map(shown, ignored))), keys)
+
+
+def _launched_by_primus(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of the tool that a file of Primus launches, with what Primus sets unasked."""
+    launched = {part[2]: value for key, value in keys.items() if (part := PRIMUS.match(key))}
+    names = [keys.get(f"modules.{part[1]}.framework") for part in map(PRIMUS.match, keys) if part]
+    return {**PRIMUS_SETS.get(str(names[0]), {}), **launched} if launched else dict(keys)
 
 
 def _framework(tool: str, fields: Mapping[str, Any]) -> dict[str, Any]:

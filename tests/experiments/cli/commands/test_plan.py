@@ -64,6 +64,20 @@ def test_json_has_every_key(line):
     assert document["next_estimate_s"] >= document["rows"][0]["estimate_s"]
 
 
+def test_the_first_plan_has_the_interval_of_train_that_states_as_much(few):
+    document = document_of(few, "--top=1")
+    assert "Framework not stated: predicted as neuronx" in printed_by(few, "--top=1")
+    words = shlex.split(document["train"])[1:]
+    for name in ("--framework", "--overlap", "--precision", "--attention", "--ranks-per-chip"):
+        at = words.index(name)
+        del words[at : at + 2]
+    step = document_of(words)
+    for end in ("low", "high"):
+        assert document["interval"][end] == pytest.approx(step["interval"][end])
+    stated = document_of(few, "--top=1", "--framework=neuronx")
+    assert stated["interval"]["high"] < document["interval"]["high"]
+
+
 @pytest.mark.parametrize("stated", [
     ["--pp=2", "--variant=trn2.hbm_bandwidth=short-note"],
     ["--lora-rank=8", "--lora-on=attention", "--cluster=two.yaml"],
@@ -215,5 +229,43 @@ def test_a_plan_of_a_tool_for_other_chips_states_the_batch_of_all(few, tmp_path)
     mine = document["own"]
     assert (mine["tp"], mine["framework"]) == (8, "neuronx")
     assert {mine["global_batch"], document["rows"][0]["global_batch"]} == {32}
+    refusal = refusal_of(few, "--top=1", "--with=tp=8,pp=2")
+    assert "'tp=8,pp=2' is neither a file nor options. Write options as '--tp 8" in refusal
     refusal = refusal_of(few, "--top=1", "--with=--tp 8")
     assert "--global-batch is not stated: plans are compared for one batch" in refusal
+
+
+def test_plans_for_some_chips_of_a_server_are_those_that_train_runs(few):
+    document = document_of(few, "--top=1", "--chips=4", "--with=--tp 2")
+    assert (document["chips"], document["ranks"], document["own"]["dp"]) == (4, 4, 2)
+    words = shlex.split(document["train"])
+    assert words[words.index("--chips") + 1] == "4"
+    step = document_of(words[1:])
+    assert step["iteration_s"] == pytest.approx(document["rows"][0]["iteration_s"])
+    assert step["cost_usd"] == pytest.approx(document["cost_usd"])
+    assert "chips 17 must be a whole number from 1 to the 16" in refusal_of(few, "--chips=17")
+
+
+def test_a_deadline_takes_the_fewest_units_that_meet_it(question, tmp_path):
+    few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --top 1 --tokens 10G"
+    one = document_of(few, "--global-batch=96")["job"]
+    document = document_of(few, "--global-batch=96", f"--days={one['days'] / 2.5}")
+    sizes = document["sizes"]
+    days = {row["units"]: row["days"] for row in sizes["rows"]}
+    assert document["cluster"] == f"trn2.48xlarge:{sizes['fewest']}"
+    assert days[sizes["fewest"]] <= sizes["days"] < days[sizes["next_smaller"]]
+    assert document["job"]["days"] == pytest.approx(days[sizes["fewest"]])
+    upper = {row["units"]: row["days_high"] for row in sizes["rows"]}
+    assert upper[sizes["sure"]] <= sizes["days"] < upper[sizes["fewest"]]
+
+
+@pytest.mark.parametrize(("stated", "reason"), [
+    ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens too."),
+    ("--tokens=1T", "state --global-batch too."),
+    ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "2 of trn2.48xlarge take"),
+    ("--tokens=1T --global-batch=32 --with=--tp=2", "--with is for one size of the cluster"),
+    ("--tokens=1T --global-batch=32 --cluster=rainier", "rainier"),
+])  # fmt: skip
+def test_a_deadline_that_cannot_be_answered_is_refused(stated, reason, question):
+    few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --days 3"
+    assert reason in refusal_of(few, *stated.split())

@@ -1,7 +1,9 @@
 """The command ``replay``: its document, table and run directory."""
 
-from tests.support.commands import document_of, printed_by
-from tests.support.small_traces import job
+import pytest
+
+from tests.support.commands import document_of, printed_by, refusal_of
+from tests.support.small_traces import job, kineto, profile
 
 
 def test_the_document_has_the_promised_keys_and_the_table_says_what_is_unknown(tmp_path):
@@ -20,3 +22,42 @@ def test_a_table_for_people_and_chakra_out(tmp_path):
     assert len(list((tmp_path / "et").glob("*.et"))) == 4
     unknown = "kernel times     recorded on an unknown chip; --recorded-on CHIP scales to trn2\n"
     assert unknown in printed_by(f"replay {paths} --cluster trn2.48xlarge")
+
+
+def test_one_rank_of_a_data_parallel_job_is_replayed_on_other_numbers(tmp_path):
+    document = profile(world=2)
+    for place, late in ((6, 1820), (7, 1830)):
+        document["traceEvents"][place]["ts"] = late
+    document["traceEvents"][0]["dur"] = 1000
+    path = kineto(tmp_path / "one.json", document)
+    two, many = (
+        document_of(f"replay {path} --cluster dgx-h100:{servers} --ranks {ranks}")
+        for servers, ranks in ((1, 2), (4, 32))
+    )
+    assert (two["world"], many["world"], many["ranks"]) == (2, 32, 1)
+    exposed = "exposed_communication"
+    assert many["breakdown_s"][exposed] > two["breakdown_s"][exposed]
+    shown = " ".join(printed_by(f"replay {path} --cluster trn2.48xlarge").split())
+    assert "There is no trace of 1 of the job's 2 ranks" in shown
+    assert "That host issued kernels to a100-80gb; trn2 is driven by another runtime" in shown
+
+
+def test_communication_has_the_interval_that_collective_gives_it(tmp_path):
+    paths = " ".join(str(path) for path in job(tmp_path, 8))
+    interval = document_of(f"replay {paths} --cluster dgx-h100")["interval"]
+    row = document_of("collective all-reduce dgx-h100 --size 1MB")["rows"][0]
+    assert interval["high"] == pytest.approx(17e-6 + 5e-6 + row["high"], rel=0.2)
+
+
+@pytest.mark.parametrize(("ranks", "reason"), [(2, "has rank 3"), (0, "--ranks")])
+def test_ranks_that_a_trace_cannot_have_are_refused(ranks, reason, tmp_path):
+    paths = " ".join(str(path) for path in job(tmp_path))
+    assert reason in refusal_of(f"replay {paths} --cluster dgx-h100 --ranks {ranks}")
+
+
+def test_groups_of_some_ranks_do_not_grow(tmp_path):
+    document = profile(world=4)
+    document["traceEvents"][4]["args"] |= {"Process Group Ranks": "[0, 1]", "Group size": 2}
+    path = kineto(tmp_path / "one.json", document)
+    refusal = refusal_of(f"replay {path} --cluster dgx-h100 --ranks 8")
+    assert "some of the 4 ranks of the trace communicate among themselves" in refusal

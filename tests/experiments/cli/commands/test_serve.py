@@ -201,6 +201,14 @@ def test_the_options_that_a_search_finds_repeat_its_answer(tmp_path):
     assert result.summary["options"] == document["options"]
 
 
+def test_the_price_of_a_replica_that_waits_is_called_so():
+    remark = "price and energy of a token are those of a replica that waits"
+    assert remark in shown_by(QUICK, "--count=60")
+    assert shown_by(f"{LLAMA} --cluster=trn2.48xlarge,dgx-h100", "--count=60").count(remark) == 2
+    for way in ("--max-rate", "--concurrency=2"):
+        assert remark not in shown_by(QUICK, "--count=60", way)
+
+
 def test_clusters_side_by_side_have_the_best_deployment_of_each():
     both = "--cluster=trn2.48xlarge,p5.48xlarge --search --count=100 --tp=8"
     shown = printed_by(f"{LLAMA} {both}")
