@@ -285,8 +285,8 @@ class ParallelPlan:
 
     @property
     def pipeline(self) -> PipelineSchedule:
-        """The pipeline schedule that ``schedule`` names."""
-        return registry.pipeline_schedule(self.schedule)
+        """The pipeline schedule that ``schedule`` names; one stage has none, and runs the usual."""
+        return registry.pipeline_schedule(self.schedule if self.pp > 1 else registry.DEFAULT)
 
     @property
     def ranks(self) -> int:
