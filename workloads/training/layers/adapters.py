@@ -62,10 +62,9 @@ def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
 def _adapted_in(model: Model, plan: ParallelPlan, name: str) -> bool:
     """Return whether layers like a model's have the product of this name, with adapters."""
     # Routed experts have none, nor have the compressed products of latent attention.
+    held = model.mixer in ATTENTION and (name == "attention.out" or model.latent is None)
     if name.startswith("mlp"):
         held = model.ffn > 0 and model.experts is None
-    else:
-        held = model.mixer in ATTENTION and (name == "attention.out" or model.latent is None)
     return held and adapted(plan, name)
 
 
@@ -183,16 +182,14 @@ def layer_adapters(model: Model, plan: ParallelPlan) -> int:
     """Count the parameters of the adapters of one layer on one rank."""
     heads, kv_heads = part(model.heads, plan.tp), max(1, model.kv_heads // plan.tp)
     inner = part(model.ffn, plan.tp)
-    widths = {"gate": inner, "up": inner} if model.gated_mlp else {"up": inner}
     both = (kv_heads,) * (2 - model.tied_values)
-    pairs = []
-    if _adapted_in(model, plan, "attention.qkv"):
-        pairs += [(model.hidden, count * model.head_dim) for count in (heads, *both)]
-    if _adapted_in(model, plan, "attention.out"):
-        pairs += [(part(model.value_width, plan.tp), model.hidden)]
-    if _adapted_in(model, plan, "mlp"):
-        pairs += [(inner, model.hidden), *((model.hidden, width) for width in widths.values())]
-    return plan.lora_rank * sum(k + n for k, n in pairs)
+    pairs = {
+        "attention.qkv": [(model.hidden, count * model.head_dim) for count in (heads, *both)],
+        "attention.out": [(part(model.value_width, plan.tp), model.hidden)],
+        "mlp": [(inner, model.hidden)] * (2 + model.gated_mlp),
+    }
+    held = (pair for name in pairs if _adapted_in(model, plan, name) for pair in pairs[name])
+    return plan.lora_rank * sum(k + n for k, n in held)
 
 
 def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
