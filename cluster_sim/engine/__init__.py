@@ -19,7 +19,7 @@ from cluster_sim.engine.times import (
     HorizonError,
     Times,
 )
-from cluster_sim.schedule.table import Schedule
+from cluster_sim.schedule.table import HORIZON_PS, Schedule
 
 __all__ = [
     "DONE",
@@ -67,8 +67,8 @@ def simulate(
     """
     if engine not in ("fast", "reference"):
         raise ValueError(f'engine "{engine}" is unknown. Use "fast" or "reference".')
-    if until_ps is not None and until_ps < 0:
-        raise ValueError(f"until_ps is {until_ps}; a run begins at 0")
+    if until_ps is not None and not 0 <= until_ps <= HORIZON_PS:
+        raise ValueError(f"until_ps is {until_ps}; a run begins at 0 and ends by 2**62")
     watched = sorted({int(op) for op in until_ops or ()})
     for op in watched[:1] + watched[-1:]:  # sorted: the smallest and the largest bound the rest
         if not 0 <= op < len(schedule):

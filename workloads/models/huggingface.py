@@ -110,11 +110,12 @@ def model(text: str | Path) -> Model:
     8030261248
     """
     check_type("model", text, (str, Path), "Pass a name, such as 'llama-3.1-8b', or a path.")
-    path = Path(text)
-    if path.is_dir():
-        return from_config(path / CONFIG)
-    if path.suffix == ".json" or path.exists():
-        return from_config(path)
+    if str(text):  # an empty path would be the folder that one is in
+        path = Path(text)
+        if path.is_dir():
+            return from_config(path / CONFIG)
+        if path.suffix == ".json" or path.exists():
+            return from_config(path)
     return named(str(text))
 
 

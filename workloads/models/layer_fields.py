@@ -371,15 +371,16 @@ def feed_forward(read: Reader) -> dict[str, Any]:
     bias = not read.flag("no_bias") if read.has("no_bias") else read.flag("mlp_bias", *BIAS)
     mixture = experts(read)
     return {
-        "ffn": _inner(read, sparse=mixture is not None),
+        "ffn": _inner(read, sparse=mixture is not None, gated=gated),
         "gated_mlp": gated,
         "mlp_bias": bias,
         "experts": mixture,
     }
 
 
-def _inner(read: Reader, *, sparse: bool) -> int:
+def _inner(read: Reader, *, sparse: bool, gated: bool) -> int:
     """Inner width of the dense feed-forward part; 0 for a model that has none."""
+    # Of models without a gate it is four times the hidden width where none is stated.
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         return 0
     hidden = read.count(*HIDDEN)
@@ -388,7 +389,8 @@ def _inner(read: Reader, *, sparse: bool) -> int:
     shared = read.count(*SHARED_FFN, default=0, least=0)
     if not sparse and shared and read.count(*COUNT, default=0, least=0) == 0:
         return shared  # Granite's hybrids without experts have only their shared part
-    inner = first_count(read, widths, round(ratio * hidden))
+    usual = not gated or sparse or read.has("expansion_ratio")
+    inner = first_count(read, widths, round(ratio * hidden) if usual else None)
     if read.flag("block_auto_adjust_ff_dim"):  # LFM2 rounds two thirds of it up
         multiple = read.count("block_multiple_of", default=256)
         inner = int(read.number("block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
@@ -525,7 +527,8 @@ def _positions(read: Reader) -> int:
 
 def attention(read: Reader) -> dict[str, Any]:
     """Read heads, their width, biases and norms; latent attention where keys are compressed."""
-    if not read.has(*HEADS) or (read.has("mamba_version") and not read.has(HEADS[0])):
+    stateful = read.has(*STATE) and not read.has(*HEADS)
+    if stateful or (read.has("mamba_version") and not read.has(HEADS[0])):
         # Heads of a model without attention are what tensor parallelism divides.
         inner = read.count("intermediate_size", default=2 * read.count(*HIDDEN))
         heads = read.count("num_heads", default=inner)

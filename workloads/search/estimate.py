@@ -126,9 +126,9 @@ class _Shared:
         layers, ends = self.passes(plan)
         first, sparse = self._chunks(plan)
         beside, pipeline = plan.overlap != "none", plan.pipeline
-        number, stage = chunk_numbers(plan.schedule, plan.pp, plan.vpp)
+        number, stage = chunk_numbers(plan.pipeline.name, plan.pp, plan.vpp)
         return Line(
-            passes=orders(plan.schedule, plan.pp, plan.microbatches, plan.vpp),
+            passes=orders(pipeline.name, plan.pp, plan.microbatches, plan.vpp),
             number=number,
             stage=stage,
             first=first,
@@ -148,7 +148,7 @@ class _Shared:
     def least_s(self, plan: ParallelPlan) -> float:
         """Return a lower bound of a plan's estimate [s]."""
         (layers, ends), (first, sparse) = self.passes(plan), self._chunks(plan)
-        number = chunk_numbers(plan.schedule, plan.pp, plan.vpp)[0]
+        number = chunk_numbers(plan.pipeline.name, plan.pp, plan.vpp)[0]
         return least_s(number, np.diff(first), sparse, layers, ends, plan.microbatches)
 
     def _chunks(self, plan: ParallelPlan) -> tuple[IntArray, IntArray]:
@@ -381,6 +381,7 @@ def _shapes(stage: Stage, kind: Layer) -> RankShapes:
         plan,
         pp=STAGES,
         vpp=vpp,
+        schedule=plan.pipeline.name,  # of one stage the usual
         # Copies of sharded parameters and sums of gradients are kernels of a pass as well.
         zero=3 if plan.sharding == 3 else 0,
         global_batch=plan.dp * plan.microbatch * min(2, plan.microbatches),

@@ -184,7 +184,7 @@ def _read(columns: Columns, rank: int, path: Path, document: Mapping[str, Any]) 
 
 def _time_ps(event: Event, field: str, path: Path) -> int:
     """Time of an event's field in picoseconds; an impossible one is refused."""
-    value = event.get(field, 0)
+    value = event.get(field, 0 if field == "dur" else None)
     if isinstance(value, str):
         try:
             value = float(value)

@@ -28,6 +28,7 @@ from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.cpython import numbers
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
 types: Any = numba_types
@@ -36,13 +37,15 @@ types: Any = numba_types
 def compile_whole(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[str, str, int, bytes]:
     """Compile a function: symbol, result's type, number of parameters and object file."""
     context = cpu_target.target_context
-    usual = context._internal_codegen
+    usual = context._internal_codegen, numbers._int_arith_flags
     with global_compiler_lock:
-        context._internal_codegen = _codegen()
+        # Numba promises LLVM that no sum passes 64 bits, which then takes a - b < 0 for a < b. Here
+        # sums may wrap, where only their differences are used.
+        context._internal_codegen, numbers._int_arith_flags = _codegen(), lambda kind: []
         try:
             dispatcher.compile(signature)
         finally:  # numba goes on as usual for whatever else the process compiles
-            context._internal_codegen = usual
+            context._internal_codegen, numbers._int_arith_flags = usual
     code = dispatcher.overloads[signature]
     symbol = code.fndesc.llvm_func_name
     words = len(list(code.library.get_function(symbol).arguments))

@@ -80,6 +80,16 @@ RULES: dict[str, tuple[Schedule, list[tuple[int, int, int]]]] = {
         flow_schedule([10], [[0]], [3 * PS]),
         [(0, 0, 4)],  # 3 1/3 ps
     ),
+    # What a path has carried since it began passes 2**63 microbytes with the long one.
+    "flows end in order where nine terabytes went before": (
+        flow_schedule(
+            [9 * PS, 3 * PS // 10, 10], [[0]] * 3, [PS], edges=Edges.from_pairs(3, [0, 0], [1, 2])
+        ),
+        [
+            (0, 0, 9 * PS), (9 * PS, 9 * PS, 93 * PS // 10 + 10),
+            (9 * PS, 9 * PS, 9 * PS + 20),
+        ],
+    ),
     "weights bound a flow": (flow_schedule([12], [[0]], [3 * PS], weight=[[3]]), [(0, 0, 12)]),
     "caps bound a flow": (flow_schedule([12], [[0]], [3 * PS], cap=[2 * PS]), [(0, 0, 6)]),
     "a flow holds its slot until its work is done": (
@@ -156,7 +166,8 @@ def test_a_run_stops_when_an_instant_is_complete(engine):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"engine": "quick"}, 'engine "quick" is unknown. Use "fast" or "reference".'),
-    ({"until_ps": -1}, "until_ps is -1; a run begins at 0"),
+    ({"until_ps": -1}, "until_ps is -1; a run begins at 0 and ends by 2\\*\\*62"),
+    ({"until_ps": 2**64}, "until_ps is 18446744073709551616; a run begins at 0 and .*"),
     ({"until_ops": [7]}, "until_ops names op 7; the schedule has 1 ops"),
     ({"until_ops": [-1]}, "until_ops names op -1; the schedule has 1 ops"),
 ])  # fmt: skip

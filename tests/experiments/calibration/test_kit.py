@@ -152,14 +152,15 @@ def test_profiles_and_reports_in_json_are_measurements(tmp_path):
     profile.write_text(json.dumps({"summary": [{"total_time": 0.00145}]}))
     report = tmp_path / "report.json"
     results = [{"size": 1024, "time_us": 12.0}, {"size": 2**20, "time_us": 40.0}]
-    report.write_text(json.dumps({"op": "allr", "nworkers": 4, "results": results}))
+    report.write_text(json.dumps({"op": "allr", "nworkers": 2, "results": results}))
     measurements = read_measurements([profile, report])
     kernel, (_, series) = measurements.kernels[0], measurements.collectives[0]
     assert (kernel["m"], kernel["kernel_s"]) == (4096, 0.00145)
-    assert (series.collective, series.ranks) == ("all-reduce", 4)
+    assert (series.collective, series.ranks) == ("all-reduce", 2)
     assert series.time_s.tolist() == pytest.approx([12e-6, 40e-6])
-    profile.rename(tmp_path / "unnamed.json")
-    refused("does not state the kernel", read_measurements, [tmp_path / "unnamed.json"])
+    for name in ("unnamed_m4_n4_k4.json", "gemm.json"):
+        profile = profile.rename(tmp_path / name)
+        refused("does not state the kernel", read_measurements, [profile])
 
 
 def test_the_commands_write_a_kit_and_calibrate_from_it(tmp_path):

@@ -104,6 +104,8 @@ def test_fields_that_are_null_count_as_absent():
     ({"model_type": "t5", "is_encoder_decoder": True}, "an encoder beside its decoder"),
     ({"quantization_config": {"load_in_8bit": True}}, "'none stated' with 8 bits"),
     ({"hidden_size": None}, "the config has no hidden_size"),
+    ({"num_attention_heads": None}, "the config has no num_attention_heads"),
+    ({"intermediate_size": None}, "the config has no intermediate_size"),
     ({"hidden_size": 0}, "hidden_size is '0'; it must be a whole number from 1"),
     ({"hidden_size": "64"}, "hidden_size is '64'; it must be a whole number"),
     ({"hidden_size": True}, "hidden_size is 'True'"),
@@ -131,7 +133,7 @@ def test_a_bad_file_is_one_line(tmp_path, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_is_a_name_a_file_or_a_directory(tmp_path):
+def test_a_model_is_a_name_a_file_or_a_directory(tmp_path, monkeypatch):
     (folder := tmp_path / "my-model").mkdir()
     (folder / "config.json").write_text(json.dumps(config()))
     assert model(str(folder)) == model(str(folder / "config.json"))
@@ -139,6 +141,8 @@ def test_a_model_is_a_name_a_file_or_a_directory(tmp_path):
     assert model("llama-3.1-8b") == named("llama-3.1-8b")
     refused(r"Did you mean llama-3.1-405b\?", model, "llama-3.1-450b")
     refused("there is no such file", model, str(tmp_path / "other.json"))
+    monkeypatch.chdir(folder)
+    refused("unknown model ''", model, "")
 
 
 def test_a_token_cannot_visit_more_experts_than_there_are():

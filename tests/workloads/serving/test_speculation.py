@@ -13,7 +13,16 @@ from tests.support.toy_serving import toy_replica
 from topologies.clusters.names import cluster
 from workloads.economics import Economics
 from workloads.models.huggingface import named
-from workloads.serving import Profile, Requests, Speculation, fixed_lengths, poisson, profile, serve
+from workloads.serving import (
+    Profile,
+    Requests,
+    Speculation,
+    fixed_lengths,
+    parse_speculation,
+    poisson,
+    profile,
+    serve,
+)
 from workloads.serving.batching import Batching
 from workloads.serving.deployment import Deployment, Pools, PromptReplica, pools, serve_apart
 from workloads.serving.replica import Speculating
@@ -49,7 +58,8 @@ def test_a_prompt_beside_no_decoding_request_waits_for_no_draft():
     ("proposed", "acceptance", "tokens"), [(2, 0.6, 1.96), (3, 0.7, 2.533), (5, 0.8, 3.689)]
 )
 def test_tokens_of_a_pass_have_a_closed_form(proposed, acceptance, tokens):
-    drafts = Speculation(proposed, acceptance)
+    drafts = parse_speculation(f"{proposed}:{acceptance:.0%}", lambda _: flat())
+    assert drafts.acceptance == acceptance
     assert drafts.expected_tokens == pytest.approx(tokens, rel=1e-3)
     drawn = drafts.draw(200_000, np.random.default_rng(0))
     assert drawn.mean() == pytest.approx(tokens, rel=0.01)

@@ -270,6 +270,7 @@ def test_times_that_no_clock_shows_and_a_profile_of_the_host_alone_are_refused(t
     for name, value, shown in (
         ("dur", -5, "-5"),
         ("ts", float("nan"), "nan"),
+        ("ts", None, "None"),
         ("dur", "soon", "nan"),
     ):
         refused(f"{name} of 'sgemm_128x64' is {shown}", replay, [written(**{name: value})], DGX)

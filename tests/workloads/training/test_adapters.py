@@ -152,6 +152,21 @@ def test_adapters_on_attention_alone_are_fewer_and_faster():
     assert not any(name.startswith("mlp") and "adapter" in name for name in names)
 
 
+@pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3.5-4b", "deepseek-v2-lite"])
+def test_both_passes_of_each_kind_of_layer_have_the_same_adapters(name):
+    """A layer of states alone has none on attention, one of experts none on a dense part."""
+    model, plan = named(name), ParallelPlan(tp=2, global_batch=2, seq=512, lora_rank=8)
+    shapes, counted = RankShapes(model, plan, "h100", shipped_catalogue()), []
+    for kind in model.kinds:
+        both = (step(shapes.of_kind(kind), moe=kind.experts) for step in (forward, backward))
+        there, back = ([one.name for one in steps if ".adapter" in one.name] for steps in both)
+        assert sorted(back) == sorted(f"{name}.weight" for name in there)
+        parameters = layer_adapters(model.of_kind(kind), plan)
+        assert bool(parameters) == bool(there)
+        counted += [parameters * model.each_layer.count(kind)]
+    assert trained_share(model, plan, 0).total == sum(counted)
+
+
 def test_the_host_traces_a_layer_of_a_deeper_model_more_slowly():
     """A layer of twice the depth takes the power of two that the catalogue has; 3.62 ms at 32."""
     catalogue, how = shipped_catalogue(), plan(runtime="xla")

@@ -24,6 +24,7 @@ from topologies import memory_limit
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.front import train
 from workloads.models.model import Model
 from workloads.training.execution.chunk_level import (
     LEAST,
@@ -62,6 +63,15 @@ def test_where_nothing_contends_levels_are_equal(machine, stated, level):
     assert each.breakdown_s == pytest.approx(usual.breakdown_s, abs=1e-12)
     assert each.ops > len(each.trace) or level == "flow"
     assert not each.shares_memory
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_groups_on_the_same_chips_share_them_as_their_time_alone_does(folded):
+    """Of two servers one is half full, and each chip has a rank of four groups."""
+    stated = {"tp": 8, "chips": 24, "ranks_per_chip": 4, "global_batch": 24, "seq": 256}
+    same = {**stated, "overlap": "none", "folded": folded}
+    flow, usual = (train(SHORT, "trn2.48xlarge:2", level=one, **same) for one in ("flow", "auto"))
+    assert flow.trace.total_ps == usual.trace.total_ps
 
 
 def test_jitter_is_that_of_whole_collectives():

@@ -152,7 +152,8 @@ def _collectives(
                     group = group_of(cluster, chips)
                     chunks = call_schedule(group, step.collective, step.size_bytes, down)
                     if as_flows:
-                        chunks = as_flow(chunks.resources, busy_ps(chunks), alone_ps)
+                        beside = groups_of_chip(program, exchange, group)
+                        chunks = as_flow(chunks.resources, busy_ps(chunks), alone_ps, beside)
                     schedules[key] = replace(chunks, labels={})  # nobody reads them
                 joins = layout.offset[members[0], number] + 2 * calls
                 called.append(Called(schedules[key], joins))
@@ -257,10 +258,15 @@ LEAST = 10
 than that."""
 
 
-def as_flow(resources: Resources, used_ps: IntArray, duration_ps: int) -> Schedule:
+def groups_of_chip(program: Program, exchange: Exchange, group: Group) -> int:
+    """Return how many groups of an exchange are on the chips of one, and call as it does."""
+    return max(1, (int(program.core[exchange.members].max()) + 1) // group.ranks_per_chip)
+
+
+def as_flow(resources: Resources, used_ps: IntArray, duration_ps: int, groups: int = 1) -> Schedule:
     """Return a collective as a single op that uses the links and adapters that its chunks use."""
     # ``used_ps`` (resources,): see :func:`busy_ps`. ``duration_ps``: time of the collective alone,
-    # from the collective level [ps].
+    # from the collective level, in which all ``groups`` of its chips move their bytes [ps].
     if duration_ps > LARGEST_FLOW_BYTES:
         raise InputError(
             f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
@@ -268,7 +274,7 @@ def as_flow(resources: Resources, used_ps: IntArray, duration_ps: int) -> Schedu
         )
     parts = np.empty(0, np.int64)
     if duration_ps:
-        parts = np.minimum(PARTS, -(-PARTS * used_ps // duration_ps))
+        parts = np.minimum(PARTS // groups, -(-PARTS * used_ps // duration_ps))
     used = np.flatnonzero(parts >= LEAST)
     kind = FLOW if len(used) else FIXED if duration_ps else JOIN
     flows = Flows(

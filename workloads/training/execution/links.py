@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cluster_sim.collectives.group import Group
 from cluster_sim.engine.times import Times
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import uplinks
@@ -92,7 +93,9 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
         for number, example in enumerate(apart[examples].tolist()):
             alike = apart[which == number]
             for step, alone_ps in _calls(program, exchange, int(exchange.kind[example])):
-                flow = patterns.flow(cluster, inside[example], program.steps[step], alone_ps)
+                group = group_of(cluster, inside[example])
+                beside = chunk_level.groups_of_chip(program, exchange, group)
+                flow = patterns.flow(group, program.steps[step], alone_ps, beside)
                 tables.append(_moved(flow.resources, base[alike], cluster))
                 parts.append(np.tile(flow.flows.weight, len(alike)))
                 groups.append(np.repeat(start + alike, len(flow.resources)))
@@ -126,19 +129,18 @@ class Patterns:
         self._used: dict[tuple[object, ...], tuple[Resources, IntArray]] = {}
         self._flows: dict[tuple[object, ...], Schedule] = {}
 
-    def flow(self, cluster: Cluster, chips: IntArray, step: LayerOp, alone_ps: int) -> Schedule:
-        """Return a call as a flow on the links that it uses."""
-        messages = cluster, chips.tobytes(), step.collective, step.size_bytes
-        key = *messages, alone_ps
+    def flow(self, group: Group, step: LayerOp, alone_ps: int, beside: int) -> Schedule:
+        """Return a call as a flow on the links that it uses, ``beside`` as many on its chips."""
+        chips = group.chip_of_rank.tobytes()
+        messages = group.cluster, chips, step.collective, step.size_bytes
+        key = *messages, alone_ps, beside
         if key not in self._flows:
             if messages not in self._used:
-                built = chunk_level.call_schedule(
-                    group_of(cluster, chips), step.collective, step.size_bytes
-                )
+                built = chunk_level.call_schedule(group, step.collective, step.size_bytes)
                 used_ps = chunk_level.busy_ps(built)
                 picked = np.flatnonzero(used_ps)
                 self._used[messages] = built.resources.picked(picked), used_ps[picked]
-            self._flows[key] = chunk_level.as_flow(*self._used[messages], alone_ps)
+            self._flows[key] = chunk_level.as_flow(*self._used[messages], alone_ps, beside)
         return self._flows[key]
 
 

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from topologies.catalogue.catalogue import chip_family
 from workloads.kernels.chip_share import Timing, worst
-from workloads.models.model import Model, forward_flops, training_flops
+from workloads.models.model import ATTENTION, Model, forward_flops, training_flops
 from workloads.training.layers.steps import PREVIOUS, LayerOp, RankShapes, kernel
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import (
     Share,
-    chunk_layers,
     end_stages,
     part,
     stage_kinds,
@@ -47,7 +46,7 @@ def trains(plan: ParallelPlan, name: str) -> bool:
 
 
 def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
-    """Return the columns in and out of each product with adapters, of a dense layer on one rank."""
+    """Return the columns in and out of each product of a layer on one rank that has adapters."""
     model, plan = shapes.model, shapes.plan
     inner = part(model.ffn, plan.tp)
     columns = (shapes.heads + (2 - model.tied_values) * shapes.kv_heads) * model.head_dim
@@ -57,7 +56,16 @@ def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
         "mlp.up": (model.hidden, inner * (2 if model.gated_mlp else 1)),
         "mlp.down": (inner, model.hidden),
     }
-    return {name: size for name, size in sizes.items() if adapted(plan, name)}
+    return {name: size for name, size in sizes.items() if _adapted_in(model, plan, name)}
+
+
+def _adapted_in(model: Model, plan: ParallelPlan, name: str) -> bool:
+    """Return whether layers like a model's have the product of this name, with adapters."""
+    # Routed experts have none, nor have the compressed products of latent attention.
+    held = model.mixer in ATTENTION and (name == "attention.out" or model.latent is None)
+    if name.startswith("mlp"):
+        held = model.ffn > 0 and model.experts is None
+    return held and adapted(plan, name)
 
 
 def adapted(plan: ParallelPlan, name: str) -> bool:
@@ -174,23 +182,22 @@ def layer_adapters(model: Model, plan: ParallelPlan) -> int:
     """Count the parameters of the adapters of one layer on one rank."""
     heads, kv_heads = part(model.heads, plan.tp), max(1, model.kv_heads // plan.tp)
     inner = part(model.ffn, plan.tp)
-    widths = {"gate": inner, "up": inner} if model.gated_mlp else {"up": inner}
     both = (kv_heads,) * (2 - model.tied_values)
-    pairs = [(model.hidden, count * model.head_dim) for count in (heads, *both)]
-    pairs += [(part(model.value_width, plan.tp), model.hidden)]
-    if adapted(plan, "mlp"):
-        pairs += [(inner, model.hidden), *((model.hidden, width) for width in widths.values())]
-    return plan.lora_rank * sum(k + n for k, n in pairs)
+    pairs = {
+        "attention.qkv": [(model.hidden, count * model.head_dim) for count in (heads, *both)],
+        "attention.out": [(part(model.value_width, plan.tp), model.hidden)],
+        "mlp": [(inner, model.hidden)] * (2 + model.gated_mlp),
+    }
+    held = (pair for name in pairs if _adapted_in(model, plan, name) for pair in pairs[name])
+    return plan.lora_rank * sum(k + n for k, n in held)
 
 
 def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     """Return the parameters of a rank of a stage that have gradients and optimizer state."""
     if whole(plan):
         return stage_share(model, plan, stage)
-    kinds = [(sum(len(chunk) for chunk in chunk_layers(model, plan, stage)), model)]
-    if len(model.by_heads) > 1:
-        counts = zip(stage_kinds(model, plan, stage), model.kinds, strict=True)
-        kinds = [(count, model.of_kind(kind)) for count, kind in counts]
+    counts = zip(stage_kinds(model, plan, stage), model.kinds, strict=True)
+    kinds = [(count, model.of_kind(kind)) for count, kind in counts]
     if plan.lora_rank:
         return Share(sum(count * layer_adapters(alike, plan) for count, alike in kinds), 0)
     held = stage_share(model, plan, stage)
@@ -198,9 +205,10 @@ def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
         last = stage == end_stages(plan)[1]
         return Share(part(model.vocab * model.hidden, plan.tp) * last, 0)
     if plan.train_only == "attention":
-        return Share(sum(count * _attention(alike, plan) for count, alike in kinds), 0)
+        attending = [(count, alike) for count, alike in kinds if alike.mixer in ATTENTION]
+        return Share(sum(count * _attention(alike, plan) for count, alike in attending), 0)
     inner = (
-        sum(count for count, _ in kinds)
+        sum(count for count, alike in kinds if alike.ffn)
         * part(model.ffn, plan.tp)
         * model.hidden
         * (3 if model.gated_mlp else 2)

@@ -285,8 +285,8 @@ class ParallelPlan:
 
     @property
     def pipeline(self) -> PipelineSchedule:
-        """The pipeline schedule that ``schedule`` names."""
-        return registry.pipeline_schedule(self.schedule)
+        """The pipeline schedule that ``schedule`` names; one stage has none, and runs the usual."""
+        return registry.pipeline_schedule(self.schedule if self.pp > 1 else registry.DEFAULT)
 
     @property
     def ranks(self) -> int:
@@ -438,12 +438,15 @@ def _check_experts(plan: ParallelPlan) -> None:
                 "Use ep above 1, or leave it out."
             )
     expert_ranks = plan.ep * plan.expert_tp
-    if plan.ep > 1 and plan.stage_ranks % expert_ranks:
-        near = nearest(plan.ep, plan.stage_ranks // math.gcd(plan.stage_ranks, plan.expert_tp))
+    if plan.stage_ranks % expert_ranks:
+        others, further = divmod(plan.stage_ranks, plan.expert_tp)
+        near = f"ep {nearest(plan.ep, max(1, others))}"
+        if further:
+            near = f"etp {nearest(plan.expert_tp, plan.stage_ranks)}"
         raise InputError(
             f"ep {plan.ep} × etp {plan.expert_tp} = {expert_ranks} does not divide the tp "
             f"{plan.tp} × cp {plan.cp} × dp {plan.dp} = {plan.stage_ranks} ranks of a stage. "
-            f"Use ep {near}."
+            f"Use {near}."
         )
 
 

@@ -140,7 +140,7 @@ def unlike_stages(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
     if plan.pipeline.turns:
         return tuple(range(plan.pp))
     every = plan.recompute_every if plan.recompute == "full" else 1
-    return _unlike_stages(model, _counts(model, plan), plan.schedule, plan.pp, plan.vpp, every)
+    return _unlike_stages(model, _counts(model, plan), plan.pipeline.name, plan.pp, plan.vpp, every)
 
 
 @lru_cache(maxsize=4096)
@@ -465,7 +465,7 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
         **_of_replicas(plan),
         "etp": lone or (f"tp is {plan.tp} as well" if plan.etp == plan.tp else ""),
         "routing_skew": lone or skew,
-        "schedule": usual if _has_usual_passes(plan) else "",
+        "schedule": "pp is 1" if plan.pp == 1 else usual if _has_usual_passes(plan) else "",
         "stage_layers": "pp is 1" if plan.pp == 1 else layers,
         "cp_exchange": "cp is 1" if plan.cp == 1 else "",
         "order": _of_the_order(plan),
@@ -504,8 +504,6 @@ def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
 
 def _has_usual_passes(plan: ParallelPlan) -> bool:
     """Return whether every stage has the passes of the default schedule, in the same order."""
-    # With one stage that is not so for each schedule: gpipe holds the activations of all
-    # microbatches, and others compute gradients of weights in passes of their own.
     schedule, usual = plan.pipeline, DEFAULTS.pipeline
     if plan.vpp not in usual.chunks_allowed or schedule.pairs_passes != usual.pairs_passes:
         return False

@@ -208,6 +208,7 @@ def test_a_plan_of_ones_own_stands_beside_the_others(few, tmp_path):
     text = " ".join(text.split())
     assert f"Your plan is number {place} than the first" in text
     assert f"{mine['rank']}, yours" in text
+    assert f": {1 - mine['changed_s'] / mine['iteration_s']:.1%} less." in text
 
 
 def test_fewer_domains_are_named_where_all_divide_worse():
