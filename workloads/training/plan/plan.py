@@ -192,7 +192,7 @@ class ParallelPlan:
     overlap: Overlap = setting(
         "dp",
         "Communication beside compute, with dp that of gradients and parameters, with all also "
-        "that of tensor, expert and pipeline parallelism",
+        "that of tensor and pipeline parallelism",
         choices=CHOICES["overlap"],
     )
     attention: str = setting("fused", "Attention kernel", choices=CHOICES["attention"])
@@ -413,7 +413,7 @@ def _check_pipeline(plan: ParallelPlan) -> None:
         raise InputError(f"vpp {vpp} divides the stages of a pipeline, but pp is 1. Use vpp 1.")
     allowed = schedule.chunks_allowed
     if vpp not in allowed and pp > 1:
-        has = f"{allowed[0]} to {allowed[-1]} chunks"
+        has = f"at least {allowed[0]} chunks"  # the only other ranges have no end
         if len(allowed) == 1:
             has = "one chunk" if allowed[0] == 1 else f"{allowed[0]} chunks"
         raise InputError(
