@@ -41,6 +41,7 @@ REFUSED = [
     ({"pp": 2, "vpp": 2, "schedule": "gpipe"}, None, "gpipe has one chunk a stage, not vpp 2."),
     ({"pp": 2, "stage_layers": (8,)}, None, "stage_layers names 1 chunks, but pp 2 × vpp 1 = 2"),
     ({"ep": 3, "dp": 8}, None, "does not divide the tp 1 × cp 1 × dp 8 = 8 .* ep 2"),
+    ({"ep": 8, "tp": 4, "dp": 2}, None, "ep 8 × etp 4 = 32 does not divide .* ep 2 or etp 1"),
     ({"routing_skew": 0.5}, None, "routing_skew is 0.5; it must be at least 1"),
     ({"capacity_factor": -1}, None, "capacity_factor is -1; it must be 0, for no limit, or"),
     ({"capacity_factor": "x"}, None, "capacity_factor is 'x'; it must be a number"),

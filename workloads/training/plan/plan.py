@@ -440,10 +440,11 @@ def _check_experts(plan: ParallelPlan) -> None:
     expert_ranks = plan.ep * plan.expert_tp
     if plan.ep > 1 and plan.stage_ranks % expert_ranks:
         near = nearest(plan.ep, plan.stage_ranks // math.gcd(plan.stage_ranks, plan.expert_tp))
+        whole = " or etp 1" if plan.expert_tp > 1 and plan.stage_ranks % plan.ep == 0 else ""
         raise InputError(
             f"ep {plan.ep} × etp {plan.expert_tp} = {expert_ranks} does not divide the tp "
             f"{plan.tp} × cp {plan.cp} × dp {plan.dp} = {plan.stage_ranks} ranks of a stage. "
-            f"Use ep {near}."
+            f"Use ep {near}{whole}."
         )
 
 
