@@ -15,7 +15,8 @@ from workloads.job import Job, Recovery
 from workloads.job.checkpoints import PeerCopies
 from workloads.job.front import replicas_of
 from workloads.job.goodput import smooth_goodput
-from workloads.job.job import JobPlan, Replicas
+from workloads.job.job import Replicas
+from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
 COPIES = PeerCopies(every_s=10.0, copy_s=0.0, restart_s=300.0, bytes_per_server=1e9)
@@ -136,4 +137,4 @@ def test_replicas_of_a_plan():
     with pytest.raises(InputError, match=r"a unit of 64 chips stops 8 of 8 replicas, so that none"):
         replicas_of(replace(inner, pp=8, dp=8), 8, 64, 1.0)
     with pytest.raises(InputError, match="add --checkpoint peer"):
-        JobPlan(elastic=True)
+        JobInputs(elastic=True)
