@@ -393,6 +393,8 @@ def assumed_sentences(step: Iteration) -> list[str]:
             f"{step.framework.name} has no {name} {value}; it is timed as if it had."
             for name, value in step.framework.lacks(step.plan)
         ]
+    elif alternatives_of["framework"]:
+        sentences.append(f"Settings of the framework not stated: {alternatives_of['framework']}.")
     shown = [
         f"{name.replace('_', ' ')} {_word(_value(step, name))} ({text})"
         for name, text in alternatives_of.items()

@@ -393,7 +393,9 @@ def _shapes(stage: Stage, kind: Layer) -> RankShapes:
 
 def _pairs(plan: ParallelPlan) -> bool:
     """Return whether passes run side by side in a steady state."""
-    return plan.pipeline.pairs_passes and plan.pp > 1 and plan.microbatches >= 2 * plan.pp
+    # In one stage DualPipe has no second chunk whose passes would run beside those of the first.
+    several = plan.pp > 1 or not plan.pipeline.splits_weights
+    return plan.pipeline.pairs_passes and several and plan.microbatches >= 2 * plan.pp
 
 
 def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
@@ -408,7 +410,7 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     times = np.array([span(ops, steps, stage.time_s) for ops in parts] + [0.0] * (not splits))
     if _pairs(plan):
         # In the steady state a forward pass runs beside a backward pass through as many layers.
-        ops, rows = join(parts), np.cumsum([0, *map(len, parts)]).tolist()
+        ops, rows = join(parts), np.cumsum([0, *map(len, parts), *[0] * (not splits)]).tolist()
         communicates = builder.catalog.column("stream")[ops.step] == CC
         paired = side_by_side(ops, [Pair(*rows)], communicates)
         times *= span(paired, steps, stage.time_s) / times.sum()

@@ -293,10 +293,11 @@ def alternatives(
     # in memory, is not plausible. The cluster is that without the numbers of the plan's framework,
     # as others have their own. ``times`` is called for the plan itself too, so that all are of one
     # level of detail.
-    if not plan.assumed:
+    tried = list(_changes(plan, model, cluster))
+    if not tried:
         return ()
     others, seconds = [], times(plan)
-    for changes in _changes(plan, model, cluster):
+    for changes in tried:
         other = _runnable(plan, changes, model, cluster)
         if other is None or other == plan:
             continue
@@ -366,8 +367,8 @@ MICROBATCHES = (2, 4)  # sequences of a microbatch that are usual where it has m
 def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dict[str, Any]]:
     """Yield changes of the plan, each of one field that nobody stated and what depends on it."""
     assumed, several = set(plan.assumed), plan.dp * plan.cp > 1
+    stack = framework_of(plan, cluster)
     if "framework" in assumed:
-        stack = framework_of(plan, cluster)
         for name in common_frameworks(plan, cluster):
             if name == stack.name:
                 continue
@@ -378,8 +379,9 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
                 open_too["zero"] = min(1, open_too["zero"])
             settings = ",".join(word for word in stack.chosen if framework(name).has(word))
             yield {"framework": f"{name}:{settings}" if settings else name, **open_too}
-        if plan.ep > 1 and not stack.chosen:
-            yield from ({"framework": f"{stack.name}:{word}"} for word in stack.experts_may)
+    # Who names a framework alone, without settings or a date, has not said how tokens are sent.
+    if plan.ep > 1 and ":" not in plan.framework:
+        yield from ({"framework": f"{stack.name}:{word}"} for word in stack.experts_may)
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if "runtime" in assumed and on_neuron and plan.ranks <= plan.ranks_per_chip:
         # Work on one chip is often run by PyTorch itself, or traced lazily.
@@ -389,7 +391,7 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
     if "recompute" in assumed:
         yield {"recompute": "full", "recompute_every": 1}
         yield {"recompute": "none", "recompute_every": 1}
-        if framework_of(plan, cluster).selective == "layers":
+        if stack.selective == "layers":
             yield {"recompute": "full", "recompute_every": 2}
         else:
             yield {"recompute": "selective"}

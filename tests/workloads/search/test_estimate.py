@@ -150,7 +150,8 @@ def test_the_bound_of_a_pipeline_without_transfers_is_its_time(microbatches):
 
 def plans_of(model: Model) -> list[ParallelPlan]:
     """All plans of a model on sixteen chips, with every pipeline schedule."""
-    stated = [{"seq": 1024, "schedule": name} for name in ("zero-bubble", "gpipe", "dualpipe")]
+    unsearched = ("zero-bubble", "gpipe", "combined-1f1b", "dualpipe")
+    stated = [{"seq": 1024, "schedule": name} for name in unsearched]
     every = [candidates(model, sixteen(), 32, stated=each) for each in ({"seq": 1024}, *stated)]
     return [one for each in every for one in each.plans]
 

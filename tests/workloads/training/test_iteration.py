@@ -189,6 +189,10 @@ def test_exchanges_that_nobody_named_may_be_of_another_kind():
     assert ratios["megatron-core:alltoall"] == pytest.approx(as_named.time_s / step.time_s)
     assert ratios["megatron-core:alltoall"] > 1.05
     assert "megatron-core:alltoall" not in {other.value for other in as_named.alternatives}
+    named = train("mixtral-8x7b", "dgx-h100:4", framework="megatron-core", **plan)
+    of_named = {x.value: x.ratio for x in named.alternatives if x.field == "framework"}
+    assert of_named == {"megatron-core:alltoall": ratios["megatron-core:alltoall"]}
+    assert named.interval.high > step.time_s * ratios["megatron-core:alltoall"]
 
 
 def test_plans_that_do_not_fit_are_not_plausible():

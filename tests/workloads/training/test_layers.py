@@ -226,6 +226,17 @@ def test_a_ring_of_ranks_does_the_work_of_one(direction):
     assert quarter_s == pytest.approx(whole_s / 4, rel=0.1)
 
 
+@pytest.mark.parametrize(("chip", "padded"), [("tpu-v5p", True), ("h100", False)])
+def test_tpus_compute_narrow_heads_as_whole_lanes(chip, padded):
+    """Splash attention takes heads of multiples of 128."""
+    narrow_s, lanes_s = (
+        sum(step.seconds for step in forward(shapes) if step.name == "attention.core")
+        for width in (64, 128)
+        for shapes in [replace(counted(replace(TOY, head_dim=width)), chip=chip)]
+    )
+    assert (narrow_s == lanes_s) is padded
+
+
 @pytest.mark.parametrize("direction", [forward, backward])
 def test_every_turn_of_a_ring_but_the_first_is_merged(direction):
     """One kernel that sees all keys merges nothing; PyTorch moves more bytes than a fused one."""

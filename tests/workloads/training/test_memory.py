@@ -270,7 +270,8 @@ def test_peaks_are_those_of_published_runs(name, changes, layers, allocated_gib,
 @examples(150)
 def test_no_stage_needs_more_memory_than_the_worst(data):
     """Only unlike stages are computed, also with kept layers and schedules that turn."""
-    chunks = {"1f1b": 1, "gpipe": 1, "zero-bubble": 1, "interleaved": 3, "dualpipe": 2}
+    chunks = {"1f1b": 1, "gpipe": 1, "zero-bubble": 1, "interleaved": 3, "dualpipe": 2,
+              "combined-1f1b": 2}  # fmt: skip
     schedule, pp = data.draw(st.sampled_from([*chunks])), data.draw(st.integers(2, 8))
     layers = data.draw(st.integers(max(3, pp * chunks[schedule] - 2), 30))
     model = replace(data.draw(st.sampled_from([TOY, SPARSE])), layers=layers)

@@ -134,6 +134,7 @@ EXPERTS = f"{TP} 2 --expert-model-parallel-size 8"
     ("a.sh", f"{EXPERTS} --moe-token-dispatcher-type flex --grad-reduce-in-bf16",
      ":deepep,bf16-gradients", "none"),
     ("a.sh", f"{EXPERTS} --moe-enable-deepep", ":deepep", "none"),
+    ("a.sh", f"{EXPERTS} --overlap-moe-expert-parallel-comm", ":alltoall", "none"),
     ("a.yaml", "model: {moe_flex_dispatcher_backend: hybridep, moe_enable_deepep: false,\n"
      " micro_batch_size: 1, expert_model_parallel_size: 8}", ":deepep", None),
     ("a.yaml", "model: {recompute_modules: [moe_act, layernorm], micro_batch_size: 1,\n"
@@ -145,6 +146,8 @@ def test_a_file_of_megatron_core_states_its_settings(read, name, text, settings,
     plan = read(name, text)
     assert plan.fields["framework"] == f"megatron-core{settings}"
     assert (plan.fields.get("recompute"), plan.ignored) == (recompute, ())
+    paired = "combined-1f1b" if "--overlap-moe" in text else None
+    assert plan.fields.get("schedule") == paired
 
 
 @pytest.mark.parametrize(("name", "text", "batch"), [

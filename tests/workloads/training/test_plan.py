@@ -35,6 +35,7 @@ REFUSED = [
     ({"ep": 3, "dp": 8}, None, "does not divide the tp 1 × cp 1 × dp 8 = 8 .* ep 2"),
     ({"etp": 4, "tp": 2, "pp": 4}, None, "etp 4 = 4 does not divide the tp 2 .* Use etp 2"),
     ({"etp": 3, "ep": 2, "dp": 8}, None, r"etp 3 = 6 does not divide .* Use etp 2\."),
+    ({"ep": 8, "tp": 4, "dp": 2}, None, "ep 8 × etp 4 = 32 does not divide .* ep 2 or etp 1"),
     ({"routing_skew": 0.5}, None, "routing_skew is 0.5; it must be at least 1"),
     ({"capacity_factor": -1}, None, "capacity_factor is -1; it must be 0, for no limit, or"),
     ({"capacity_factor": "x"}, None, "capacity_factor is 'x'; it must be a number"),

@@ -249,9 +249,11 @@ def _as_fast(shapes: RankShapes, direction: Direction) -> Model:
 
 def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: bool) -> Timing:
     """Time of the fused core on a rank's queries and ``key_count`` keys of each sample."""
-    samples, queries = _samples(shapes), _queries(shapes)
+    samples, queries, numbers = _samples(shapes), _queries(shapes), shapes.catalogue
+    # Kernels of TPUs pad heads to whole lanes.
+    lanes = numbers.integer(shapes.chip, LANES) if numbers.has(shapes.chip, LANES) else 1
     shape = kernel_times.AttentionShape(
-        samples, queries, shapes.heads, shapes.kv_heads, _width(shapes),
+        samples, queries, shapes.heads, shapes.kv_heads, _width(shapes, lanes),
         kv_seq=key_count, causal=causal,
     )  # fmt: skip
     core = kernel_times.attention(shapes.chip, shape, direction, **shapes.rank)
@@ -271,11 +273,14 @@ def _queries(shapes: RankShapes) -> int:
     return max(1, shapes.plan.context // shapes.plan.cp)
 
 
-def _width(shapes: RankShapes) -> int:
-    """Width of a head: the mean of keys and values where they differ."""
-    latent = shapes.model.latent
-    width = shapes.model.head_dim
-    return (width + latent.value_dim) // 2 if latent else width
+LANES = "attention_lanes"
+
+
+def _width(shapes: RankShapes, lanes: int = 1) -> int:
+    """Width of a head in whole lanes: the mean of keys and values where they differ."""
+    latent, keys = shapes.model.latent, shapes.model.head_dim
+    values = latent.value_dim if latent else keys
+    return sum(-(-width // lanes) * lanes for width in (keys, values)) // 2
 
 
 # Multi-head latent attention of one layer as steps (arXiv 2405.04434, section 2.1).

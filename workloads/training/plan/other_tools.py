@@ -29,6 +29,7 @@ from workloads.options.tool_keys import (
 from workloads.training.plan.accelerate import ACCELERATE, launched_by
 from workloads.training.plan.maxtext import MAXTEXT, over_base, sharded
 from workloads.training.plan.plan import CHOICES, ORDER, PLAN_FIELDS, ParallelPlan, check_field
+from workloads.training.plan.schedules.one_f_one_b import COMBINED
 from workloads.training.plan.schedules.registry import all_schedules, schedule_of_chunks
 
 OURS = "cluster-sim"  # name of the tool of our own plans
@@ -244,6 +245,7 @@ MEGATRON: Mapping[str, Key] = {
     "fp8-recipe": _with_fp8(choice("fp8_recipe", FP8_RECIPE)),
     "overlap-grad-reduce": when("overlap", "dp", "none"),
     "tp-comm-overlap": when("overlap", "all"),
+    "overlap-moe-expert-parallel-comm": when("schedule", COMBINED.name),
     "attention-backend": choice("attention", {
         "fused": "fused", "flash": "fused", "unfused": "unfused", "local": "unfused",
     }),

@@ -192,7 +192,7 @@ class ParallelPlan:
     overlap: Overlap = setting(
         "dp",
         "Communication beside compute, with dp that of gradients and parameters, with all also "
-        "that of tensor, expert and pipeline parallelism",
+        "that of tensor and pipeline parallelism",
         choices=CHOICES["overlap"],
     )
     attention: str = setting("fused", "Attention kernel", choices=CHOICES["attention"])
@@ -413,7 +413,7 @@ def _check_pipeline(plan: ParallelPlan) -> None:
         raise InputError(f"vpp {vpp} divides the stages of a pipeline, but pp is 1. Use vpp 1.")
     allowed = schedule.chunks_allowed
     if vpp not in allowed and pp > 1:
-        has = f"{allowed[0]} to {allowed[-1]} chunks"
+        has = f"at least {allowed[0]} chunks"  # the only other ranges have no end
         if len(allowed) == 1:
             has = "one chunk" if allowed[0] == 1 else f"{allowed[0]} chunks"
         raise InputError(
@@ -443,6 +443,8 @@ def _check_experts(plan: ParallelPlan) -> None:
         near = f"ep {nearest(plan.ep, max(1, others))}"
         if further:
             near = f"etp {nearest(plan.expert_tp, plan.stage_ranks)}"
+        elif plan.expert_tp > 1 and plan.stage_ranks % plan.ep == 0:
+            near += " or etp 1"
         raise InputError(
             f"ep {plan.ep} × etp {plan.expert_tp} = {expert_ranks} does not divide the tp "
             f"{plan.tp} × cp {plan.cp} × dp {plan.dp} = {plan.stage_ranks} ranks of a stage. "

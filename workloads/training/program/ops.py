@@ -193,7 +193,11 @@ def pairs(order: Passes, begins: IntArray) -> list[Pair]:
     """Find the pairs among the passes of a stage."""
     # ``begins`` (passes + 1,): row of ops at which each pass begins, and the row after the last.
     phase, chunk = order.phase, order.chunk
-    first = (phase[:-1] == FORWARD) & (phase[1:] == BACKWARD) & (chunk[:-1] != chunk[1:])
+    # With gradients of weights apart, only passes through two chunks are paired (DualPipe).
+    other = chunk[:-1] != chunk[1:]
+    if not np.any(phase == WEIGHT):
+        other |= order.microbatch[:-1] != order.microbatch[1:]
+    first = (phase[:-1] == FORWARD) & (phase[1:] == BACKWARD) & other
     paired = []
     for at in np.flatnonzero(first).tolist():
         after = at + 2

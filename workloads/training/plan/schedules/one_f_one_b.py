@@ -27,10 +27,14 @@ def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
     >>> print(one_f_one_b(2, 1, 2, 2))
     F0 F1 F0' B0' F1' B1' B0 B1
     """
+    return alternating(pp, microbatches, chunks, _warm_up(pp, stage, microbatches, chunks))
+
+
+def _warm_up(pp: int, stage: int, microbatches: int, chunks: int) -> int:
+    """Forward passes of a stage before its first backward pass."""
     behind = pp - stage - 1
     first_group, _ = _group_sizes(pp, microbatches)
-    warm_up = behind if chunks == 1 else 2 * behind + (chunks - 1) * first_group
-    return alternating(pp, microbatches, chunks, min(warm_up, microbatches * chunks))
+    return behind if chunks == 1 else 2 * behind + (chunks - 1) * first_group
 
 
 def alternating(pp: int, microbatches: int, chunks: int, warm_up: int) -> Passes:
@@ -38,6 +42,7 @@ def alternating(pp: int, microbatches: int, chunks: int, warm_up: int) -> Passes
     import numpy as np  # the command line lists the schedules without it
 
     total = microbatches * chunks
+    warm_up = min(warm_up, total)
     forward = _forward_order(pp, microbatches, chunks)
     number = np.arange(total)
     # Places of the forward and the backward passes in the order of all of them.
@@ -95,6 +100,32 @@ INTERLEAVED = PipelineSchedule(
     aliases=("interleaved-1f1b", "1f1b-interleaved", "vpp"),
     torchtitan="Interleaved1F1B",
     source="arXiv 2104.04473, section 2.2",
+)
+
+
+# Combined 1F1B: a forward pass runs beside the backward pass that follows it, so that each computes
+# while the other exchanges tokens of experts (``overlap_moe_expert_parallel_comm``).
+
+
+def combined(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
+    """Return passes of 1F1B after one forward pass more, so that the two of a pair are independent.
+
+    >>> print(combined(1, 0, 3, 1))
+    F0 F1 B0 F2 B1 B2
+    """
+    return alternating(pp, microbatches, chunks, _warm_up(pp, stage, microbatches, chunks) + 1)
+
+
+COMBINED = PipelineSchedule(
+    name="combined-1f1b",
+    title="combined 1F1B",
+    passes=combined,
+    pairs_passes=True,
+    chunks_allowed=ANY_NUMBER[1:],
+    chunks_searched=(2,),
+    searched=False,  # few frameworks run it
+    aliases=("combined",),
+    source="github NVIDIA/Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py",
 )
 
 

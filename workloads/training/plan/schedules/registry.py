@@ -6,6 +6,7 @@ from topologies.errors import InputError, suggestion
 from topologies.registry import by_name
 from workloads.training.plan.schedules.dualpipe import DUALPIPE
 from workloads.training.plan.schedules.one_f_one_b import (
+    COMBINED,
     GPIPE,
     INTERLEAVED,
     ONE_F_ONE_B,
@@ -14,7 +15,9 @@ from workloads.training.plan.schedules.one_f_one_b import (
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 SCHEDULES: tuple[PipelineSchedule, ...] = tuple(
-    by_name("pipeline schedule", (GPIPE, ONE_F_ONE_B, ZERO_BUBBLE, INTERLEAVED, DUALPIPE)).values()
+    by_name(
+        "pipeline schedule", (GPIPE, ONE_F_ONE_B, ZERO_BUBBLE, INTERLEAVED, COMBINED, DUALPIPE)
+    ).values()
 )
 """All pipeline schedules, in the order in which they are listed and searched."""
 DEFAULT = ONE_F_ONE_B.name

@@ -53,8 +53,8 @@ class PipelineSchedule:
     # Whether every second chunk runs from the last stage back to the first, so that the model leads
     # to the last stage and back; otherwise each chunk begins at the first stage
     turns: bool = False
-    # Whether a forward pass and the backward pass that follows it through another chunk run side by
-    # side: while one communicates the other computes. Neither waits for its sends.
+    # Whether a forward pass and the backward pass that follows it, of another microbatch or chunk,
+    # run side by side: while one communicates the other computes. Neither waits for its sends.
     pairs_passes: bool = False
     chunks_allowed: range = ONLY_ONE  # numbers of chunks that a stage may hold (``vpp`` of a plan)
     chunks_searched: tuple[int, ...] = (1,)  # numbers of chunks that the plan search tries
