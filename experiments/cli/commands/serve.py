@@ -299,15 +299,10 @@ def serve(
 
 
 def _remarks(deployed: Deployed) -> Iterator[str]:
-    """Name free proposals, requests in step, and arrivals that the replica is too slow for."""
+    """Name free proposals, requests in step, an overload, and the rate that a price is of."""
     requests, served = deployed.served.requests, deployed.served
     if (proposed := deployed.deployment.speculation) and proposed.draft == 0:
-        stated = f"--speculate {proposed.tokens}:{proposed.acceptance:g}"
-        yield (
-            f"The {proposed.tokens} proposals of a pass take no time and no memory here, as those "
-            f"looked up in the prompt (n-grams). A draft model is named, as in {stated}:MODEL, and "
-            f"prediction heads take a share of a pass for each proposal, as in {stated}:0.03."
-        )
+        yield proposed.free_remark
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
     # Of a replica that keeps up, the last requests wait no longer than others.
     alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1
@@ -323,6 +318,11 @@ def _remarks(deployed: Deployed) -> Iterator[str]:
             f"It is overloaded: {arrive:.3g} requests/s arrive and {answered:.3g} are answered, so "
             f"each waits longer than the one before. About {math.ceil(arrive / answered)} replicas "
             "keep up; --max-rate says how many keep the SLO."
+        )
+    elif deployed.concurrency is None and not deployed.binds:
+        yield (
+            "Prices and energy of a token are those at this rate, at which the replica may be idle "
+            "for a part of the time; --max-rate answers for the highest rate within the SLO."
         )
 
 
