@@ -447,7 +447,16 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
     >>> spares_needed(FailureRates((Cause("chip", 1 / 3600, True),)), 7200.0)
     8
     """
-    return fewest(ENOUGH, rates.replacing_per_s * repair_s)
+    # Units that fail together are away together.
+    return sum(
+        units
+        * fewest(
+            ENOUGH,
+            repair_s
+            * sum(one.per_s for one in rates.causes if one.replaces and one.units == units),
+        )
+        for units in {cause.units for cause in rates.causes}
+    )
 
 
 def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
@@ -489,7 +498,10 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
         span_s=span_s,
         stragglers=slow,
         peers=peers,
-        replicas=replicas_of(step.plan, units, unit, catalogue.value("fleet.change", "resize"))
+        replicas=replace(
+            replicas_of(step.plan, units, unit, catalogue.value("fleet.change", "resize")),
+            scaled=settings.scaled,
+        )
         if settings.elastic
         else None,
     )

@@ -17,7 +17,7 @@ from topologies.options import described
 from topologies.units import parse_count, parse_seconds
 from workloads.job.causes import FailureRates, read_failures
 from workloads.job.checkpoints import PeerCopies
-from workloads.options.job import AUTO, CHECKPOINTS, STANDBYS, JobInputs
+from workloads.options.job import AUTO, BATCHES, CHECKPOINTS, STANDBYS, JobInputs
 
 PARTS = (
     "useful", "lost_work", "checkpoint", "restart", "detection", "waiting_for_spares", "stragglers",
@@ -97,15 +97,17 @@ class Replicas:
     microbatches: int  # microbatches of a replica in a step while all are there
     # Time in which the replicas form their groups anew, without some or with more [s]
     resize_s: float
+    scaled: bool = False  # whether a step without some has fewer sequences, in the same time
 
     def out(self, units: int) -> int:
         """Return the groups that are left out without some units, which replace each other."""
         return min(self.groups, -(-max(0, units) // self.units))
 
     def slower(self, out: int) -> float:
-        """Return the share by which a step takes longer without some groups.
+        """Return the share by which a step takes longer without some groups, for the same tokens.
 
-        The others divide the batch, and the one with the most microbatches sets the pace.
+        The others divide the batch, and the one with the most microbatches sets the pace. A batch
+        that is scaled leaves the sequences of these groups out.
 
         Ten groups of eight microbatches: nine of them do 80, so one does nine.
 
@@ -114,6 +116,8 @@ class Replicas:
         """
         if out >= self.groups:
             return math.inf
+        if self.scaled:
+            return out / (self.groups - out)
         most = -(-self.groups * self.microbatches // (self.groups - out))
         return most / self.microbatches - 1
 
@@ -271,6 +275,8 @@ class JobPlan:
         Whether servers turn slow.
     elastic : bool
         Whether the job goes on with fewer data-parallel replicas while failed ones are replaced.
+    scaled : bool
+        Whether the batch is then smaller in proportion. By default the others share all of it.
     seed, runs : int
         Seed of all random draws; number of runs from whose spread the interval comes.
 
@@ -292,6 +298,7 @@ class JobPlan:
     warm: bool = False
     stragglers: bool = True
     elastic: bool = False
+    scaled: bool = False
     seed: Seed = 0
     runs: int = RUNS
 
@@ -317,6 +324,8 @@ class JobPlan:
                 "--elastic needs the state of a lost replica in other units' memory: add "
                 "--checkpoint peer."
             )
+        if self.scaled and not self.elastic:
+            raise InputError("--elastic-batch scaled is for replicas that go on; add --elastic.")
         if self.warm and self.restart_s is not None:
             raise InputError(
                 f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "
@@ -363,6 +372,9 @@ def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]
     if name == "checkpoint":
         check_choice("--checkpoint", text, CHECKPOINTS)
         return {"blocking": text == "blocking", "peers": text == "peer"}
+    if name == "elastic_batch":
+        check_choice("--elastic-batch", text, BATCHES)
+        return {"scaled": text == "scaled"}
     if name == "standby":
         check_choice("--standby", text, STANDBYS)
         return {"warm": text == "warm"}

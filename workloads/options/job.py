@@ -9,6 +9,7 @@ from topologies.options import option, setting
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
+BATCHES = ("kept", "scaled")
 
 
 REPAIR = option("Mean time of a repair, such as 4h", default="the catalogue's")
@@ -67,8 +68,9 @@ class JobInputs:
     failures: str | None = setting(
         None,
         "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
-        "replaces",
-        metavar="NUMBER|FILE.csv",
+        "replaces, and perhaps units (a burst), found_after (silent), again and again_after "
+        "(repairs in vain); joined by commas, as in catalogue,bursts.csv",
+        metavar="catalogue|NUMBER|FILE.csv",
         default="the catalogue's causes",
     )
     repair: str | None = field(default=None, metadata=REPAIR)
@@ -78,8 +80,14 @@ class JobInputs:
     )
     elastic: bool = setting(
         False,
-        "Go on with fewer data-parallel replicas while failed ones are replaced, with the same "
-        "batch; needs --checkpoint peer",
+        "Go on with fewer data-parallel replicas while failed ones are replaced; needs "
+        "--checkpoint peer",
+    )
+    elastic_batch: str = setting(
+        "kept",
+        "Batch of steps without some replicas: the others share all of it (kept), or it is "
+        "smaller in proportion (scaled)",
+        choices=BATCHES,
     )
     runs: int = setting(
         8,

@@ -14,6 +14,7 @@ from topologies.arguments import check_fields, check_names
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, shown
 from topologies.options import described
 from topologies.routing import switch_chips
 from workloads.job.causes import FailureRates, failure_rates
@@ -25,9 +26,6 @@ from workloads.sharing.arrivals import Arrival
 from workloads.sharing.jobs import Job
 from workloads.sharing.sharing import pair_slowdowns
 from workloads.sharing.teams import Teams
-
-CATALOGUE = "catalogue"
-"""Word for the causes of failures that the catalogue has."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +137,18 @@ def hazards_of(cluster: Cluster, options: Mapping[str, Any], seed: int) -> Hazar
     named = ("cluster", "jobs", "discipline", "place", "study", "seed")
     check_names("queue_jobs", options, [*named, *described(HazardInputs)])
     stated = {"seed": seed, **options}
-    failures = stated.pop("failures", None)
     names = [name for name in ("neighbours", "quota", "reserve") if name in stated]
     others: dict[str, Any] = {name: stated.pop(name) for name in names}
     check_fields(HazardInputs, others)
-    if failures != CATALOGUE:
-        stated["failures"] = failures
     plan = plan_with(JobPlan(), stated, cluster, cluster.chips)
     rates = plan.rates or FailureRates(())
-    if failures == CATALOGUE:
-        rates = failure_rates(cluster, cluster.chips)
+    if unlike := [
+        one.name for one in rates.causes if one.units > 1 or one.found_after_s or one.again
+    ]:
+        raise InputError(
+            f"--failures {shown(str(stated['failures']), 60)}: cause {unlike[0]} has units, "
+            "found_after or again, which jobs in a queue do not know; leave these columns out, or "
+            "ask run-job."
+        )
     beside = Neighbours(cluster) if others.get("neighbours") else None
     return Hazards(cluster, plan, rates, beside, (seed,))
