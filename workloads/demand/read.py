@@ -283,7 +283,7 @@ MAX_BYTES = 512 * 10**6
 CHECKED_ROWS = 1000
 """Rows whose columns, times and numbers are checked before the whole file is read."""
 MAX_MINUTES = 106 * MINUTES_PER_WEEK
-MAX_SERVICES = 64
+MAX_SERVICES = 256
 UNDATED = "2024-01-01T00:00"  # start of a file without dates: a Monday
 COUNTS = ("requests", "requests_per_s")  # columns that count requests
 LOADS = (*COUNTS, "load_share")
