@@ -261,21 +261,22 @@ def serve(
     stated = _stated(load, replica, faster, call.seed)
     filed = engines.read(stated, inputs.read_model())
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []
+    answers: dict[str, Deployed] = {}
 
     def simulate(name: str, catalogue: Catalogue) -> Deployed:
         """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
         options = engines.options(stated, filed, cluster)
-        return answered(inputs.read_model(), cluster, limits, options, watch=call.watch)
+        answers[name] = answered(inputs.read_model(), cluster, limits, options, watch=call.watch)
+        return answers[name]
 
     if len(names) > 1:
         answer_beside(
             *("serve", f"{inputs.model}: a replica on each of {len(names)} clusters", names),
-            lambda name, catalogue: _document(
-                replace(inputs, cluster=name), catalogue, simulate(name, catalogue), limits
-            ),
+            lambda at, of: _document(replace(inputs, cluster=at), of, simulate(at, of), limits),
             {"--sensitivity": sure.sensitivity, "--write": engines.write},
             *(lambda every: catalogue_inputs.read_side_by_side([*every, *beside]), call.answer),
+            lambda run: _draw_frontier(run, inputs.model, answers),
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *beside)
@@ -417,10 +418,28 @@ def _ranked(deployed: Deployed) -> float:
     return deployed.rate_per_s or float(np.median(deployed.served.ttft_s))
 
 
+def _draw_frontier(run: Run, model: str, answers: Mapping[str, Deployed]) -> None:
+    """Draw the output of a chip against the speed for a user, of one cluster or of several."""
+    import pandas as pd
+
+    from experiments.figures.serving import frontier
+
+    rows = [
+        {**row, "options": f"{name} {row['options']}" if len(answers) > 1 else row["options"]}
+        for name, deployed in answers.items()
+        for row in (deployed.search.frontier() if deployed.search else ())
+    ]
+    if rows:
+        points = pd.DataFrame(rows)
+        heading = f"{model} on {', '.join(answers)}: speed for a user and for a chip"
+        run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
+        run.table("frontier", points, title="Points of the curves")
+
+
 def _write(run: Run, document: Mapping[str, Any], deployed: Deployed, limits: Limits) -> None:
     import pandas as pd
 
-    from experiments.figures.serving import frontier, latencies
+    from experiments.figures.serving import latencies
 
     served = deployed.served
     title = (
@@ -429,10 +448,7 @@ def _write(run: Run, document: Mapping[str, Any], deployed: Deployed, limits: Li
     )
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
     if deployed.search:
-        points = pd.DataFrame(deployed.search.frontier())
-        heading = f"{document['model']} on {document['cluster']}: speed for a user and for a chip"
-        run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
-        run.table("frontier", points, title="Points of the curves")
+        _draw_frontier(run, document["model"], {document["cluster"]: deployed})
         run.table("deployments", pd.DataFrame(document["deployments"]), title="Best deployments")
     run.json("summary", document, title="Results")
     run.table("metrics", served.frame(), title="Requests", parquet=True)

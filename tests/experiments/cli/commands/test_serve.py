@@ -3,6 +3,7 @@
 import json
 import math
 
+import pandas as pd
 import pytest
 
 import cluster_sim as cs
@@ -203,9 +204,12 @@ def test_the_options_that_a_search_finds_repeat_its_answer(tmp_path):
     assert result.summary["options"] == document["options"]
 
 
-def test_clusters_side_by_side_have_the_best_deployment_of_each():
-    both = "--cluster=trn2.48xlarge,p5.48xlarge --search --count=100 --tp=8"
+def test_clusters_side_by_side_have_the_best_deployment_of_each(tmp_path):
+    both = f"--cluster=trn2.48xlarge,p5.48xlarge --search --count=100 --tp=8 --out={tmp_path}"
     shown = printed_by(f"{LLAMA} {both}")
+    points = pd.read_csv(tmp_path / "frontier.csv")["options"].str.split().str[:3].str.join(" ")
+    assert set(points) == {"trn2.48xlarge --tp 8", "p5.48xlarge --tp 8"}
+    assert (tmp_path / "frontier.png").exists()
     assert "trn2.48xlarge: found --tp 8" in shown
     assert "p5.48xlarge: found --tp 8 --prefill chunked" in shown
 
