@@ -1,9 +1,7 @@
 """Every notebook runs, with toy parameters where it has a cell for them."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -42,7 +40,7 @@ table = "megatron_sc21"
 """What stands in for the cell tagged ``parameters``."""
 
 
-def toy(notebook: Any, name: str, folder: Path) -> Any:
+def toy(notebook, name, folder):
     config = config_file(folder / "config.json", TOY_CONFIG)
     for cell in notebook.cells:
         if name in TOY and "parameters" in cell.metadata.get("tags", []):
@@ -51,7 +49,7 @@ def toy(notebook: Any, name: str, folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[AsyncKernelManager]:
+def kernel():
     """A kernel for all notebooks, so that the libraries are imported only for the first."""
     manager = AsyncKernelManager(kernel_name="python3")
     yield manager

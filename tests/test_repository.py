@@ -1,4 +1,4 @@
-"""House rules of the repository that a program can check."""
+"""House rules of the repository that a program can check, budgets and the README among them."""
 
 import ast
 import configparser
@@ -7,10 +7,13 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from experiments.cli.registry import COMMANDS
+from experiments.scripts.registry import EXPERIMENTS
+from tests import size
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
@@ -24,33 +27,33 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
 @functools.cache
-def _tree(path: Path) -> ast.Module:
+def _tree(path):
     return ast.parse(path.read_text())
 
 
 @functools.cache
-def _nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+def _nodes(tree):
     return tuple(ast.walk(tree))
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _functions(tree):
     for node in _nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
-def _unexplained(path: Path, tree: ast.Module) -> int:
+def _unexplained(path, tree):
     """Modules, public functions and public classes without a docstring."""
     bare = bool(tree.body) and not ast.get_docstring(tree)
     return bare + sum(not ast.get_docstring(node) for node in _public(tree))
 
 
-def _asserts_and_globals(path: Path, tree: ast.Module) -> int:
+def _asserts_and_globals(path, tree):
     """Assert statements, for which a named error stands, and global statements."""
     return sum(isinstance(node, ast.Assert | ast.Global) for node in _nodes(tree))
 
 
-def _public(owner: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+def _public(owner):
     """Functions and classes that a reader may use, those inside public classes too."""
     for node in owner.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
@@ -66,20 +69,20 @@ FIRST_WORDS = {
 """Words that no docstring begins with: its first line is a phrase with a subject."""
 
 
-def _room(path: Path) -> str:
+def _room(path):
     return "/".join(path.relative_to(ROOT).parts[:2])
 
 
-def _long_modules(path: Path, tree: ast.Module) -> int:
+def _long_modules(path, tree):
     return int(path.read_text().count("\n") > 700)
 
 
-def _long_functions(path: Path, tree: ast.Module) -> int:
+def _long_functions(path, tree):
     lines = [(one.end_lineno or 0) - one.lineno + 1 for one in _functions(tree)]
     return sum(number > 60 for number in lines)
 
 
-def _wide_functions(path: Path, tree: ast.Module) -> int:
+def _wide_functions(path, tree):
     """Functions of more than eight parameters, without that for the object itself."""
     wide = 0
     for one in _functions(tree):
@@ -91,7 +94,7 @@ def _wide_functions(path: Path, tree: ast.Module) -> int:
     return wide
 
 
-def _strange_docstrings(path: Path, tree: ast.Module) -> int:
+def _strange_docstrings(path, tree):
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
     owners = [node for node in _nodes(tree) if isinstance(node, kinds)]
     texts = [ast.get_docstring(node) or "x" for node in owners]
@@ -102,7 +105,7 @@ FRAGMENT = re.compile("(Of|What|How|Whose|Those) ")
 """Beginning of a description that leaves out what it describes."""
 
 
-def _fragments(path: Path, tree: ast.Module) -> int:
+def _fragments(path, tree):
     """Descriptions of parameters and constants that leave out what they describe."""
     lines = path.read_text().splitlines()
     plain = (node.value for node in tree.body if isinstance(node, ast.Expr))
@@ -117,7 +120,7 @@ VAGUE = {"asked", "found", "given", "known", "made", "own", "said", "told"}
 """Names that say that there is a value, and not what it holds."""
 
 
-def _vague_locals(path: Path, tree: ast.Module) -> int:
+def _vague_locals(path, tree):
     names = (node for node in _nodes(tree) if isinstance(node, ast.Name))
     stored = (node.id for node in names if isinstance(node.ctx, ast.Store))
     parameters = (node.arg for node in _nodes(tree) if isinstance(node, ast.arg))
@@ -175,7 +178,7 @@ def test_helpers_of_several_tests_stand_in_support():
 
 LATE_ROOMS = ("experiments/cli", "experiments/scripts")
 """Rooms whose functions import what they use: no command waits for the libraries of another."""
-LATE: dict[str, set[str]] = {
+LATE = {
     "cluster_sim/collectives/algorithms/torus.py": {"scipy"},
     "cluster_sim/collectives/results.py": {"pandas"},
     "cluster_sim/collectives/verify/bounds.py": {"scipy"},
@@ -238,7 +241,7 @@ LATE: dict[str, set[str]] = {
 bring one with them. Figures may import matplotlib."""
 
 
-def _imported_late(tree: ast.Module) -> Iterator[str]:
+def _imported_late(tree):
     for function in _functions(tree):
         for node in ast.walk(function):
             if isinstance(node, ast.ImportFrom):
@@ -259,12 +262,12 @@ def test_functions_import_only_what_start_up_needs():
     assert unlisted == []
 
 
-def _may_import(path: Path) -> set[str]:
+def _may_import(path):
     figures = _room(path) == "experiments/figures"
     return LATE.get(str(path.relative_to(ROOT)), set()) | ({"matplotlib"} if figures else set())
 
 
-def _run(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def _run(*words, cwd=ROOT):
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
 
 
@@ -296,3 +299,27 @@ def test_an_installed_package_carries_all_its_data():
     listed = _run("git", "ls-files", *PACKAGES).stdout.split()
     data = {ROOT / name for name in listed if not name.endswith(".py")}
     assert sorted(data - carried) == []
+
+
+def test_no_room_is_beyond_its_budget(capsys):
+    assert size.main() == 0, capsys.readouterr().out
+    assert set(size.budgets()) == set(size.lines_by_room())
+
+
+def test_a_room_beyond_its_budget_fails(monkeypatch, capsys):
+    least = dict.fromkeys(size.budgets(), 1)
+    monkeypatch.setattr(size, "budgets", lambda: least)
+    assert size.main() == 1
+    assert "too large" in capsys.readouterr().out
+
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_commands_and_experiments_of_the_readme_exist():
+    commands = {command.name for command in COMMANDS}
+    named = set(re.findall(r"^cluster-sim ([a-z-]+)", README, re.MULTILINE))
+    assert named
+    assert named <= commands
+    experiments = set(re.findall(r"python -m experiments ([a-z_]+)", README))
+    assert experiments <= {experiment.name for experiment in EXPERIMENTS}

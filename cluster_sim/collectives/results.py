@@ -32,7 +32,7 @@ from cluster_sim.collectives.algorithms.registry import (
 from cluster_sim.collectives.builder import Collective, compose, lowered
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration import nccl
-from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.duration import duration_ps, is_run_as_flows
 from cluster_sim.collectives.few_ranks import spans_many_domains
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.group_parsing import file_text
@@ -283,11 +283,13 @@ def _is_streamed(
 
 def _is_folded(call: CollectiveCall, algorithm: Algorithm, *, ideal: bool) -> bool:
     """Return whether a few ranks are run in place of a schedule that takes much memory."""
+    costs = communication_costs(call.group.cluster, ideal=ideal)
+    if is_run_as_flows(call):
+        return ops_foreseen([call], algorithm, costs) >= FOLDED_FROM
     if not spans_many_domains(call):
         return False
-    costs = communication_costs(call.group.cluster, ideal=ideal)
     # A stage that is a long ring is timed by shorter ones, whatever the number of its messages.
-    is_shortened = timed_radices(call.group) != radices(call.group)
+    is_shortened = timed_radices(call) != radices(call)
     if not is_shortened and ops_foreseen([call], algorithm, costs) < FOLDED_FROM:
         return False
     return algorithm.stands_for(call, costs) is not None

@@ -37,7 +37,8 @@ def remarks(step: Iteration) -> list[str]:
     if step.unlike:  # the others are about one kind of chip
         return check_remarks(step, step.cluster, (_large_batch, _full_memory, _unexplained))
     even = [*_even_chips(step), *_between_places(step), *_shared_domains(step)]
-    return [*chosen, *check_remarks(step, step.cluster), *even, *_neighbour(step)]
+    checked = [*check_remarks(step, step.cluster), *_single_operations(step)]
+    return [*chosen, *checked, *even, *_neighbour(step)]
 
 
 def remarks_entry(step: Iteration) -> dict[str, Any]:
@@ -198,6 +199,23 @@ def _sooner_s(step: Iteration, other: ParallelPlan, shared: SharedParts) -> floa
         now_ps = int(exchange.duration_ps[exchange.kind].sum(axis=1).max())
         saved_ps[number] = saved_ps.get(number, 0) + now_ps - max(then_ps)
     return max(saved_ps.values(), default=0) / PS_PER_S / step.iterations
+
+
+def _single_operations(step: Iteration) -> Iterator[str]:
+    """Name what PyTorch's operations would take, where an eager host is timed by kernels."""
+    plan, numbers = step.plan, step.cluster.catalogue or shipped_catalogue()
+    if plan.runtime != "eager" or not chip_family(step.cluster.chip, numbers).is_neuron:
+        return
+    each, added_s = (
+        numbers.value("runtime.neuron", name) for name in ("layer_operations", "eager_added")
+    )
+    passes = plan.microbatches * (2 + (plan.recompute == "full")) * step.model.layers / plan.pp
+    if passes * each * added_s > step.iteration_s:
+        yield (
+            "Eager is timed by the kernels of layers that are compiled in pieces. Issued one by "
+            f"one, PyTorch's operations, about {each:.0f} in each pass over a layer, would take "
+            f"the host {format_seconds(passes * each * added_s)}, and published steps took longer."
+        )
 
 
 def _neighbour(step: Iteration) -> Iterator[str]:

@@ -21,6 +21,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.files.reading import csv_rows
 from topologies.shapes.basic import Torus
+from workloads.kernels.times import gemm_s
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
@@ -218,6 +219,8 @@ SERVED = "gpt-oss-120b"
 """Model of the claims about serving, as AWS measured Trn3 with it."""
 SERVED_ON, CONTEXT = 4, 4096
 """Chips of a replica in those claims, and tokens that each of its requests has before it."""
+PRODUCT = 16_384
+"""Rows and columns of the product whose share of the tensor engines' rate is beside a claim."""
 
 
 PER = {"tokens_per_joule": "power", "tokens_per_usd": "price"}
@@ -239,7 +242,8 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
         low, high = float(claim["low"]), float(claim["high"])
         kept = frame[frame.precision == claim["precision"] if claim["precision"] else frame.best]
         chips = kept.drop_duplicates("chip").set_index("chip", drop=False)
-        pair = chips.reindex([claim["new"], claim["old"]]).to_dict("records")
+        names = [claim[name] for name in ("new", "old") if claim[name]]  # or one chip alone
+        pair = chips.reindex(names).to_dict("records")
         faster = float(claim["chips"]) * _ratio(pair, claim["quantity"])
         dearer = 1.0
         if claim["per"]:
@@ -264,15 +268,18 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(pair: Sequence[Mapping[Any, Any]], quantity: str) -> float:
-    """Ratio of what two machines have of a quantity; NaN where one was not simulated."""
-    newer, older = (_amount(row, quantity) for row in pair)
-    return newer / older
+    """Ratio of what two machines have of a quantity, or one's own; NaN where not simulated."""
+    newer, *older = (_amount(row, quantity) for row in pair)
+    return newer / older[0] if older else newer
 
 
 def _amount(row: Mapping[Any, Any], quantity: str) -> float:
-    """Amount in a machine's row, of tokens decoded a second, or in the catalogue's row."""
+    """Amount in a machine's row, tokens decoded a second, a share, or the catalogue's row."""
     if quantity in row or not isinstance(row["chip"], str):
         return float(row.get(quantity, math.nan))
+    if quantity == "tensor_engine_use":
+        seconds = float(gemm_s(row["chip"], PRODUCT, PRODUCT, PRODUCT, precision="fp8"))
+        return 2 * PRODUCT**3 / seconds / shipped_catalogue().value(row["chip"], "fp8_matmul")
     if quantity.startswith("decoded_by_"):
         users = int(quantity.rpartition("_")[2])
         replica = profile(read_model(SERVED), _machine(row["cluster"]), tp=SERVED_ON)

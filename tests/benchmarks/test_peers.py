@@ -1,11 +1,11 @@
-"""Input that is written for other simulators, and their output; none of them need be installed."""
+"""Input for other simulators and their output, none of which need be installed; measuring."""
 
 import json
 import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 from google.protobuf.internal.decoder import _DecodeVarint32
 
 from benchmarks import peers as benchmark
+from benchmarks._measure import measured
 from benchmarks._peers import astra_sim, loggopsim, simgrid
 from benchmarks._peers.peers import PEERS
 from benchmarks._peers.step import Step, hops, nodes
@@ -33,14 +34,13 @@ Message = tuple[int, int, int]
 """Sender, receiver, bytes."""
 
 
-def call(work: Work) -> CollectiveCall:
+def call(work):
     """The same work as a collective of ours."""
     speeds = {"bandwidth": f"{BANDWIDTH_BYTES_PER_S} B/s", "latency": f"{LATENCY_PS} ps"}
-    chips = cluster(work.shape, **speeds)
-    return CollectiveCall(work.kind, whole(chips), SIZE_BYTES)
+    return CollectiveCall(work.kind, whole(cluster(work.shape, **speeds)), SIZE_BYTES)
 
 
-def our_sizes(work: Work) -> Counter[int]:
+def our_sizes(work):
     """How many messages of which size we put on links."""
     schedule = compose(call(work), "ring" if len(work.sides) == 1 else "per-axis").schedule
     sizes = schedule.size_bytes[schedule.resource >= 0]
@@ -48,11 +48,11 @@ def our_sizes(work: Work) -> Counter[int]:
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def programs(monkeypatch):
     """Commands that a peer's preparation would run, none of which is; files to convert are kept."""
-    commands: list[list[str]] = []
+    commands = []
 
-    def note(command: list[object], **_: object) -> None:
+    def note(command, **_):
         commands.append([str(word) for word in command])
         for word in commands[-1]:
             if word.endswith(".goal"):
@@ -64,7 +64,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.mark.parametrize("work", TOYS)
 def test_goal_schedule_sends_and_receives_our_messages(work, tmp_path, programs):
-    sizes: Counter[int] = Counter()
+    sizes = Counter()
     for stage in work.stages():
         sizes[stage.message_bytes] += stage.steps * work.ranks
     assert sizes == our_sizes(work)
@@ -83,9 +83,9 @@ def test_goal_schedule_sends_and_receives_our_messages(work, tmp_path, programs)
     assert int(options["-G"]) * BANDWIDTH_BYTES_PER_S == 10**12
 
 
-def goal_messages(text: str, verb: str) -> Counter[Message]:
+def goal_messages(text, verb):
     """Sends or receives of a GOAL schedule, each with its rank, the other rank and its bytes."""
-    messages: Counter[Message] = Counter()
+    messages = Counter()
     for block in text.split("rank ")[1:]:
         rank = int(block.split(" ", 1)[0])
         for size, other in re.findall(rf": {verb} (\d+)b (?:to|from) (\d+)", block):
@@ -147,7 +147,7 @@ def test_astra_sim_is_given_our_step(tmp_path):
     assert abs(sum(node.duration_micros for node in theirs) * 10**6 - kernels_ps) <= 10**6 / 2
 
 
-def trace_nodes(path: Path) -> list[Any]:
+def trace_nodes(path):
     """Nodes of a Chakra trace: messages with their lengths before them, after the first."""
     content, nodes, place = path.read_bytes(), [], 0
     while place < len(content):
@@ -218,3 +218,30 @@ def test_comparison_stops_where_simulated_times_differ(tmp_path):
     other = benchmark.Runner("other", echo, simgrid.simulated_s, 0.5)
     with pytest.raises(ValueError, match=r"other simulates 2.0 s, cluster-sim 1.0 s"):
         benchmark.compare(work.hops, [ours, other], tmp_path / "output")
+
+
+MB = 10**6
+
+
+def test_memory_of_a_command_is_not_that_of_this_process(tmp_path):
+    held = np.ones(200 * MB, np.uint8)
+    used = measured(sys.executable, "-c", "print('done')", output=tmp_path / "output")
+    assert (tmp_path / "output").read_text() == "done\n"
+    assert used.peak_bytes < held.nbytes / 2
+    larger = measured(sys.executable, "-c", f"bytearray(b'a') * {100 * MB}")
+    assert larger.peak_bytes > used.peak_bytes + 50 * MB
+
+
+def test_failed_command_shows_its_last_words(capfd):
+    code = "import sys; print('why it failed', file=sys.stderr); sys.exit(int(sys.argv[1]))"
+    with pytest.raises(RuntimeError, match=r"ended with status 3: why it failed$"):
+        measured(sys.executable, "-c", code, "3")
+    measured(sys.executable, "-c", code, "0")
+    assert capfd.readouterr().err == ""
+
+
+def test_command_that_is_not_there_is_named():
+    with pytest.raises(
+        RuntimeError, match=r"no-such-program ended with status 1: FileNotFoundError.*"
+    ):
+        measured("no-such-program")

@@ -15,12 +15,13 @@ import pytest
 
 import cluster_sim as cs
 from tests.support.commands import document_of
+from tests.support.refusals import refused
 from workloads.demand import constant
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.fleet.scenario import keywords_of
-from workloads.job.job import KEYWORDS, JobPlan, plan_with
 from workloads.options.job import JobInputs
+from workloads.options.keywords import read_options
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 from workloads.serving import fixed_lengths, poisson
 from workloads.serving.front import WORDS
@@ -180,14 +181,12 @@ def test_every_option_is_a_word():
     """Keywords are made of the options, so only those without one are listed."""
     stated = set(inspect.signature(cs.serve).parameters) | set(WORDS)
     assert _options(RequestInputs, ReplicaInputs, DeploymentInputs) <= stated
-    assert _options(JobInputs) <= {*KEYWORDS, *_options(JobPlan)}
     words = set(keywords_of(cs.lend, *LENDING))
     # A what-if changes the run after the history, which lending does not have.
     assert "what_if" not in words
     assert {"until", "begin", "confidence", "window", "reserve"} < words
     assert {"what_if", "power_cap", "carbon"} < set(keywords_of(cs.run_fleet, *GROUPS))
-    with pytest.raises(cs.InputError, match="Did you mean reserve"):
-        cs.lend(FLEET, "burstgpt", reserves=3)
+    refused("Did you mean reserve", cs.lend, FLEET, "burstgpt", reserves=3)
 
 
 @pytest.mark.parametrize(("keywords", "options"), [
@@ -220,22 +219,19 @@ def test_wrong_keywords_are_refused(keywords, error):
         cs.run_fleet(FLEET, **{"unit_rate": 5.0, "days": 0.05, "policy": "threshold", **keywords})
 
 
-def test_a_job_takes_words_and_fields():
-    cluster = cs.cluster("trn2-ultraserver:2")
-    keywords = {
-        "checkpoint": "peer", "standby": "warm", "repair": "2h", "restart": 300, "spares": 3,
-    }  # fmt: skip
-    plan = plan_with(JobPlan(), {**keywords, "standby": "cold"}, cluster, 128)
-    assert (plan.peers, plan.warm, plan.repair_s, plan.restart_s) == (True, False, 7200.0, 300.0)
-    every = plan_with(JobPlan(interval_s=5.0), {"checkpoint_interval": "auto"}, cluster, 128)
-    assert every.interval_s is None
+def test_a_job_takes_the_words_of_its_command():
+    words = {"checkpoint": "peer", "repair": "2h", "restart": 300, "spares": 3, "tokens": 15e12}
+    how = read_options(JobInputs, words)
+    assert (how.peers, how.warm, how.repair_s, how.restart_s) == (True, False, 7200.0, 300.0)
+    assert (how.spares, how.goal, how.interval_s) == ("3", 15 * 10**12, None)
+    step = cs.train("llama-3.2-1b", "trn2.48xlarge", tp=4, global_batch=8, seq=512)
     for word, value, message in (
         ("chekpoint", "peer", "Did you mean checkpoint"),
         ("standby", "hot", "--standby 'hot'"),
         ("spares", -1, "--spares '-1'"),
+        ("runs", 0, "runs is 0"),
     ):
-        with pytest.raises(cs.InputError, match=message):
-            plan_with(JobPlan(), {word: value}, cluster, 128)
+        refused(message, cs.run_job, step, **{word: value})
 
 
 def test_a_replica_takes_the_words_of_its_command():
@@ -244,9 +240,10 @@ def test_a_replica_takes_the_words_of_its_command():
     assert few.summary["requests"] == 20
     for requests, words, message in (
         ("poisson:2", {"chunk": 3}, "--chunk 3 cuts prompts"),
+        ("poisson:2", {"count": 0}, "count is 0; it must be a number from 1 on"),
+        ("poisson:2", {"slots": 10**6}, "slots is 1000000; .* a number from 1 to 100,000"),
         ("poisson:2", {"cont": 3}, "Did you mean count"),
         ("poisson:often", {}, "has no rate; write poisson:0"),
         (few.served.requests, {"count": 3}, "count for requests as they are"),
     ):
-        with pytest.raises(cs.InputError, match=message):
-            cs.serve(*replica, requests, **words)
+        refused(message, cs.serve, *replica, requests, **words)

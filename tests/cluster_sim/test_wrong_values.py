@@ -2,11 +2,9 @@
 
 import inspect
 import tempfile
-from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,24 +15,23 @@ from experiments.cli.main import run
 from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.fleet.scenario import keywords_of
-from workloads.job.job import KEYWORDS, JobPlan
+from workloads.options.job import JobInputs
 from workloads.serving.front import WORDS
 from workloads.training.detail import Detail
-from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import PLAN_FIELDS
 
-WRONG: tuple[Any, ...] = (
+WRONG = (
     *(-1, 3.7, 10**30, float("nan"), float("inf"), True, None, "", "zzz", b"x", Path("/nowhere/x")),
     *([], {}, [None], ("a", 2), range(3), np.arange(3), object(), pd.DataFrame({"a": [1]})),
 )
 """Values that are wrong for most arguments; some take a few of them."""
 MACHINE, FLEET = "trn2.48xlarge", "trn2-ultraserver:20"
 
-KEYWORDS_OF: dict[str, list[str]] = {
+KEYWORDS_OF = {
     "train": [*PLAN_FIELDS, *(field.name for field in fields(Detail))],
     "search_plans": list(PLAN_FIELDS),
     "serve": list(WORDS),
-    "run_job": [*(field.name for field in fields(JobPlan)), *KEYWORDS],
+    "run_job": [field.name for field in fields(JobInputs)],
     "run_fleet": keywords_of(cs.run_fleet, *GROUPS),
     "lend": keywords_of(cs.lend, *LENDING),
 }
@@ -44,18 +41,18 @@ SLOW = {"train", "search_plans", "serve", "run_job", "run_fleet", "lend"}
 
 
 @cache
-def _trace() -> cs.Trace:
+def _trace():
     group = cs.Group(cs.cluster(MACHINE), range(4))
     return cs.simulate(cs.collective("all-reduce", group, size_bytes=2**16, algorithm="ring"))
 
 
 @cache
-def _step() -> Iteration:
+def _step():
     return cs.train("llama-3.2-1b", MACHINE, tp=4, global_batch=8, seq=512)
 
 
 @cache
-def _recorded() -> str:
+def _recorded():
     """Directory of a recorded run."""
     folder = f"{tempfile.mkdtemp()}/run"
     line = ["collective", "all-reduce", MACHINE, "--size", "1KiB", "--json", "--out", folder]
@@ -63,10 +60,9 @@ def _recorded() -> str:
     return folder
 
 
-def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
+def _arguments(folder):
     """Arguments of a quick call of every function."""
-    goal = folder / "one.goal"
-    goal.write_text("num_ranks 1\nrank 0 {\nl1: calc 1000\n}\n")
+    (goal := folder / "one.goal").write_text("num_ranks 1\nrank 0 {\nl1: calc 1000\n}\n")
     machine, model = cs.cluster(MACHINE), {"model": "llama-3.2-1b", "cluster": MACHINE}
     call = {"kind": "all-reduce", "group": cs.Group(machine, range(4)), "size_bytes": 2**16}
     trace = {"trace": _trace()}
@@ -103,7 +99,7 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS = {
     **{name: getattr(cs, name) for name in cs.__all__ if callable(getattr(cs, name))},
     **{f"metrics.{name}": getattr(cs.metrics, name) for name in cs.metrics.__all__},
     **{f"plot.{name}": getattr(cs.plot, name) for name in cs.plot.__all__},
@@ -153,7 +149,7 @@ def test_every_misspelt_argument_is_refused_by_name(name, tmp_path):
         assert "Did you mean " in message, message  # of two near names it may be the other
 
 
-ANY: Any = cs  # callers without types, as in a notebook
+ANY = cs  # callers without types, as in a notebook
 MODEL = "llama-3.2-1b"
 
 

@@ -7,14 +7,12 @@ that one changed visibly. ``make gallery`` writes the new ones down.
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from experiments.scripts.registry import Experiment
-from tools.gallery import DOCS, PICTURES, SHOWN, Command, draw
+from tools.gallery import DOCS, PICTURES, SHOWN, draw
 
 VISIBLE = 0.004
 """Share of pixels that differ clearly from which on a change is told."""
@@ -22,7 +20,7 @@ CLEAR = 40
 """Difference of a colour's part, of 255, that an eye sees."""
 
 
-def difference(before: Path, after: Path) -> float:
+def difference(before, after):
     """Return the share of pixels that differ clearly, 1 for pictures of different sizes."""
     with Image.open(before) as old, Image.open(after) as new:
         if abs(old.width - new.width) > 2 or abs(old.height - new.height) > 2:
@@ -33,9 +31,7 @@ def difference(before: Path, after: Path) -> float:
     return float((np.abs(one - other).max(-1) > CLEAR).mean())
 
 
-def changes(
-    docs: Path, names: list[str], redraw: Callable[[Experiment | Command, Path], Path] = draw
-) -> Iterator[tuple[str, float]]:
+def changes(docs, names, redraw=draw):
     """Names of pictures that are drawn again, each with the share of its pixels that changed."""
     for shown in SHOWN:
         picture = docs / PICTURES / f"{shown.name}.png"
@@ -44,7 +40,7 @@ def changes(
                 yield shown.name, difference(picture, redraw(shown, Path(folder)))
 
 
-def main(names: list[str]) -> int:
+def main(names):
     """Compare all pictures, or those that are named; 1 if any changed visibly."""
     changed = 0
     for name, share in changes(DOCS, names):

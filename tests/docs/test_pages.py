@@ -1,12 +1,21 @@
-"""The documents show the output that their code prints."""
+"""The documents show what their code prints, name every key, and their pictures are compared."""
 
 import functools
+import json
 import re
-from pathlib import Path
 
+import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 
+from experiments.scripts.registry import EXPERIMENTS
+from tests.docs import pictures
 from tests.docs.rerun import BLOCK, ROOT, moved, pages, rerun
+from tests.golden.record import EXPECTED, commands
+from tests.support.refusals import refused
+from tools import gallery
+from tools.gallery import DOCS, MOST_BYTES, PICTURES, page
 
 PAGES = [page for page in pages() if re.search("^```(python|console)$", page.read_text(), re.M)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -66,6 +75,59 @@ def test_files_that_a_page_names_exist(page):
 
 
 @functools.cache
-def _below(package: str) -> tuple[Path, ...]:
+def _below(package):
     """Files and folders of a package, from the root of the repository."""
     return tuple(path.relative_to(ROOT) for path in (ROOT / package).rglob("*"))
+
+
+PAGE = (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_key_of_an_answer_has_a_meaning(name):
+    command = commands()[name][0]
+    (section,) = re.findall(rf"^## [^\n]*\b{command}\b[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+    named = set(re.findall(r"`(\w+)`", section))
+    document = json.loads((EXPECTED / f"{name}.json").read_text(encoding="utf-8"))
+    if command == "collective":
+        document = document["rows"][0]
+    # An answer for each hour has a line each; a refusal is no document.
+    answers = document if isinstance(document, list) else [document]
+    for answer in answers:
+        assert answer.keys() <= named or answer.keys() == {"status", "stderr"}
+
+
+def _figure(height):
+    figure = Figure(figsize=(4, 3))
+    figure.subplots().bar([1, 2], [1, height])
+    figure.suptitle("Rings win")
+    return figure
+
+
+def test_an_experiment_is_drawn_with_its_finding_and_command(tmp_path, monkeypatch):
+    class Module:
+        run = staticmethod(lambda height=0.5: pd.DataFrame({"height": [height]}))
+        plot = staticmethod(lambda frame: _figure(frame.height[0]))
+
+    one = EXPERIMENTS[0]
+    monkeypatch.setattr(type(one), "load", lambda self: Module)
+    monkeypatch.setattr(gallery, "SIZES", {one.name: {"height": 0.25}})
+    gallery.main([one.name], tmp_path)
+    text = (tmp_path / "gallery.md").read_text()
+    assert f"## {one.question}\n\n![Rings win" in text
+    assert f"```\ncluster-sim experiment {one.name} --height 0.25\n```" in text
+    assert dict(pictures.changes(tmp_path, [])) == {one.name: 0.0}
+    refused("no picture is called zebra", gallery.main, ["zebra"], tmp_path)
+
+
+def test_the_gallery_of_the_documents_is_whole_and_small():
+    docs = ROOT / DOCS
+    drawn = {path.stem: path for path in (docs / PICTURES).glob("*.png")}
+    assert set(drawn) <= {one.name for one in gallery.SHOWN}
+    assert len(drawn) >= 16
+    for path in drawn.values():
+        assert path.stat().st_size <= MOST_BYTES, path.name
+        with Image.open(path) as image:
+            assert len(str(image.info["Title"])) > 10, path.name
+            assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255), path.name
+    assert (docs / "gallery.md").read_text(encoding="utf-8") == page(docs)

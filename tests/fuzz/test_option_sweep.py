@@ -1,7 +1,6 @@
 """Every option of every command changes the answer, is named as idle, or is refused."""
 
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -49,7 +48,7 @@ NOT_BINDING = {
 """Options that are read and yet may change nothing where something else decides."""
 
 
-def defects(base: tuple[str, ...]) -> list[str]:
+def defects(base):
     """Options of a base command that are read by nothing, or that crash it."""
     by_option = defaultdict[str, list[tuple[str, Verdict]]](list)
     for (word, *_), verdict in verdicts(base):
@@ -63,13 +62,13 @@ def defects(base: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _is_idle(outcomes: list[tuple[str, Verdict]]) -> bool:
+def _is_idle(outcomes):
     kinds = {verdict.kind for _, verdict in outcomes}
     return "nothing" in kinds and "changes" not in kinds
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_folder_of_inputs(tmp_path, monkeypatch):
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
 

@@ -251,6 +251,12 @@ TRAINING = (
         drawn_on(("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none",
                  zero=0, pp=1, framework="megatron-core"),
         to(lora_rank=2), "<=", STEP, 0.2),
+    # The host issues adapters too: eager and traced steps that wait for it take longer with them.
+    # With overlap of all, exchanges of tp hide behind gradients that frozen weights do not have.
+    Law("adapters of compiled steps on Trainium take no longer",
+        drawn_on((*TRAINIUM, "trn1.32xlarge", "trn3-gen1"), draws.train, from_file=False,
+                 runtime="compiled", overlap="dp"),
+        to(lora_rank=16), "<=", STEP, ORDER),
     Law("training a part takes no longer than the whole", draws.train,
         to_one_of("train_only", "attention", "mlp", "output"), "<=", STEP, ORDER),
     Law("single operations are no faster than microbatches",
@@ -395,10 +401,6 @@ FLEETS = (
     Law("growth offers more", draws.fleet, to(what_if="growth=30%"), ">=", ("offered_tokens",)),
     Law("minutes are sixtieths of hours", plain(draws.fleet, change_time="30min"),
         to(change_time="0.5h"), "==", FLEET),
-    Law("lent hours fall with the reserve", plain(draws.lend, reserve=0), to(reserve=2), "<=",
-        ("lent_unit_hours",)),
-    Law("more confidence lends no more", plain(draws.lend, confidence=0.7), to(confidence=0.85),
-        "<=", ("lent_unit_hours",)),
     Law("units more serve as much", plain(draws.fleet, policy="static"),
         lambda line, rng: one_unit_more(one_unit_more(line, rng), rng), ">=", ("served_tokens",)),
     Law("one unit more serves as much, as well", draws.fleet, one_unit_more, ">=",

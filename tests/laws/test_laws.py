@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.laws.law import Law
 from tests.laws.laws import COLLECTIVES, LAWS, QUEUES
 
 QUICK = [law for law in (*COLLECTIVES, *QUEUES) if law.holds == "=="]
 CASES = 25
 
 
-def violations(law: Law, cases: int) -> list[str]:
+def violations(law, cases):
     """Return what some cases break of a law."""
     return [shown for shown in map(law.violation, range(cases)) if shown]
 

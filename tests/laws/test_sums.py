@@ -1,9 +1,8 @@
 """Numbers of one answer add up: parts are the whole, rates are amounts over time, ends enclose."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,13 @@ Sums = Iterator[tuple[str, float, float]]  # what is claimed, and two numbers th
 WIDE, HOUR_S = range(27), 3600.0
 
 
-def within(document: Document, value: float) -> float:
+def within(document, value):
     """The value where it lies in the document's interval, else the nearer end."""
     interval = document["interval"]
     return min(max(value, interval["low"]), interval["high"])
 
 
-def of_step(step: Document) -> Sums:
+def of_step(step):
     memory, plan, step_s = step["memory_bytes"], step["plan"], step["iteration_s"]
     parts = [memory[part] for part in memory if part not in ("total", "capacity")]
     yield "parts are the step", sum(step["breakdown_s"].values()), step_s
@@ -46,7 +45,7 @@ def of_step(step: Document) -> Sums:
         yield "power from idle to busy", min(max(watts, idle_w), busy_w), watts
 
 
-def of_job(job: Document) -> Sums:
+def of_job(job):
     yield "parts are the run", sum(job["breakdown"].values()), 1.0
     yield "useful time is goodput", job["breakdown"]["useful"], job["goodput"]
     yield "causes are the failures", sum(job["failures_by_cause"].values()), job["failures"]
@@ -55,7 +54,7 @@ def of_job(job: Document) -> Sums:
     yield "tokens of steps", job["steps"] * batch, job["tokens"]
 
 
-def of_queue(queue: Document) -> Sums:
+def of_queue(queue):
     jobs = queue["jobs"]
     work_s = sum(job["chips"] * job["run_s"] for job in jobs)
     first_s = min(job["submit_s"] for job in jobs)
@@ -67,7 +66,7 @@ def of_queue(queue: Document) -> Sums:
         yield f"{job['name']} waits", job["start_s"] - job["submit_s"], job["wait_s"]
 
 
-def of_fleet(fleet: Document) -> Sums:
+def of_fleet(fleet):
     groups = ("inference", "training", "moving", "idle", "broken")
     hours, minutes = fleet["chip_hours"], fleet["minutes"]
     yield "hours of roles", sum(fleet["chip_hours_by_role"].values()), hours
@@ -83,7 +82,7 @@ def of_fleet(fleet: Document) -> Sums:
     yield "price of tokens", usd, serving * fleet["cost_with_electricity_usd"]
 
 
-def of_service(service: Document) -> Sums:
+def of_service(service):
     rate = service["requests_per_s"]
     yield "rate of answers", service["output_tokens_mean"] * rate, service["tokens_per_s"]
     yield "rate of prompts", service["prompt_tokens_mean"] * rate, service["prompt_tokens_per_s"]
@@ -95,7 +94,7 @@ def of_service(service: Document) -> Sums:
     yield "ends enclose first tokens", within(service, first_s), first_s
 
 
-def of_search(search: Document) -> Sums:
+def of_search(search):
     left_out = sum(search["pruned"].values()) + search["oversized"]
     yield "every candidate", left_out + search["fitting"], search["candidates"]
     yield "every fitting plan", search["estimated"] + search["bounded"], search["fitting"]
@@ -105,7 +104,7 @@ def of_search(search: Document) -> Sums:
         yield "parts are the step", sum(row["breakdown_s"].values()), row["iteration_s"]
 
 
-def of_loans(night: Document) -> Sums:
+def of_loans(night):
     hours = 0.0
     for loan in night["loans"]:
         length = datetime.fromisoformat(loan["to"]) - datetime.fromisoformat(loan["from"])
@@ -118,11 +117,11 @@ def of_loans(night: Document) -> Sums:
     yield "weekdays are all nights", nights, test["nights"]
 
 
-def of_replay(replay: Document) -> Sums:
+def of_replay(replay):
     yield "parts are the step", sum(replay["breakdown_s"].values()), replay["iteration_s"]
 
 
-def of_collective(collective: Document) -> Sums:
+def of_collective(collective):
     for row in collective["rows"]:
         bound_s = row["lower_bound_s"] or 0.0
         yield "the bound is below", min(row["time_s"], bound_s), bound_s
@@ -141,7 +140,7 @@ EACH = [
 ]  # fmt: skip
 
 
-def check(draw: Callable[[random.Random], Any], sums: Callable[[Document], Sums], seed: int) -> int:
+def check(draw, sums, seed):
     """Check the answer to a line that is drawn; return how many numbers were compared."""
     line = draw(random.Random(seed)).written("first")
     outcome = answer(line)
@@ -155,7 +154,7 @@ def check(draw: Callable[[random.Random], Any], sums: Callable[[Document], Sums]
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_folder_of_inputs(tmp_path, monkeypatch):
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
 

@@ -1,20 +1,16 @@
 """Conservation laws that every trace keeps, whatever the engine; tests check them after runs."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from cluster_sim.analysis.stretches import Stretches, stretches
 from cluster_sim.engine.times import DONE
 from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN, PS_PER_S
-from cluster_sim.trace.trace import Trace
-from topologies.arrays import BoolArray, IntArray
 
 ROUNDING = 1 + 1e-9
 """Relative slack for quantities that are computed in floating point."""
 
 
-def violations(trace: Trace, *, faults: bool = False) -> list[str]:
+def violations(trace, *, faults=False):
     """List the conservation laws that a trace breaks, one line each; empty when all hold.
 
     Under faults durations, free slots, the order of starts, rates and edges from starts need not
@@ -26,13 +22,13 @@ def violations(trace: Trace, *, faults: bool = False) -> list[str]:
     return [*broken, *_durations(trace), *_idle_slots(trace), *_start_order(trace), *_rates(trace)]
 
 
-def _first(bad: BoolArray, text: str) -> Iterator[str]:
+def _first(bad, text):
     """Yield a line with the number of bad ops and the first of them, if there are any."""
     if bad.any():
         yield f"{np.count_nonzero(bad):,} ops, first op {int(np.argmax(bad))}: {text}"
 
 
-def _readiness(trace: Trace, faults: bool) -> Iterator[str]:
+def _readiness(trace, faults):
     """Check rule 2: an op is ready at the latest of its edges."""
     schedule, times = trace.schedule, trace.times
     edges, source = schedule.edges, schedule.edges.sources()
@@ -51,7 +47,7 @@ def _readiness(trace: Trace, faults: bool) -> Iterator[str]:
     yield from _first(late, "not ready at the latest of its edges")
 
 
-def _order(trace: Trace) -> Iterator[str]:
+def _order(trace):
     times, kind = trace.times, trace.schedule.kind
     started, ended = times.start_ps >= 0, times.end_ps >= 0
     yield from _first(started & (times.start_ps < times.ready_ps), "starts before it is ready")
@@ -61,7 +57,7 @@ def _order(trace: Trace) -> Iterator[str]:
     yield from _first(late_join, "a join that does not end when ready")
 
 
-def _durations(trace: Trace) -> Iterator[str]:
+def _durations(trace):
     """Check rule 5: fixed ops last their duration."""
     schedule, times = trace.schedule, trace.times
     fixed = (schedule.kind == FIXED) & (times.end_ps >= 0)
@@ -69,7 +65,7 @@ def _durations(trace: Trace) -> Iterator[str]:
     yield from _first(fixed & (lasted != schedule.duration_ps), "does not last its duration")
 
 
-def _slots(trace: Trace) -> Iterator[str]:
+def _slots(trace):
     resource, instant, holders = _occupancy(trace, _holding(trace))
     over = holders > trace.schedule.resources.slots[resource]
     if over.any():
@@ -78,7 +74,7 @@ def _slots(trace: Trace) -> Iterator[str]:
         yield f"{name}: {holders[k]} ops hold it at {instant[k]} ps, more than its slots"
 
 
-def _idle_slots(trace: Trace) -> Iterator[str]:
+def _idle_slots(trace):
     """Check rule 3: no slot of a resource is free between an op's readiness and its start.
 
     The time with a free slot, summed from the start of the run, must be the same at both.
@@ -100,7 +96,7 @@ def _idle_slots(trace: Trace) -> Iterator[str]:
     yield from _first(idle, "waits although a slot of its resource is free")
 
 
-def _start_order(trace: Trace) -> Iterator[str]:
+def _start_order(trace):
     """Check rule 4: among ops of one resource and priority those ready first start first."""
     schedule, times = trace.schedule, trace.times
     ops = np.flatnonzero((schedule.resource >= 0) & (times.ready_ps >= 0))
@@ -114,7 +110,7 @@ def _start_order(trace: Trace) -> Iterator[str]:
     yield from _first(overtaken, "starts after one of its priority that was ready later")
 
 
-def _rates(trace: Trace) -> Iterator[str]:
+def _rates(trace):
     """Check rule 7 as far as starts and ends show it: bytes moved against caps and capacities."""
     schedule, times, flows = trace.schedule, trace.times, trace.schedule.flows
     row = np.flatnonzero(times.end_ps[flows.op] >= 0)
@@ -138,14 +134,14 @@ def _rates(trace: Trace) -> Iterator[str]:
         yield f"{name}: carried {carried[number]:.0f} bytes, more than its capacity"
 
 
-def _holding(trace: Trace) -> Stretches:
+def _holding(trace):
     """Return the stretches of time for which ops held a slot."""
     ran = stretches(trace)
     holds = (trace.schedule.resource[ran.op] >= 0) & (ran.end_ps > ran.start_ps)
     return Stretches(ran.op[holds], ran.start_ps[holds], ran.end_ps[holds])
 
 
-def _occupancy(trace: Trace, ran: Stretches) -> tuple[IntArray, IntArray, IntArray]:
+def _occupancy(trace, ran):
     """Return resource, instant [ps] and ops from then on of each change of a resource."""
     held = trace.schedule.resource[ran.op]
     resource = np.concatenate([held, held])
@@ -155,9 +151,7 @@ def _occupancy(trace: Trace, ran: Stretches) -> tuple[IntArray, IntArray, IntArr
     return resource[order], instant[order], np.cumsum(change[order])
 
 
-def _free_until(
-    changes: tuple[IntArray, IntArray], free: IntArray, queried: IntArray, until: IntArray
-) -> IntArray:
+def _free_until(changes, free, queried, until):
     """Sum the time with a free slot on each of some resources up to an instant [ps].
 
     ``free`` is the time from each change, of a resource at an instant, to the next in which a slot

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from cluster_sim.engine import Times
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources, Schedule
+from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources
 from tests.support.schedules import BYTES_PER_PS, from_columns
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "fast"])
@@ -13,13 +12,7 @@ PS = BYTES_PER_PS
 """Short name of one byte a picosecond [B/s], for cases that repeat it."""
 
 
-def fixed(
-    duration: list[int],
-    resource: int | list[int] = 0,
-    edges: Edges | None = None,
-    slots: int | list[int] = 1,
-    priority: int | list[int] = 0,
-) -> Schedule:
+def fixed(duration, resource=0, edges=None, slots=1, priority=0):
     """Fixed ops; by default on one engine with one slot, without edges."""
     resources = 1 if isinstance(resource, int) else max(resource) + 1
     return schedule(
@@ -31,20 +24,18 @@ def fixed(
     )
 
 
-def no_edges(ops: int) -> Edges:
+def no_edges(ops):
     """Edges of ops that wait for none."""
     return Edges.from_pairs(ops, np.empty(0, np.int64), np.empty(0, np.int32))
 
 
-def times_of(times: Times) -> list[tuple[int, int, int]]:
+def times_of(times):
     """Instants at which each op is ready, starts and ends [ps]."""
     columns = (times.ready_ps, times.start_ps, times.end_ps)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def flow_schedule(
-    size: list[int], path: list[list[int]], capacity: list[int], **columns: object
-) -> Schedule:
+def flow_schedule(size, path, capacity, **columns):
     """Flows that hold no slot; the work in bytes, the path of each."""
     ops = len(size)
     cap = columns.pop("cap", [2**62] * ops)

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
-from typing import Any
 
 SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -14,11 +12,11 @@ STREAM = 20
 class Profile:
     """A profile of one rank, written call by call; its clock begins with the first launch."""
 
-    def __init__(self, rank: int, world: int = 2) -> None:
+    def __init__(self, rank, world=2):
         self.rank, self.world, self.correlation = rank, world, 0
-        self.events: list[dict[str, Any]] = []
+        self.events = []
 
-    def add(self, category: str, name: str, ts: float, dur: float, **args: Any) -> None:
+    def add(self, category, name, ts, dur, **args):
         """Add a complete event; kernels lie on the track of their stream."""
         tid = args["stream"] if category == "kernel" else 4037
         self.events.append(
@@ -26,16 +24,14 @@ class Profile:
              "dur": dur, "args": args}
         )  # fmt: skip
 
-    def kernel(
-        self, name: str, launched: float, ts: float, dur: float, stream: int = 7, **args: Any
-    ) -> None:
+    def kernel(self, name, launched, ts, dur, stream=7, **args):
         """Add a launch and its kernel."""
         self.correlation += 1
         self.add("cuda_runtime", "cudaLaunchKernelExC", launched, 4, correlation=self.correlation)
         place = {"stream": stream, "device": 0, "correlation": self.correlation}
         self.add("kernel", name, ts, dur, **place, **args)
 
-    def facts(self, name: str, elements: int, peer: int | None = None) -> dict[str, Any]:
+    def facts(self, name, elements, peer=None):
         """Metadata that PyTorch writes into ``record_param_comms`` and into its kernel."""
         ends = {"send": "Dst Rank", "recv": "Src Rank"}
         return {
@@ -47,14 +43,14 @@ class Profile:
             **({ends[name]: peer} if name in ends else {}),
         }  # fmt: skip
 
-    def call(self, name: str, at: float, elements: int, peer: int | None = None) -> dict[str, Any]:
+    def call(self, name, at, elements, peer=None):
         """Add the host's call alone; returns its facts."""
         facts = self.facts(name, elements, peer)
         place = {} if peer is None else {"Rank": peer}
         self.add("cpu_op", "record_param_comms", at, 8, **facts, **place)
         return facts
 
-    def document(self) -> dict[str, Any]:
+    def document(self):
         return {
             "schemaVersion": 1,
             "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
@@ -66,13 +62,13 @@ class Profile:
             "traceEvents": self.events,
         }  # fmt: skip
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder):
         path = folder / f"rank{self.rank}.json.gz"
         path.write_bytes(gzip.compress(json.dumps(self.document()).encode()))
         return path
 
 
-def exchange(rank: int, elements: int = 10**6) -> Profile:
+def exchange(rank, elements=10**6):
     """A ring's step: ``batch_isend_irecv`` of one send and one receive, in one kernel."""
     profile, peer = Profile(rank), 1 - rank
     profile.kernel("flash_fwd_kernel", 1000, 1010, 100)

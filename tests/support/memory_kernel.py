@@ -1,19 +1,15 @@
 """Kernels that are bound by memory, as schedules that can be merged with a collective."""
 
 import numpy as np
-import numpy.typing as npt
 
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FLOW, Edges, Flows, Schedule
+from cluster_sim.schedule.table import FLOW, Edges, Flows
 from topologies.arrays import distinct
-from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 
 
-def memory_kernel(
-    cluster: Cluster, chips: npt.ArrayLike, size_bytes: int, bytes_per_s: int | None = None
-) -> Schedule:
+def memory_kernel(cluster, chips, size_bytes, bytes_per_s=None):
     """Return a schedule of one kernel on each chip that moves ``size_bytes`` through its memory."""
     # Each core moves its part with its own DMA engines, one flow each, together no faster than the
     # rate. A memory serves equal flows equally: the fewer messages of a collective cross it, the

@@ -1,7 +1,5 @@
 """Pipelines of equal stages for the model of a pipeline."""
 
-from typing import Any
-
 import numpy as np
 
 from workloads.search.pipeline_model import NOT, Line, Replicas, orders
@@ -10,9 +8,7 @@ from workloads.training.plan.schedules.schedule import BACKWARD, WEIGHT
 from workloads.training.plan.stages import chunk_numbers
 
 
-def line(
-    stages: int, microbatches: int, schedule: str = "1f1b", *, vpp: int = 1, **changes: Any
-) -> Line:
+def line(stages, microbatches, schedule="1f1b", *, vpp=1, **changes):
     """A pipeline of one layer a chunk: 1 s forward, 2 s backward, half of it weights."""
     chunks, splits = stages * vpp, pipeline_schedule(schedule).splits_weights
     number, stage = chunk_numbers(schedule, stages, vpp)

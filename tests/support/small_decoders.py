@@ -1,9 +1,6 @@
 """Decoders of a few layers with chosen fields."""
 
-from typing import Any
-
 from workloads.models.huggingface import from_fields
-from workloads.models.model import Model
 
 SMALL = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
@@ -12,6 +9,6 @@ SMALL = {
 """Fields of a small decoder."""
 
 
-def small(**fields: Any) -> Model:
+def small(**fields):
     """A small decoder with these fields."""
     return from_fields({**SMALL, **fields}, "small")

@@ -1,20 +1,15 @@
 """A service, prices and laws of conservation for the tests of fleets."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from workloads.demand import Demand, constant, period_means
+from workloads.demand import constant, period_means
 from workloads.economics import Economics
-from workloads.fleet import simulation
+from workloads.fleet import View, simulation
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.policies.view import Policy, View
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms, summary
-from workloads.fleet.simulation import FleetRun, Kind
+from workloads.fleet.simulation import Kind
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
@@ -28,24 +23,15 @@ FLAT_DAY = constant(60 * 3.5 * 50, minutes=1440)
 """A day of requests that keep fifty units busy."""
 
 
-def simulate(
-    demand: Demand,
-    services: Sequence[Service],
-    fleet: Fleet,
-    policy: Policy,
-    *,
-    jobs: Sequence[TrainingJob] = (),
-    economics: Economics = PRICES,
-    **others: Any,
-) -> FleetRun:
+def simulate(demand, services, fleet, policy, *, jobs=(), economics=PRICES, **others):
     """Run a fleet of one kind of units."""
     kind = Kind("unit", tuple(services), fleet, tuple(jobs), economics)
     return simulation.simulate(demand, [kind], policy, **others)
 
 
-def view_of(**changes: Any) -> View:
+def view_of(**changes):
     """Return what a policy sees of ten units, of which five serve a load of one; or other units."""
-    usual: dict[str, Any] = {
+    usual = {
         "minute": 0, "weekday": 0, "hour": 0.0, "load": np.ones((1, 1)), "history": 0,
         "serving": np.array([5]), "coming": np.array([0]), "backlog": np.zeros(1), "units": 10,
         "broken": 0, "lead_s": 0.0,
@@ -53,7 +39,7 @@ def view_of(**changes: Any) -> View:
     return View(**{**usual, **changes})
 
 
-def slower(costs: ChangeCosts, factor: float) -> ChangeCosts:
+def slower(costs, factor):
     """Multiply every duration, and divide the loading rates, by one factor."""
     durations = {
         name: getattr(costs, name) * factor
@@ -63,7 +49,7 @@ def slower(costs: ChangeCosts, factor: float) -> ChangeCosts:
     return replace(costs, load_bytes_per_s=costs.load_bytes_per_s / factor, **durations)
 
 
-def check_conserved(run: FleetRun) -> None:
+def check_conserved(run):
     """Assert that server time, chip-hours, tokens and the time of jobs add up."""
     total, servers = role_server_ms(run.kinds[0]), run.kinds[0].servers
     assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * run.units * servers)
@@ -80,9 +66,7 @@ def check_conserved(run: FleetRun) -> None:
     assert all(tally.useful_unit_ms <= tally.held_unit_ms + 1e-3 for _, tally in run.jobs)
 
 
-def scaled_to_fleet(
-    demand: Demand, services: Sequence[Service], units: int, *, peak_share: float = 1.0
-) -> Demand:
+def scaled_to_fleet(demand, services, units, *, peak_share=1.0):
     """Scale demand so that its busiest hour needs a share of the fleet."""
     peak = float(period_means(units_needed(demand, services).sum(axis=0), 60).max())
     return demand.times(peak_share * units / peak)

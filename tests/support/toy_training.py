@@ -1,11 +1,8 @@
 """Toy models and plans for the tests of training."""
 
 from dataclasses import replace
-from typing import Any
 
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Experts, Indexer, LatentAttention, Model
 from workloads.training.layers.steps import RankShapes
@@ -13,7 +10,7 @@ from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held
 from workloads.training.program.groups import group_of, group_ps
-from workloads.training.program.program import Program, program
+from workloads.training.program.program import program
 
 TOY = Model("toy", 8, 1024, 16, 4, 64, 4096, 32_000)
 
@@ -30,30 +27,28 @@ LATENT = Model(
 SELECTING = replace(LATENT, name="selecting", window=128, keys="selected", indexer=Indexer(4, 32))
 
 
-def plan(**changes: Any) -> ParallelPlan:
+def plan(**changes):
     """A plan of one rank and one short sequence without overlap, but for the changes."""
     usual = {"global_batch": changes.get("dp", 1) * 8, "seq": 1024, "overlap": "none"}
     return ParallelPlan(**{**usual, **changes})
 
 
-def sixteen(machine: str = "trn2.48xlarge") -> Cluster:
+def sixteen(machine="trn2.48xlarge"):
     return cluster(machine)
 
 
-def toy_program(
-    how: ParallelPlan, machine: Cluster, model: Model = TOY, chips: Any = None, iterations: int = 1
-) -> Program:
+def toy_program(how, machine, model=TOY, chips=None, iterations=1):
     """The program of an iteration of the toy model."""
     shapes = RankShapes(model, how, machine.chip, machine.catalogue or shipped_catalogue())
     return program(shapes, place(how, machine, chips), iterations)
 
 
-def exchange_ps(machine: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
+def exchange_ps(machine, chips, op, size_bytes):
     """Time of one communication of the ranks on these chips [ps]."""
     return group_ps(group_of(machine, chips), op, size_bytes)
 
 
-def in_flight(how: ParallelPlan, stage: int) -> int:
+def in_flight(how, stage):
     """Count the microbatches whose activations a stage holds at once, summed over its chunks."""
     held = most_held(how.pipeline, how.pp, stage, how.microbatches, how.vpp)
     return int(held.sum(axis=1).max())

@@ -1,14 +1,17 @@
-"""Clusters from YAML files: keys that they may have, and one clear line for every mistake."""
+"""Clusters from YAML files: every key by the schema, and one clear line for every mistake."""
 
+import copy
+import json
 import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+from tests.support.refusals import refused
 from tests.support.small_shapes import GB
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.clusters.cluster import Cluster
+from topologies.clusters import yaml_file
 from topologies.clusters.names import cluster, machine
 from topologies.clusters.yaml_file import LARGEST_FILE_BYTES, cluster_from_file
 from topologies.errors import InputError
@@ -34,9 +37,8 @@ scale_out:
 """
 
 
-def read(folder: Path, text: str) -> Cluster:
-    path = folder / "pod.yaml"
-    path.write_text(text)
+def read(folder, text):
+    (path := folder / "pod.yaml").write_text(text)
     return cluster_from_file(path, shipped_catalogue())
 
 
@@ -68,8 +70,7 @@ def test_the_example_of_the_documentation(tmp_path):
 
 
 def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path):
-    path = tmp_path / "ring:odd.yml"
-    path.write_text(POD)
+    (path := tmp_path / "ring:odd.yml").write_text(POD)
     assert cluster(str(path)).name == "my-pod"
     (tmp_path / "folder.yaml").mkdir()
     for stated, bandwidth, message in (
@@ -77,8 +78,7 @@ def test_a_cluster_file_is_accepted_where_a_name_is(tmp_path):
         (tmp_path / "none.yaml", None, "cannot be read: there is no such file"),
         (tmp_path / "folder.yaml", None, "cannot be read: Is a directory"),
     ):
-        with pytest.raises(InputError, match=message):
-            cluster(str(stated), bandwidth=bandwidth)
+        refused(message, cluster, str(stated), bandwidth=bandwidth)
 
 
 def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path):
@@ -94,8 +94,7 @@ def test_other_shapes_of_no_chip(tmp_path):
     assert (mesh.name, mesh.chip, mesh.plain) == ("pod", "", True)
     assert mesh.shape == FullMesh(5, GB, 2_000_000)
     assert measure(mesh).flops_per_s == {}
-    with pytest.raises(InputError, match="states no chip, so nothing can be computed"):
-        machine(str(tmp_path / "pod.yaml"))
+    refused("states no chip, so nothing can be computed", machine, str(tmp_path / "pod.yaml"))
     link = "bandwidth: 100GB/s, latency: 1us"
     switch = read(tmp_path, f"scale_up: {{shape: switch, size: 8, links: 18, {link}}}").shape
     assert switch == Switch(8, 100 * GB, 10**6, 18)
@@ -169,10 +168,129 @@ def test_mistakes_name_the_file_and_the_key(tmp_path, old, new, message):
      "no scale-out fabric"),
 ])  # fmt: skip
 def test_files_from_strangers(tmp_path, content, message):
-    path = tmp_path / "pod.yaml"
-    path.write_bytes(content)
+    (path := tmp_path / "pod.yaml").write_bytes(content)
     with pytest.raises(InputError) as mistake:
         cluster_from_file(path, shipped_catalogue())
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
     assert len(str(mistake.value)) < 400
+
+
+LINK = {"bandwidth": "64GB/s", "latency": "1us"}
+SHAPES = {
+    "torus": {"axes": [{"name": "X", "size": 4, "wrap": True, **LINK}]},
+    "mesh": {"size": 4, **LINK},
+    "switch": {"size": 4, "links": 2, **LINK},
+    "clos": {"size": 32, "radix": 8, "oversubscription": 1, **LINK},
+    "tiered": {
+        "tiers": [
+            {"name": "rack", "size": 2, "switches": 2, **LINK},
+            {"name": "board", "size": 4, "ring": False, **LINK},
+        ]
+    },
+}
+FABRIC = {
+    "name": "mine", "like": "efa-v3", "bandwidth_per_chip": "200Gbit/s", "latency": "12us",
+    "radix": 32, "oversubscription": 2, "port_bandwidth": "100Gbit/s", "rails": 2,
+    "adapters_per_server": 2,
+}  # fmt: skip
+FILES = {
+    shape: {
+        "name": "pod",
+        "chip": {"like": "trn2", "name": "mine", "hbm_bandwidth": "3.2TB/s"},
+        "scale_up": {"shape": shape, **keys},
+        "domains": 4,
+        "chips_per_server": 4,
+        "scale_out": FABRIC,
+    }
+    for shape, keys in SHAPES.items()
+}
+"""A file with every key that its shape may have."""
+OTHERS = {
+    "shape": None, "like": {"chip": "h100", "scale_out": "infiniband-ndr"}, "bandwidth": "32GB/s",
+    "hbm_bandwidth": "3.1TB/s", "bandwidth_per_chip": "100Gbit/s", "port_bandwidth": "50Gbit/s",
+    "latency": "2us", "radix": 16, "wrap": False, "ring": True, "switches": 0,
+    "oversubscription": 4, "rails": 1, "chips_per_server": 2,
+}  # fmt: skip
+"""Another value of a key; numbers and names without one are doubled."""
+LABELS = {("chip", "name")}
+"""Keys that are for readers of the file alone."""
+WRONG = ("zebra", "-5GB/s", -1, 0.5, [1], None)
+
+
+def places(node, above=()):
+    """Yield the place of every key with a plain value."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        if isinstance(value, dict | list):
+            yield from places(value, (*above, key))
+        else:
+            yield (*above, key)
+
+
+def changed(document, place, value, name=""):
+    """Return a document with another value, or another name of the key, at a place."""
+    result = copy.deepcopy(document)
+    node = result
+    for step in place[:-1]:
+        node = node[step]
+    if name:
+        del node[place[-1]]
+    node[name or place[-1]] = value
+    return result
+
+
+def read_document(folder, document):
+    path = folder / "pod.yaml"
+    path.write_text(json.dumps(document))  # which is YAML too
+    return cluster_from_file(path, shipped_catalogue())
+
+
+def at(document, place):
+    for step in place:
+        document = document[step]
+    return document
+
+
+EVERY = [
+    (shape, place)
+    for shape, document in FILES.items()
+    for place in places(document)
+    if shape == "torus" or place[0] not in ("chip", "scale_out")  # which no shape reads
+]
+
+
+def words(case):
+    return ".".join(map(str, case)) if isinstance(case, tuple) else str(case)
+
+
+def test_the_files_have_every_key_of_the_schema():
+    models = [
+        model
+        for model in vars(yaml_file).values()
+        if isinstance(model, type) and issubclass(model, yaml_file.BaseModel)
+        if model is not yaml_file.AstraKeys  # keys of another tool's file
+    ]
+    keys = {key for model in models for key in model.model_fields}
+    held = {str(step) for _, place in EVERY for step in place if isinstance(step, str)}
+    assert keys == held - {"hbm_bandwidth"}
+
+
+@pytest.mark.parametrize(("shape", "place"), EVERY, ids=words)
+def test_every_key_is_read_and_every_mistake_in_it_is_named(shape, place, tmp_path):
+    document, key = FILES[shape], str(place[-1])
+    whole = read_document(tmp_path, document)
+    value = at(document, place)
+    other = OTHERS.get(key, f"{value}x" if isinstance(value, str) else 2 * value if value else None)
+    other = other[place[0]] if isinstance(other, dict) else other
+    if other is not None and place not in LABELS:
+        assert read_document(tmp_path, changed(document, place, other)) != whole
+    for wrong in WRONG:
+        try:
+            read_document(tmp_path, changed(document, place, wrong))
+        except InputError as mistake:
+            text = str(mistake)
+            assert "\n" not in text
+            assert text.startswith(f"{tmp_path / 'pod.yaml'}: ")
+            assert key in text or str(wrong) in text, (wrong, text)
+    with pytest.raises(InputError, match=rf"unknown .*\b{key}{key[-1]}\b.*\b{key}\b"):
+        read_document(tmp_path, changed(document, place, value, name=key + key[-1]))

@@ -66,6 +66,12 @@ def test_rows_of_the_copy_itself_come_first():
 
 def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own():
     catalogue = shipped_catalogue()
+    like = catalogue.entry("trn4", "like")._replace(part="new", written="trn4")
+    added = catalogue.with_rows([like])
+    for quantity in ("hbm_bandwidth", "vector_clock"):  # of trn4's own, and of trn3's
+        assert added.value("new", quantity) == catalogue.value("trn4", quantity)
+    round_about = added.with_rows([like._replace(part="trn3", written="new")])
+    assert round_about.value("trn3", "vector_clock") == catalogue.value("trn3", "vector_clock")
     assert catalogue.value("trn4", "vector_clock") == catalogue.value("trn3", "vector_clock")
     assert catalogue.value("trn4", "hbm_bandwidth") == 4 * catalogue.value("trn3", "hbm_bandwidth")
     faster = catalogue.entry("trn4", "vector_clock")._replace(part="trn4", value=2e9)
@@ -145,3 +151,15 @@ def test_a_quantity_that_is_missing_is_named_with_what_to_do(tmp_path, capsys):
         "cluster-sim: the catalogue has no 'array_rows' of next. Did you mean array_columns? "
         "Correct the name, or add a row for it to an overlay (--catalogue FILE).\n"
     )
+
+
+@pytest.mark.parametrize(("row", "message"), [
+    ("next,bf16_peak,", "the catalogue has no 'bf16_peak' of next."),
+    ("next-node,chip,", "the catalogue has no 'chip' of next-node."),
+    ("next-node,fabric,", "next-node:2 has 2 domains and no scale-out fabric to join them. Use"),
+])  # fmt: skip
+def test_a_row_that_a_machine_needs_is_named(row, message, tmp_path, capsys):
+    (overlay := tmp_path / "next.csv").write_text(re.sub(f"(?m)^{row}.*\n", "", rows("gpu")))
+    words = ["train", "--model", "gpt2", "--cluster", "next-node:2", "--tp", "2", "--quiet"]
+    assert run([*words, "--catalogue", str(overlay)]) == 2
+    assert message in capsys.readouterr().err

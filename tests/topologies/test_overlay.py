@@ -23,8 +23,7 @@ def shipped() -> Catalogue:
 
 
 def overlay(path: Path, *lines: str, header: str = HEADER) -> Path:
-    file = path / "mine.csv"
-    file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    (file := path / "mine.csv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
     return file
 
 
@@ -37,8 +36,7 @@ def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path, shipped):
     assert mine.ps("trn2", "link_latency") == 250_000
     assert mine.entry("trn2", "link_latency").source == "own bench"
     assert mine.with_variants({"trn2.link_latency": "slow"}).ps("trn2", "link_latency") == 10**6
-    assert mine.integer("mychip", "cores") == 4
-    assert mine.integer("trn2", "cc_cores") == 20
+    assert (mine.integer("mychip", "cores"), mine.integer("trn2", "cc_cores")) == (4, 20)
     assert "mychip" in mine.parts()
     assert "mychip" not in shipped.parts()
     slow = choose(overlay=file, variants=["trn2.link_latency=slow"])
@@ -88,6 +86,8 @@ def test_the_digest_follows_values_not_words(tmp_path, shipped):
     ("trn2,tdp,,480,W,stated,me,,,low", "line 2: high: 'low' is not a number."),
     ("trn2,tdp,,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
     ("new,hbm_bytes,,144,TB/s,stated,me,,,", "new hbm_bytes is in B/s, elsewhere in B."),
+    ("new,like,,trn22,name,stated,me,,,",
+     "line 2: new is like 'trn22', which is no part. Did you mean trn2?"),
     ("trn2,tdp,x,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
     ("trn2,zebra,x,1,W,stated,me,,,", "line 2: trn2 zebra: the variant 'x' has no default"),
     (
@@ -121,8 +121,7 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, shipped, line, messag
     (HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n", " line 2"),
 ])  # fmt: skip
 def test_a_bad_file_is_refused_by_name(tmp_path, shipped, content, message):
-    path = tmp_path / "bad.csv"
-    path.write_bytes(content)
+    (path := tmp_path / "bad.csv").write_bytes(content)
     with pytest.raises(InputError) as caught:
         shipped.with_overlay(path)
     assert str(caught.value).startswith(f"{path}{message}")

@@ -1,6 +1,5 @@
 """Quantities: exact parsing, one-line refusals, and formatted text that parses again."""
 
-from collections.abc import Callable
 from fractions import Fraction
 
 import pint
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.refusals import refused
 from topologies.errors import InputError
 from topologies.units import (
     _UNITS,
@@ -73,11 +73,10 @@ def test_a_bad_size_is_refused_in_one_line(text, message):
     (parse_bytes, ["1e999999999GB"], r"^.{,200}$"),
 ])  # fmt: skip
 def test_other_kinds_are_refused_in_their_own_words(parse, texts, message):
-    with pytest.raises(InputError, match=message):
-        parse(*texts)
+    refused(message, parse, *texts)
 
 
-def _outcome(parse: Callable[[str], float], text: str) -> str:
+def _outcome(parse, text):
     try:
         return f"read {parse(text)}."
     except InputError as refusal:
@@ -124,10 +123,8 @@ def test_text_for_people(shown, expected):
 
 def test_units_lead_to_si():
     assert si("1.50", "USD/h") == (Fraction(1, 2400), "USD/s")
-    with pytest.raises(InputError, match=r"^unknown unit GB/s/s\. Did you mean GB/s\?$"):
-        unit("GB/s/s")
-    with pytest.raises(InputError, match=r"^'1\.2\.3' is not a number\. Write digits\.$"):
-        si("1.2.3", "GB")
+    refused(r"^unknown unit GB/s/s\. Did you mean GB/s\?$", unit, "GB/s/s")
+    refused(r"^'1\.2\.3' is not a number\. Write digits\.$", si, "1.2.3", "GB")
 
 
 DEFINITIONS = """

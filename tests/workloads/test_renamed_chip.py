@@ -1,19 +1,12 @@
 """A chip is what its rows say: under another name it takes the same times."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
-from cluster_sim.collectives import CollectiveCall, whole
-from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives import CollectiveCall, duration_ps, whole
 from tests.support.toy_training import SPARSE, TOY, plan
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.reader import Entry
-from topologies.clusters.cluster import Cluster
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.models.model import Model
 from workloads.serving import profile
 from workloads.training.iteration import iteration
 
@@ -21,14 +14,14 @@ NAME = "renamed"
 MACHINES = {"trn2": "trn2.48xlarge", "h100": "dgx-h100", "a100-80gb": "dgx-a100"}
 
 
-def with_other_name(chip: str) -> Catalogue:
+def with_other_name(chip):
     """The shipped catalogue with every row about a chip repeated for the chip ``renamed``.
 
     Machines have the new chip, so that nothing reads the rows of the old one but the tables of
     kernels, which name the chip that they were measured on.
     """
 
-    def rows() -> Iterator[Entry]:
+    def rows():
         for row in shipped_catalogue().rows:
             part = NAME if row.part == chip else row.part.replace(f".{chip}", f".{NAME}")
             stem = row.quantity.removesuffix(f"_{chip}")
@@ -43,9 +36,9 @@ def with_other_name(chip: str) -> Catalogue:
     return shipped_catalogue().with_rows(rows())
 
 
-def times(machine: Cluster, runtimes: tuple[str, ...]) -> list[float]:
+def times(machine, runtimes):
     """Times of steps, of a replica, and of collectives on a machine."""
-    plans: list[tuple[Model, dict[str, Any]]] = [
+    plans = [
         (TOY, {}), (TOY, {"lora_rank": 16}), (SPARSE, {"ep": 4}),
         *((TOY, {"runtime": runtime}) for runtime in runtimes),
     ]  # fmt: skip

@@ -276,7 +276,7 @@ def _check_read(base: Catalogue, path: str) -> None:
 
 
 def _with_likes(stated: dict[Key, Entry]) -> dict[Key, Entry]:
-    """Add the rows that chips take from another chip, which their row ``like`` names."""
+    """Add the rows that chips take from the chip that ``like`` names, and that from another."""
     # Its own rows and constants in parts and quantities whose names end with the chip's, as
     # ``serving.trn2`` and ``scheduling_trn2``. Rows of the taking chip itself stay.
     likes = {
@@ -285,14 +285,18 @@ def _with_likes(stated: dict[Key, Entry]) -> dict[Key, Entry]:
         if quantity == LIKE and part != row.written
     }
     added = dict[Key, Entry]()
-    for chip, like in likes.items():
-        for (part, quantity), row in stated.items():
-            if part == like:
-                added[chip, quantity] = row
-            elif part.endswith(f".{like}"):
-                added[part.removesuffix(like) + chip, quantity] = row
-            elif quantity.endswith(f"_{like}"):
-                added[part, quantity.removesuffix(like) + chip] = row
+    for chip in likes:
+        lenders = [chip]
+        while (like := likes.get(lenders[-1], chip)) not in lenders:
+            lenders.append(like)
+        for like in reversed(lenders[1:]):  # rows of the nearest come last, and stay
+            for (part, quantity), row in stated.items():
+                if part == like:
+                    added[chip, quantity] = row
+                elif part.endswith(f".{like}"):
+                    added[part.removesuffix(like) + chip, quantity] = row
+                elif quantity.endswith(f"_{like}"):
+                    added[part, quantity.removesuffix(like) + chip] = row
     return {**added, **stated}
 
 

@@ -263,7 +263,7 @@ def _check_read(row: Entry, where: str, quantities: set[str], parts: Iterable[st
 
 
 def _check_parts(in_force: InForce, overlay: Rows, path: str) -> None:
-    """Refuse rows of an unknown part whose name is probably a misspelt one."""
+    """Refuse rows of a part, or like one, whose name is unknown and probably a misspelt one."""
     # Similar to a part's name, and no new part: a new chip has a row ``family``, a machine
     # ``chip``; others are named in a row, belong to a part (``kernels.CHIP``), or have all
     # quantities of one.
@@ -279,6 +279,11 @@ def _check_parts(in_force: InForce, overlay: Rows, path: str) -> None:
         belongs = part.rpartition(".")[2] in {*in_catalogue, *stated} - {part}
         whole = any(len(kind) > 1 and kind <= quantities for kind in in_catalogue.values())
         new = part in named or quantities & {"family", "chip"} or belongs or whole
+        if row.quantity == "like" and row.written not in {*in_catalogue, *stated}:
+            near = suggestion(row.written, in_catalogue) or " cluster-sim list shows the machines."
+            raise InputError(
+                f"{path} line {line}: {part} is like {row.written!r}, which is no part.{near}"
+            )
         near = suggestion(part, in_catalogue)
         if near and part not in in_catalogue and not new:
             raise InputError(

@@ -57,7 +57,8 @@ class Cluster:
         check_chips(f"cluster {self.name}:", (self.domains, self.shape.chips))
         if self.domains > 1 and self.scale_out is None:
             raise InputError(
-                f"{self.name} has {self.domains} domains and no scale-out fabric to join them"
+                f"{self.name} has {self.domains} domains and no scale-out fabric to join them. "
+                "Use one domain, or add a row 'fabric' of its machine to an overlay."
             )
         if self.shape.chips % self.chips_per_server:
             raise InputError(

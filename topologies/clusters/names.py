@@ -189,6 +189,8 @@ def _has_rates(text: str) -> str:
 
 def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
     names = [*machines(catalogue), RAINIER]
+    if catalogue.has(kind, "shape"):
+        catalogue.name(kind, "chip")  # names the row to add
     chips = {name: catalogue.name(name, "chip") for name in machines(catalogue)}
     with_chip = [name for name, chip in chips.items() if f"{chip}-".startswith(f"{kind.lower()}-")]
     if with_chip:

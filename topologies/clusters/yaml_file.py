@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -268,9 +268,10 @@ class ClusterKeys(_Keys):
     scale_out: ScaleOutKeys | None = None
 
 
-SHAPES = ("torus", "mesh", "switch", "clos", "tiered")
-
-
+SHAPES: dict[str, type[_Keys]] = {
+    get_args(each.model_fields["shape"].annotation)[0]: each for each in get_args(ScaleUpKeys)
+}
+"""Keys of each shape by its name."""
 Keys = TypeVar("Keys", bound=_Keys)
 
 
@@ -281,15 +282,8 @@ def keys_at(place: Sequence[str | int], whole: type[BaseModel]) -> list[str]:
     ['name', 'size', 'bandwidth', 'latency', 'wrap']
     """
     models: dict[str, type[BaseModel]] = {
-        "axes": AxisKeys,
-        "tiers": TierKeys,
-        "chip": ChipKeys,
-        "scale_out": ScaleOutKeys,
-        "torus": TorusKeys,
-        "mesh": MeshKeys,
-        "switch": SwitchKeys,
-        "clos": ClosKeys,
-        "tiered": TieredKeys,
+        **{"axes": AxisKeys, "tiers": TierKeys, "chip": ChipKeys, "scale_out": ScaleOutKeys},
+        **SHAPES,
     }
     words = [word for word in place if isinstance(word, str)]
     for word in reversed(words):

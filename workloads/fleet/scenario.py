@@ -6,19 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from numbers import Real
-from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 
-from topologies.arguments import check_fields, check_names
+from topologies.arguments import check_names
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
-from topologies.errors import InputError, shown
-from topologies.options import Option, described, in_words
+from topologies.errors import InputError
+from topologies.options import described, in_words
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import (
     Demand,
@@ -71,6 +69,7 @@ from workloads.options.fleet import (
     PolicyInputs,
     seconds,
 )
+from workloads.options.keywords import read_options
 from workloads.serving import parse_share, parse_slo
 
 
@@ -374,7 +373,6 @@ def policy_of(
 
 NO_KEYWORDS = ("demand", "compare", "intervals", "kind")
 """Options that are a parameter of another name, and what a result always offers."""
-Inputs = TypeVar("Inputs")
 
 
 def keywords_of(function: Callable[..., Any], *kinds: type) -> list[str]:
@@ -393,45 +391,6 @@ def fleet_options(
     return FleetOptions(
         **{name: read_options(kind, {**words, **parameters}) for name, kind in groups.items()}
     )
-
-
-def read_options(kind: type[Inputs], words: Mapping[str, Any]) -> Inputs:
-    """Fill a dataclass of options with those words that are fields of it."""
-    stated = {name: value for name, value in words.items() if value is not None}
-    hints = get_type_hints(kind)
-    values = {
-        name: _as_typed(option, hints[name], stated[name])
-        for name, option in described(kind).items()
-        if name in stated
-    }
-    check_fields(kind, values)
-    for name, option in described(kind).items():
-        if name in values:
-            _check(name, option, values[name])
-    return kind(**values)
-
-
-def _as_typed(option: Option, hint: Any, value: Any) -> Any:
-    """Return a Python value in the form that its option has on the command line."""
-    kinds = {hint, *get_args(hint)}
-    if get_origin(hint) is tuple:
-        several = isinstance(value, Iterable) and not isinstance(value, str)
-        return tuple(value) if several else (value,)
-    if str in kinds and not isinstance(value, bool) and isinstance(value, Real):
-        return f"{value:g}" + (option.plain if math.isfinite(value) else "")
-    if str in kinds and isinstance(value, Path):
-        return str(value)
-    return Path(value) if Path in kinds and isinstance(value, str) else value
-
-
-def _check(name: str, option: Option, value: Any) -> None:
-    least = -math.inf if option.least is None else option.least
-    most = math.inf if option.most is None else option.most
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, Real) and not least <= float(number) <= most:
-            raise InputError(
-                f"{name} is {shown(repr(value))}; it must be a number from {least:g} to {most:g}."
-            )
 
 
 def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:

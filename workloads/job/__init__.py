@@ -3,11 +3,11 @@
 from workloads.job.causes import Cause, FailureRates, failure_rates, read_failures
 from workloads.job.front import JobResult, run_job
 from workloads.job.goodput import daly_interval_s, expected_goodput
-from workloads.job.job import PARTS, Job, JobPlan, Outcome, Recovery, Stragglers
+from workloads.job.job import PARTS, Job, Outcome, Recovery, Stragglers
 from workloads.job.simulate import simulate
 
 __all__ = [
-    "PARTS", "Cause", "FailureRates", "Job", "JobPlan", "JobResult", "Outcome", "Recovery",
+    "PARTS", "Cause", "FailureRates", "Job", "JobResult", "Outcome", "Recovery",
     "Stragglers", "daly_interval_s", "expected_goodput", "failure_rates", "read_failures",
     "run_job", "simulate",
 ]  # fmt: skip

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from topologies import display
-from topologies.arguments import checked
+from topologies.arguments import Seed, check_names, checked
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.options import described
 from topologies.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest
@@ -29,20 +30,21 @@ from workloads.confidence.sensitivity import (
     sampled,
 )
 from workloads.economics import TOKENS, Economics
-from workloads.job.causes import FailureRates, failure_rates
+from workloads.job.causes import FailureRates, failure_rates, read_failures
 from workloads.job.checkpoints import State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
 from workloads.job.job import (
     DAYS,
     PARTS,
     Job,
-    JobPlan,
     Outcome,
+    Recovery,
     Replicas,
     Stragglers,
-    plan_with,
 )
 from workloads.job.simulate import simulate
+from workloads.options.job import AUTO, JobInputs
+from workloads.options.keywords import read_options
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import ParallelPlan
 
@@ -345,19 +347,22 @@ SLICES = 90  # parts into which the timeline divides the first run
 
 
 @checked(step="Pass the step that the job repeats, from cs.train.")
-def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> JobResult:
+def run_job(
+    step: Iteration, plan: JobInputs | None = None, *, seed: Seed = 0, **keywords: Any
+) -> JobResult:
     """Simulate a training job of weeks, with failures, checkpoints, spares and slow servers.
 
     Parameters
     ----------
     step : Iteration
         One optimizer step of the job, as :func:`cluster_sim.train` returns it.
-    plan : JobPlan, optional
+    plan : JobInputs, optional
         Length of the job, checkpoints and spares.
+    seed : int, optional
+        Seed of all random draws.
     **keywords
-        Fields of the plan, such as ``days=30`` or ``spares=4``, or options of
-        ``cluster-sim run-job`` by their names, such as ``checkpoint="peer"`` or ``repair="4h"``;
-        see :func:`workloads.job.job.plan_with`.
+        Options of ``cluster-sim run-job`` by their names, such as ``days=30``, ``spares=4``,
+        ``checkpoint="peer"`` or ``repair="4h"``; a plain number of a time is in seconds.
 
     Returns
     -------
@@ -381,26 +386,26 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     >>> round(sum(result.breakdown.values()), 9), result.goodput > 0.9
     (1.0, True)
     """
-    settings = plan_with(plan or JobPlan(), keywords, step.cluster, step.chips)
+    check_names("run_job", keywords, ["step", "plan", "seed", *described(JobInputs)])
+    how = read_options(JobInputs, {**vars(plan or JobInputs()), **keywords})
+    goal, unit = how.goal, unit_chips(step.cluster)
     state = job_state(step.model, step.plan, step.cluster)
-    unit = unit_chips(step.cluster)
-    if settings.tokens is not None and settings.tokens < step.plan.tokens:
+    if goal is not None and goal < step.plan.tokens:
         raise InputError(
-            f"{settings.tokens:,} tokens are less than a step of {step.plan.tokens:,}. Use more, "
-            "such as 15T."
+            f"{goal:,} tokens are less than a step of {step.plan.tokens:,}. Use more, such as 15T."
         )
-    job = _job(step, settings, state, unit)
-    curve = search_interval(job, settings.seed)
-    if settings.interval_s is None and job.peers is None:
+    job = _job(step, how, state, unit)
+    curve = search_interval(job, seed)
+    if how.interval_s is None and job.peers is None:
         job = replace(job, interval_s=curve.best_s if curve else job.span_s)
-    outcomes = _simulated(job, settings)
+    outcomes = _simulated(job, how.runs, seed)
     missed = 0.0
-    if settings.tokens is not None:
-        job, outcomes, missed = _until(settings.tokens, job, outcomes, step.tokens_per_s, settings)
-    varied = _varied(job, settings) if job.rates.high > job.rates.low else []
+    if goal is not None:
+        job, outcomes, missed = _until(goal, job, outcomes, step.tokens_per_s, seed)
+    varied = _varied(job, how.runs, seed) if job.rates.high > job.rates.low else []
     parts = (step, job, state, unit, tuple(outcomes), tuple(varied), curve)
-    result = JobResult(*parts, goal=settings.tokens)
-    remarks = _missed_note(settings.tokens, missed), _elastic_note(result, settings)
+    result = JobResult(*parts, goal=goal)
+    remarks = _missed_note(goal, missed), _elastic_note(result, how, seed)
     return replace(result, notes=tuple(filter(None, remarks)))
 
 
@@ -422,7 +427,7 @@ def whole_job(step: Iteration, tokens: str | int, seed: int = 0) -> dict[str, An
     return {"job": {**job, "interval": ends, **({"notes": [*run.notes]} if run.notes else {})}}
 
 
-def expected_job_goodput(step: Iteration, plan: JobPlan) -> float:
+def expected_job_goodput(step: Iteration, plan: JobInputs) -> float:
     """Return the goodput of a job by closed forms, for the effect of small changes."""
     # The random failures of a simulation would hide the effect of a change of one per cent. A
     # checkpoint interval that is not stated is Daly's, and spares never run short.
@@ -448,61 +453,60 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
     8
     """
     # Units that fail together are away together.
-    return sum(
-        units
-        * fewest(
-            ENOUGH,
-            repair_s
-            * sum(one.per_s for one in rates.causes if one.replaces and one.units == units),
-        )
-        for units in {cause.units for cause in rates.causes}
-    )
+    per_s: dict[int, float] = {}
+    for cause in rates.causes:
+        if cause.replaces:
+            per_s[cause.units] = per_s.get(cause.units, 0.0) + cause.per_s
+    return sum(units * fewest(ENOUGH, each * repair_s) for units, each in per_s.items())
 
 
-def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
-    """Return the job with the catalogue's values where the settings state none."""
+def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
+    """Return the job with the catalogue's values where the options state none."""
     cluster = step.cluster
     catalogue = cluster.catalogue or shipped_catalogue()
-    recovery = settings.recovery(catalogue, state.read_s)
+    recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=how.warm).with_stated(how)
     start_s = catalogue.value("job.restart", "start")
     peers = None
-    if settings.peers:
+    if how.peers:
         times = {"step_s": step.iteration_s, "start_s": start_s}
         peers = peer_copies(state, cluster, state.writers, **times, catalogue=catalogue)
-        if settings.restart_s is not None:
-            peers = replace(peers, restart_s=settings.restart_s)
-    rates = settings.rates or failure_rates(cluster, step.chips, catalogue)
+        if how.restart_s is not None:
+            peers = replace(peers, restart_s=how.restart_s)
+    if how.failures is None:
+        rates = failure_rates(cluster, step.chips, catalogue)
+    else:
+        rates = read_failures(how.failures, cluster, step.chips)
     stall_s = catalogue.value("fleet.training", "checkpoint_stall")
-    if settings.blocking:
+    if how.checkpoint == "blocking":
         stall_s = state.write_s
     elif peers is not None:
         stall_s = 0.0
-    spares = spares_needed(rates, recovery.repair_s) if settings.spares is None else settings.spares
+    enough = spares_needed(rates, recovery.repair_s)
     servers = step.chips / cluster.chips_per_server
-    slow = Stragglers.from_catalogue(catalogue, servers) if settings.stragglers else Stragglers()
+    slow = Stragglers.from_catalogue(catalogue, servers) if how.stragglers else Stragglers()
     default_s = daly_interval_s(rates.mtbf_s, stall_s)
     if peers is not None:
         default_s = catalogue.value("fleet.training", "checkpoint_interval")
     units = -(-step.chips // unit)
-    span_s = (DAYS if settings.days is None else settings.days) * DAY_S
-    if settings.tokens is not None:
-        span_s = settings.tokens / step.tokens_per_s  # lengthened once the goodput is known
+    span_s = (DAYS if how.days is None else how.days) * DAY_S
+    if how.goal is not None:
+        span_s = how.goal / step.tokens_per_s  # lengthened once the goodput is known
     return Job(
         rates=rates,
         recovery=recovery,
-        interval_s=settings.interval_s or max(1.0, min(default_s, max(span_s, 1.0))),
+        interval_s=how.interval_s or max(1.0, min(default_s, max(span_s, 1.0))),
         stall_s=stall_s,
-        write_s=0.0 if settings.blocking else state.write_s,
+        write_s=0.0 if how.checkpoint == "blocking" else state.write_s,
         units=units,
-        spares=spares,
+        spares=enough if how.spares == AUTO else int(how.spares),
         span_s=span_s,
         stragglers=slow,
         peers=peers,
         replicas=replace(
             replicas_of(step.plan, units, unit, catalogue.value("fleet.change", "resize")),
-            scaled=settings.scaled,
+            scaled=how.elastic_batch == "scaled",
         )
-        if settings.elastic
+        if how.elastic
         else None,
     )
 
@@ -524,7 +528,7 @@ def replicas_of(plan: ParallelPlan, units: int, unit: int, resize_s: float) -> R
     return Replicas(groups, -(-units // groups), plan.microbatches, resize_s)
 
 
-def _elastic_note(result: JobResult, settings: JobPlan) -> str:
+def _elastic_note(result: JobResult, how: JobInputs, seed: int) -> str:
     """Return what going on with fewer replicas would give, or that it gives nothing; or empty."""
     job, step, goodput = result.job, result.step, result.goodput
     restart_s = (job.peers or job.recovery).restart_s - job.recovery.warm_saves_s
@@ -536,14 +540,12 @@ def _elastic_note(result: JobResult, settings: JobPlan) -> str:
             "--elastic has an effect only while no spare is ready: to leave a replica out and take "
             f"it back loses {format_seconds(cost_s)}, a restart of all {format_seconds(restart_s)}."
         )
-    elastic = replace(
-        settings, elastic=True, peers=True, blocking=False, tokens=None, days=job.span_s / DAY_S
-    )
+    elastic = replace(how, elastic=True, checkpoint="peer", tokens=None, days=job.span_s / DAY_S)
     try:
         going_on = _job(step, elastic, result.state, result.unit_chips)
     except InputError:
         return ""  # no replica would be left, or no room for copies
-    gained = simulate(going_on, _rng(settings.seed, 0)).goodput
+    gained = simulate(going_on, _rng(seed, 0)).goodput
     if gained < goodput + WORTH:
         return ""
     return (
@@ -552,16 +554,13 @@ def _elastic_note(result: JobResult, settings: JobPlan) -> str:
     )
 
 
-def _simulated(job: Job, settings: JobPlan) -> list[Outcome]:
+def _simulated(job: Job, runs: int, seed: int) -> list[Outcome]:
     """Simulate the runs of all seeds; the first has a timeline."""
-    return [
-        simulate(job, _rng(settings.seed, run), 0 if run else SLICES)
-        for run in range(settings.runs)
-    ]
+    return [simulate(job, _rng(seed, run), 0 if run else SLICES) for run in range(runs)]
 
 
 def _until(
-    tokens: int, job: Job, outcomes: list[Outcome], tokens_per_s: float, settings: JobPlan
+    tokens: int, job: Job, outcomes: list[Outcome], tokens_per_s: float, seed: int
 ) -> tuple[Job, list[Outcome], float]:
     """Lengthen a run until it trains on so many tokens in the mean over all seeds."""
     # The goodput hardly depends on the length, so each pass takes the length that the goodput of
@@ -582,7 +581,7 @@ def _until(
         if abs(longer - 1) < CLOSE or correction == PASSES:
             break
         job = replace(job, span_s=job.span_s * longer)
-        outcomes = _simulated(job, settings)
+        outcomes = _simulated(job, len(outcomes), seed)
     return closest
 
 
@@ -600,7 +599,7 @@ def _rng(seed: int, run: int) -> np.random.Generator:
     return np.random.default_rng([seed, run])
 
 
-def _varied(job: Job, settings: JobPlan) -> Sequence[Outcome]:
+def _varied(job: Job, runs: int, seed: int) -> Sequence[Outcome]:
     """Simulate runs whose rates are drawn from the published range."""
-    rngs = [_rng(settings.seed, settings.runs + run) for run in range(settings.runs)]
+    rngs = [_rng(seed, runs + run) for run in range(runs)]
     return [simulate(replace(job, rates=job.rates.drawn(rng)), rng) for rng in rngs]

@@ -1,23 +1,18 @@
-"""Numbers of a long training job on which its failures and checkpoints depend, and its plan."""
+"""Numbers of a long training job on which its failures and checkpoints depend."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from topologies.arguments import Seed, check_fields, check_names
 from topologies.catalogue.catalogue import Catalogue
-from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice
-from topologies.options import described
-from topologies.units import parse_count, parse_seconds
-from workloads.job.causes import FailureRates, read_failures
+from topologies.errors import InputError
+from workloads.job.causes import FailureRates
 from workloads.job.checkpoints import PeerCopies
-from workloads.options.job import AUTO, BATCHES, CHECKPOINTS, STANDBYS, JobInputs
+from workloads.options.job import Times
 
 PARTS = (
     "useful", "lost_work", "checkpoint", "restart", "detection", "waiting_for_spares", "stragglers",
@@ -66,6 +61,11 @@ class Recovery:
             hang_share=catalogue.value("job.detection", "hang_share"),
             repair_s=catalogue.value("fleet.failure", "repair"),
         )
+
+    def with_stated(self, times: Times) -> Recovery:
+        """Return the same times, but for those that are stated."""
+        stated = {"restart_s": times.restart_s, "repair_s": times.repair_s}
+        return replace(self, **{name: s for name, s in stated.items() if s is not None})
 
 
 @dataclass(frozen=True)
@@ -242,158 +242,3 @@ class Outcome:
 
 
 DAYS = 90.0  # default length of a run [d]
-RUNS = 8  # default number of runs from whose spread the interval comes
-
-
-@dataclass(frozen=True)
-class JobPlan:
-    """Length of a job, its checkpoints, spares and recovery.
-
-    Attributes
-    ----------
-    days : float, optional
-        Length of the run [d]; by default 90 days, or as long as ``tokens`` take.
-    tokens : int, optional
-        Tokens that the job trains on, instead of a length.
-    interval_s : float, optional
-        Computing time between checkpoints [s]; by default the best that the search finds.
-    spares : int, optional
-        Units that wait to replace failed ones; by default enough for 99.9 % of the time.
-    rates : FailureRates, optional
-        Causes of failures; by default the catalogue's.
-    repair_s, restart_s : float, optional
-        Mean time of a repair; time from a detected failure to the first step [s].
-    blocking : bool
-        Whether a checkpoint stops the job until it is written to the store. By default the job
-        stops only until the state is copied to host memory.
-    peers : bool
-        Whether units keep copies of each other's state in host memory. Checkpoints are then written
-        to the store from there, at the catalogue's interval, without stopping the job.
-    warm : bool
-        Whether spares wait with their processes started.
-    stragglers : bool
-        Whether servers turn slow.
-    elastic : bool
-        Whether the job goes on with fewer data-parallel replicas while failed ones are replaced.
-    scaled : bool
-        Whether the batch is then smaller in proportion. By default the others share all of it.
-    seed, runs : int
-        Seed of all random draws; number of runs from whose spread the interval comes.
-
-    Raises
-    ------
-    InputError
-        For fewer than one run, and for settings that exclude each other.
-    """
-
-    days: float | None = None
-    tokens: int | None = None
-    interval_s: float | None = None
-    spares: int | None = None
-    rates: FailureRates | None = None
-    repair_s: float | None = None
-    restart_s: float | None = None
-    blocking: bool = False
-    peers: bool = False
-    warm: bool = False
-    stragglers: bool = True
-    elastic: bool = False
-    scaled: bool = False
-    seed: Seed = 0
-    runs: int = RUNS
-
-    def __post_init__(self) -> None:
-        check_fields(JobPlan, {"seed": self.seed})
-        for name in ("interval_s", "repair_s", "restart_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise InputError(f"{name} is {value}; it must be a number of 0 or more.")
-        if not 1 <= self.runs <= 1000:
-            raise InputError(f"{self.runs} runs; there must be between 1 and 1,000.")
-        if self.days is not None and self.tokens is not None:
-            raise InputError(
-                f"{self.days:g} days and {self.tokens:,} tokens both state the length of the run; "
-                "leave out one of them."
-            )
-        if self.tokens is not None and self.tokens < 1:
-            raise InputError(f"a run of {self.tokens:,} tokens; there must be at least 1.")
-        if self.blocking and self.peers:
-            raise InputError("a checkpoint is blocking or with peers; use one of them.")
-        if self.elastic and not self.peers:
-            raise InputError(
-                "--elastic needs the state of a lost replica in other units' memory: add "
-                "--checkpoint peer."
-            )
-        if self.scaled and not self.elastic:
-            raise InputError("--elastic-batch scaled is for replicas that go on; add --elastic.")
-        if self.warm and self.restart_s is not None:
-            raise InputError(
-                f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "
-                "--restart, or --standby warm."
-            )
-
-    def recovery(self, catalogue: Catalogue, read_s: float) -> Recovery:
-        """Return the catalogue's times after a failure, and those that are stated."""
-        usual = Recovery.from_catalogue(catalogue, read_s, warm=self.warm)
-        stated = {"restart_s": self.restart_s, "repair_s": self.repair_s}
-        return replace(usual, **{name: s for name, s in stated.items() if s is not None})
-
-
-LARGEST_SPARES = 10**6
-
-
-KEYWORDS = tuple(sorted(described(JobInputs).keys() - {field.name for field in fields(JobPlan)}))
-"""Options that are not fields of a plan."""
-
-
-def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chips: int) -> JobPlan:
-    """Return a plan with some fields changed, by their names or as options of ``run-job``."""
-    names = [*(field.name for field in fields(JobPlan)), *KEYWORDS]
-    changes: dict[str, Any] = {}
-    check_names("run_job", keywords, ["step", "plan", *names])
-    for name, value in keywords.items():
-        if name not in (*KEYWORDS, "spares", "tokens"):
-            changes[name] = value
-        elif value is not None:
-            changes |= _read(name, value, cluster, chips)
-    check_fields(JobPlan, changes)
-    return replace(plan, **changes)
-
-
-def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]:
-    text = str(value)
-    if name == "spares":
-        return {"spares": None if text == AUTO else _spares(text)}
-    if name == "tokens":
-        return {"tokens": parse_count(text, "--tokens")}
-    if name == "checkpoint_interval":
-        seconds = None if text == AUTO else _seconds(value, "--checkpoint-interval", least=0.001)
-        return {"interval_s": seconds}
-    if name == "checkpoint":
-        check_choice("--checkpoint", text, CHECKPOINTS)
-        return {"blocking": text == "blocking", "peers": text == "peer"}
-    if name == "elastic_batch":
-        check_choice("--elastic-batch", text, BATCHES)
-        return {"scaled": text == "scaled"}
-    if name == "standby":
-        check_choice("--standby", text, STANDBYS)
-        return {"warm": text == "warm"}
-    if name == "failures":
-        return {"rates": read_failures(text, cluster, chips)}
-    return {f"{name}_s": _seconds(value, f"--{name}")}
-
-
-def _seconds(value: Any, name: str, least: float = 0.0) -> float:
-    """Read text with its unit, or a number, which in Python is seconds."""
-    seconds = parse_seconds(value if isinstance(value, str) else f"{value}s", name)
-    if seconds < least:
-        raise InputError(f"{name} {value} must be at least {least:g} s, such as 10min.")
-    return seconds
-
-
-def _spares(text: str) -> int:
-    if not text.strip().isdecimal() or len(text) > 20 or int(text) > LARGEST_SPARES:
-        raise InputError(
-            f"--spares {text!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or auto."
-        )
-    return int(text)

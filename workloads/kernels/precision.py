@@ -87,8 +87,9 @@ def check_precision(
     """Refuse a precision in which a chip does not compute."""
     able = precisions_of(chip, catalogue, among)
     if precision not in able:
-        near = suggestion(precision, able)
+        if not able:
+            catalogue.value(chip, f"{precision}_peak")  # names the row to add
         raise InputError(
-            f"cannot {does} in {precision} on {chip}; it computes in {', '.join(able)}.{near} "
-            "Use one of these as --precision."
+            f"cannot {does} in {precision} on {chip}; it computes in {', '.join(able)}."
+            f"{suggestion(precision, able)} Use one of these as --precision."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -426,6 +426,7 @@ def _details(stated: dict[str, Any]) -> str:
 class Family:
     """Properties of a family of models that its code decides and no field states."""
 
+    of: Sequence[str] = ()  # names of the family, as ``model_type`` has them
     # Values of config fields that a file may leave out
     absent: Mapping[str, Any] = field(default_factory=dict)
     # Attributes of :class:`~workloads.models.model.Model` that hold whatever the fields say
@@ -442,10 +443,6 @@ def facts() -> Mapping[str, Any]:
 @cache
 def families() -> Mapping[str, Family]:
     """Return the families with facts of their own, by ``model_type``."""
-    rows = facts()["families"]
-    pairs = [
-        (name, Family(row.get("absent", {}), row.get("fixed", {})))
-        for row in rows
-        for name in row["of"]
-    ]
+    every = [Family(**row) for row in facts()["families"]]
+    pairs = [(name, family) for family in every for name in family.of]
     return dict(sorted(pairs))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
-from topologies.options import option, setting
+from topologies.errors import InputError, check_choice
+from topologies.options import documented, option, setting
+from topologies.units import parse_count, parse_seconds
 
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
@@ -12,12 +16,47 @@ STANDBYS = ("cold", "warm")
 BATCHES = ("kept", "scaled")
 
 
-REPAIR = option("Mean time of a repair, such as 4h", default="the catalogue's")
+LARGEST_SPARES = 10**6
+REPAIR = option("Mean time of a repair, such as 4h", default="the catalogue's", plain="s")
 RESTART = option(
     "Time from a detected failure to the first step, such as 10min",
     default="the catalogue's start and the time to read the checkpoint",
+    plain="s",
 )
 TOKENS = "Tokens that the job trains on, such as 15T or 300B"
+
+
+class Times:
+    """Stated times of options that both a job and a queue of jobs have; None by default [s]."""
+
+    @property
+    def interval_s(self) -> float | None:
+        """Time between checkpoints."""
+        return self._seconds("checkpoint_interval", least=0.001)
+
+    @property
+    def repair_s(self) -> float | None:
+        """Mean time of a repair."""
+        return self._seconds("repair")
+
+    @property
+    def restart_s(self) -> float | None:
+        """Time from a detected failure to the first step."""
+        return self._seconds("restart")
+
+    def _seconds(self, field: str, least: float = 0.0) -> float | None:
+        text: Any = getattr(self, field)
+        if text == getattr(type(self), field):
+            return None
+        option = f"--{field.replace('_', '-')}"
+        seconds = parse_seconds(text, option)
+        if not least <= seconds < math.inf:
+            raise InputError(f"{option} {text} must be at least {least:g} s, such as 10min.")
+        return seconds
+
+    def check_times(self) -> None:
+        """Refuse times that cannot be read."""
+        _ = self.interval_s, self.repair_s, self.restart_s
 
 
 @dataclass(frozen=True)
@@ -31,8 +70,9 @@ class TokensInputs:
     )
 
 
+@documented
 @dataclass(frozen=True)
-class JobInputs:
+class JobInputs(Times):
     """Length of the job, its checkpoints, spares and failures."""
 
     days: float | None = setting(
@@ -47,6 +87,7 @@ class JobInputs:
         AUTO,
         "Computing time between checkpoints, such as 30min; auto searches for the best",
         metavar="auto|TIME",
+        plain="s",
     )
     checkpoint: str = setting(
         "async",
@@ -97,9 +138,56 @@ class JobInputs:
         most=1000,
     )
 
+    def __post_init__(self) -> None:
+        self.check_times()
+        check_choice("--checkpoint", self.checkpoint, CHECKPOINTS)
+        check_choice("--standby", self.standby, STANDBYS)
+        check_choice("--elastic-batch", self.elastic_batch, BATCHES)
+        text = self.spares.strip()
+        whole = text.isdecimal() and len(text) <= 20 and int(text) <= LARGEST_SPARES
+        if self.spares != AUTO and not whole:
+            raise InputError(
+                f"--spares {self.spares!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or "
+                "auto."
+            )
+        goal = self.goal
+        if self.days is not None and goal is not None:
+            raise InputError(
+                f"{self.days:g} days and {goal:,} tokens both state the length of the run; leave "
+                "out one of them."
+            )
+        if self.elastic and not self.peers:
+            raise InputError(
+                "--elastic needs the state of a lost replica in other units' memory: add "
+                "--checkpoint peer."
+            )
+        if self.elastic_batch != "kept" and not self.elastic:
+            raise InputError("--elastic-batch scaled is for replicas that go on; add --elastic.")
+        if self.warm and self.restart_s is not None:
+            raise InputError(
+                f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "
+                "--restart, or --standby warm."
+            )
+
+    @property
+    def goal(self) -> int | None:
+        """Tokens that the job trains on, in place of a length."""
+        return None if self.tokens is None else parse_count(self.tokens, "--tokens")
+
+    @property
+    def peers(self) -> bool:
+        """Return whether units keep copies of each other's state in host memory."""
+        # Checkpoints are then written to the store from there, without stopping the job.
+        return self.checkpoint == "peer"
+
+    @property
+    def warm(self) -> bool:
+        """Return whether spares wait with their processes started."""
+        return self.standby == "warm"
+
 
 @dataclass(frozen=True)
-class HazardInputs:
+class HazardInputs(Times):
     """Failures, checkpoints, neighbours and teams of jobs in a queue."""
 
     failures: str | None = setting(
@@ -114,6 +202,7 @@ class HazardInputs:
         "Time between checkpoints, to which a stopped job goes back, such as 30min; auto for "
         "Daly's estimate",
         metavar="auto|TIME",
+        plain="s",
     )
     restart: str | None = field(default=None, metadata=RESTART)
     repair: str | None = field(default=None, metadata=REPAIR)
@@ -134,3 +223,6 @@ class HazardInputs:
         metavar="TEAM=CHIPS@START+TIME",
         default="none",
     )
+
+    def __post_init__(self) -> None:
+        self.check_times()

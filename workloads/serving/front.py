@@ -18,7 +18,14 @@ from workloads.confidence.interval import Interval
 from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.options.serving import USUAL_REQUESTS, USUAL_SLO, ReplicaInputs, RequestInputs
+from workloads.options.keywords import check_limits
+from workloads.options.serving import (
+    USUAL_REQUESTS,
+    USUAL_SLO,
+    DeploymentInputs,
+    ReplicaInputs,
+    RequestInputs,
+)
 from workloads.serving.batching import batching_from
 from workloads.serving.deployment import Deployed, intervals_of, with_intervals
 from workloads.serving.deployment_search import (
@@ -200,6 +207,8 @@ def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
     for kind in (RequestInputs, ReplicaInputs, ServingOptions):
         named = {each.name for each in fields(kind)}
         check_fields(kind, {name: stated[name] for name in named & stated.keys()})
+    for limited in (RequestInputs, ReplicaInputs, DeploymentInputs):
+        check_limits(limited, stated)
     return {name: value for name, value in stated.items() if value is not False}
 
 

@@ -314,14 +314,15 @@ def _profile_of(rank: RankShare) -> Profile:
 
 def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:
     """Overhead of a prompt token over all layers beside their kernels [s]."""
-    # It grows with the hidden width, which every rank holds whole, up to what was measured of large
-    # models, whose ranks divide the sequence. Layers with experts take the latter, with which the
-    # constants of their blocks were fitted.
+    # It grows with the hidden width, which every rank holds whole, from what narrow models take up
+    # to what was measured of large ones, whose ranks divide the sequence. Layers with experts take
+    # the latter, with which the constants of their blocks were fitted.
     most = constant(catalogue, chip, "prompt_token_layer")
     part = f"serving.{chip}"
     if not catalogue.has(part, "prompt_token_width"):
         return model.layers * most
     by_width = model.hidden * catalogue.value(part, "prompt_token_width")
+    by_width = max(by_width, catalogue.value(part, "prompt_token_least", 0.0))
     dense = model.layers - model.moe_layers
     return dense * min(most, by_width) + model.moe_layers * most
 
@@ -388,12 +389,12 @@ def share_of_overhead(model: Model, chip: str, catalogue: Catalogue) -> float:
     return min(1.0, model.layers / constant(catalogue, chip, "overhead_layers"))
 
 
-def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:
-    """Forward pass of one sequence over the chips of a server, without engine overheads [s]."""
+def forward_s(model: Model, cluster: Cluster, tokens: int) -> float:
+    """Forward pass of a sequence in bf16 over a server, without engine overheads [s]."""
     if not cluster.chip:
         raise InputError(f"{cluster.name} has no chip; name a machine.")
     catalogue = cluster.catalogue or shipped_catalogue()
-    rank = RankShare(model, cluster, cluster.chips_per_server, precision, catalogue)
+    rank = RankShare(model, cluster, cluster.chips_per_server, "bf16", catalogue)
     size = np.array([float(tokens)])
     family = chip_family(cluster.chip, catalogue).serving
     attention = prefill_keys(rank).piece_s(tokens, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,18 +55,10 @@ class Requests:
             return 0
         return min(int(self.cached[request]), int(self.prompt[request]) - 1)
 
-    def _kept(self, which: slice) -> Requests:
-        stated = {name: each for name, each in vars(self).items() if each is not None}
-        kept: dict[str, Any] = {name: each[which] for name, each in stated.items()}
-        return Requests(**kept)
-
     def first(self, count: int) -> Requests:
         """Return the first ``count`` requests."""
-        return self._kept(slice(count))
-
-    def every(self, step: int, first: int = 0) -> Requests:
-        """Return every ``step``-th request, as one replica gets them under round robin."""
-        return self._kept(slice(first, None, step))
+        kept = {name: each[:count] for name, each in vars(self).items() if each is not None}
+        return Requests(**kept)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arguments import check_fields, check_names
+from topologies.arguments import check_names
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown
 from topologies.options import described
 from topologies.routing import switch_chips
-from workloads.job.causes import FailureRates, failure_rates
+from workloads.job.causes import FailureRates, failure_rates, read_failures
 from workloads.job.checkpoints import job_state
 from workloads.job.goodput import daly_interval_s
-from workloads.job.job import JobPlan, Recovery, plan_with
+from workloads.job.job import Recovery
 from workloads.options.job import HazardInputs
+from workloads.options.keywords import read_options
 from workloads.sharing.arrivals import Arrival
 from workloads.sharing.jobs import Job
 from workloads.sharing.sharing import pair_slowdowns
@@ -97,7 +98,7 @@ class Hazards:
     """Events and conditions that stop, slow and hold back jobs of a queue."""
 
     cluster: Cluster
-    plan: JobPlan  # stated times of checkpoints and recovery
+    times: HazardInputs  # stated times of checkpoints and recovery
     rates: FailureRates  # of the whole cluster
     neighbours: Neighbours | None
     seed: tuple[int, ...]
@@ -107,7 +108,8 @@ class Hazards:
 
     def recovery(self, read_s: float = 0.0) -> Recovery:
         """Return the times after a failure of a job that reads its state in ``read_s``."""
-        return self.plan.recovery(self.cluster.catalogue or shipped_catalogue(), read_s)
+        catalogue = self.cluster.catalogue or shipped_catalogue()
+        return Recovery.from_catalogue(catalogue, read_s).with_stated(self.times)
 
     def saving(self, job: Arrival) -> Saving:
         """Return the checkpoints of a job, which takes whole servers."""
@@ -124,7 +126,7 @@ class Hazards:
         mtbf_s = cluster.servers / servers * rates.mtbf_s
         stall_s = catalogue.value("fleet.training", "checkpoint_stall")
         # As ``run_job`` has it: where saving costs nothing, once a second
-        interval_s = self.plan.interval_s or max(1.0, daly_interval_s(mtbf_s, stall_s))
+        interval_s = self.times.interval_s or max(1.0, daly_interval_s(mtbf_s, stall_s))
         write_s, read_s = (state.write_s, state.read_s) if state else (0.0, 0.0)
         restart_s = self.recovery(read_s).restart_s
         saving = Saving(interval_s, write_s, restart_s, stall_s / interval_s if state else 0.0)
@@ -136,19 +138,16 @@ def hazards_of(cluster: Cluster, options: Mapping[str, Any], seed: int) -> Hazar
     """Return the hazards that options state, by the names of :class:`HazardInputs`."""
     named = ("cluster", "jobs", "discipline", "place", "study", "seed")
     check_names("queue_jobs", options, [*named, *described(HazardInputs)])
-    stated = {"seed": seed, **options}
-    names = [name for name in ("neighbours", "quota", "reserve") if name in stated]
-    others: dict[str, Any] = {name: stated.pop(name) for name in names}
-    check_fields(HazardInputs, others)
-    plan = plan_with(JobPlan(), stated, cluster, cluster.chips)
-    rates = plan.rates or FailureRates(())
+    inputs, rates = read_options(HazardInputs, options), FailureRates(())
+    if inputs.failures is not None:
+        rates = read_failures(inputs.failures, cluster, cluster.chips)
     if unlike := [
         one.name for one in rates.causes if one.units > 1 or one.found_after_s or one.again
     ]:
         raise InputError(
-            f"--failures {shown(str(stated['failures']), 60)}: cause {unlike[0]} has units, "
+            f"--failures {shown(str(inputs.failures), 60)}: cause {unlike[0]} has units, "
             "found_after or again, which jobs in a queue do not know; leave these columns out, or "
             "ask run-job."
         )
-    beside = Neighbours(cluster) if others.get("neighbours") else None
-    return Hazards(cluster, plan, rates, beside, (seed,))
+    beside = Neighbours(cluster) if inputs.neighbours else None
+    return Hazards(cluster, inputs, rates, beside, (seed,))

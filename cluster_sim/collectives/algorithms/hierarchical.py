@@ -51,7 +51,7 @@ from cluster_sim.collectives.few_ranks import (
 )
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Messages
-from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
@@ -59,13 +59,44 @@ from topologies.clusters.cluster import Cluster
 from topologies.routing import routes
 
 
-def radices(group: Group) -> list[int]:
-    """Return the number of domains in a ring of each stage between domains, in order."""
-    domains, fabric = len(group.domains), group.cluster.scale_out
-    wide = fabric is not None and fabric.oversubscription <= 1
-    # For a power of two that is halving and doubling; 7,812 takes 42 rounds in place of 7,811. A
-    # ring crosses an oversubscribed uplink once, where half of all pairs would.
-    return prime_factors(domains) if wide and is_trainium(group.cluster) else [domains]
+def is_one_ring(call: CollectiveCall) -> bool:
+    """Return whether a call goes round all domains in one ring, not in stages of a few domains."""
+    group, fabric = call.group, call.group.cluster.scale_out
+    table = rank_table(group)
+    if fabric is None or table is None or not is_trainium(group.cluster):
+        return True
+    if fabric.oversubscription <= 1:
+        return False
+    # A ring crosses a thin uplink once, where half of all pairs would, but has a round for each
+    # domain: below uplinks the faster of the two is taken.
+    chip, costs = group.chip_of_rank[table], communication_costs(group.cluster)
+    hop_ps = fabric.latency_ps + costs.step_ps
+    ring_ps, stages_ps = (
+        far_stages_ps(call, costs, chip, sizes)
+        + call.ways * hop_ps * _rounds(sizes, doubles=sizes is stages)
+        for stages in [_with_small_factors(_in_stages(len(chip)))]
+        for sizes in ([len(chip)], stages)
+    )
+    return ring_ps <= stages_ps
+
+
+def radices(call: CollectiveCall) -> list[int]:
+    """Return the number of domains in a line of each stage between domains, in order."""
+    domains = len(call.group.domains)
+    return [domains] if is_one_ring(call) else _in_stages(domains)
+
+
+def _in_stages(domains: int) -> list[int]:
+    """Return the prime factors of a number of domains, or itself where it takes fewer rounds."""
+    # For a power of two that is halving and doubling; 7,812 takes 17 rounds in place of 7,811.
+    factors = prime_factors(domains)
+    few = domains < FOLD_FROM and _rounds([domains], doubles=True) < _rounds(factors, doubles=True)
+    return [domains] if few else factors
+
+
+def _rounds(sizes: Sequence[int], *, doubles: bool = False) -> int:
+    """Count the rounds of stages of so many domains, in rings or by doubled distances."""
+    return sum((size - 1).bit_length() if doubles else size - 1 for size in sizes)
 
 
 def prime_factors(number: int) -> list[int]:
@@ -85,17 +116,20 @@ def prime_factors(number: int) -> list[int]:
 
 SMOOTH = 5
 """Largest prime factor of a number of domains that is timed as it is; others take the time of the
-next smaller such number. From 17 on no number then takes more rounds than both its neighbours."""
+next smaller such number. No number then takes more rounds than both its neighbours."""
 
 
-def timed_radices(group: Group) -> list[int]:
-    """Return :func:`radices`, without prime factors above ``SMOOTH``."""
-    sizes = radices(group)
-    if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:
-        return sizes  # one ring by choice, as below oversubscribed uplinks
+def timed_radices(call: CollectiveCall) -> list[int]:
+    """Return :func:`radices`, without prime factors above ``SMOOTH`` in stages."""
+    sizes = radices(call)
+    return sizes if is_one_ring(call) else _with_small_factors(sizes)
+
+
+def _with_small_factors(sizes: list[int]) -> list[int]:
+    """Return the stages whose time those of so many domains take."""
     # An exchange in a logarithmic number of rounds exists for any number of domains (Bruck et al.
     # 1997): its time is that of the nearest smaller number with small factors.
-    number = len(group.domains)
+    number = math.prod(sizes)
     while number > FOLD_FROM and max(sizes) > SMOOTH:
         number -= 1
         sizes = prime_factors(number)
@@ -126,12 +160,12 @@ def evened(group: Group) -> tuple[Group, Fraction] | None:
 
 
 def is_symmetric(group: Group) -> bool:
-    """Return whether several domains have the same chips, and there are several stages."""
+    """Return whether several domains have the same chips, and there may be several rounds."""
     # The Neuron runtime asks for the same local ranks on every node.
     table = rank_table(group)
     if table is None or len(table) == 1:
         return False
-    return table.shape[1] > 1 or len(timed_radices(group)) > 1
+    return table.shape[1] > 1 or (len(table) > 3 and is_trainium(group.cluster))
 
 
 def rank_table(group: Group) -> IntArray | None:
@@ -196,7 +230,9 @@ Legs = list[tuple[list[Leg], int]]
 
 def hierarchical_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Return the time of a hierarchical collective over many domains [ps]; None over few."""
-    if not spans_many_domains(call):
+    # Few domains are run whole where that is quick, to the picosecond.
+    few = HOPS * _message_count(call, costs) <= MOST_OPS or len(call.group.domains) <= FEW
+    if not spans_many_domains(call) and (few or call.group.cluster.scale_out is None):
         return None
     return time_from_two_domains_ps(call, stage_slices(call), costs)
 
@@ -208,13 +244,13 @@ def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: Communica
     if table is None:
         raise ValueError("the group is not symmetric over its domains")
     chip = group.chip_of_rank[table]
-    sizes = timed_radices(group)
-    rounds = call.ways * (len(table) - 1) if len(sizes) == 1 else 1
+    sizes, doubles = timed_radices(call), not is_one_ring(call)
+    rounds = 1 if doubles else call.ways * (len(table) - 1)
     cores = slice(None, None, group.ranks_per_chip)
     far_ps, in_places, fabric = 0, None, group.cluster.scale_out
-    if len(sizes) == 1:
+    if not doubles:
         costs = with_uplink_rate(costs, group.cluster, chip[:, cores])
-    elif fabric and fabric.places:
+    elif fabric and (fabric.places or fabric.oversubscription > 1):
         far_ps = far_stages_ps(call, costs, chip[:, cores], sizes)
         in_places = with_latency_of_stages(group, chip[:, 0], sizes)
     alike = _Alike(
@@ -224,6 +260,7 @@ def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: Communica
         group.ranks_per_chip,
         tuple((chip[0, cores] % group.cluster.chips_per_domain).tolist()),
         tuple(sizes),
+        doubles,
         in_places or with_one_latency(group, chip[:, 0], rounds),
         costs,
     )
@@ -238,7 +275,8 @@ class _Alike(NamedTuple):
     slices: int
     ranks_per_chip: int
     local: tuple[int, ...]  # chips of each domain, counted from its first
-    radices: tuple[int, ...]  # domains in a ring of each stage between domains
+    radices: tuple[int, ...]  # domains in a line of each stage between domains
+    doubles: bool  # whether these lines are crossed by doubled distances, not as rings
     cluster: Cluster  # with one latency for all hops between domains
     costs: CommunicationCosts  # with the rate of adapters that shared uplinks leave
 
@@ -267,8 +305,8 @@ def _simulated_ps(alike: _Alike) -> int:
         messages = inside.marked(staged_by_few(call, ranks.size, parts, slices))
         return schedule_of_few(messages, alike.cluster, chips, alike.costs)
 
-    if len(alike.radices) > 1:
-        stages = [Leg(across, size, size - 1) for size in alike.radices]
+    if alike.doubles:
+        stages = [Leg(across, size, size - 1, doubles=True) for size in alike.radices]
         fewer = min(alike.slices, max(1, MOST_OPS // len(schedule_of(stages, 1))))
         return run(schedule_of(stages, fewer)).total_ps
     ops = HOPS * call.ways * ranks.size * len(inner) * domains
@@ -326,10 +364,11 @@ def hierarchical(call: CollectiveCall, slices: int) -> Messages:
     inside = runs_inside(call)
     across = [
         ranks[line].swapaxes(1, 2).reshape(-1, line.shape[1]).astype(np.int32)
-        for line in stage_lines(radices(call.group))
+        for line in stage_lines(radices(call))
     ]
+    doubles = 0 if is_one_ring(call) else len(across)
     parts = [
-        Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
+        Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight, doubles)
         for part in inside.parts
     ]
     return inside.marked(staged(call, parts, slices))
@@ -337,8 +376,13 @@ def hierarchical(call: CollectiveCall, slices: int) -> Messages:
 
 def _lengths(call: CollectiveCall) -> list[list[int]]:
     """Return the ranks in a line of each stage of each part, inside and then between domains."""
-    across = radices(call.group)
+    across = radices(call)
     return [[*inside, *across] for inside in lengths_of(runs_inside(call).parts)]
+
+
+def _steps(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    across = call.ways * _rounds(radices(call), doubles=not is_one_ring(call))
+    return staged_rounds(call, lengths_of(runs_inside(call).parts)) + across
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
@@ -357,7 +401,7 @@ HIERARCHICAL = Algorithm(
     suits=lambda call: is_symmetric(call.group),
     messages=lambda call, costs: hierarchical(call, stage_slices(call)),
     message_count=_message_count,
-    rounds=lambda call, costs: staged_rounds(call, _lengths(call)),
+    rounds=_steps,
     memory_accesses=_memory_accesses,
     stands_for=hierarchical_ps,
 )

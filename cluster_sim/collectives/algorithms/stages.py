@@ -55,6 +55,7 @@ class Part:
     # hold every rank once, and the ranks of a ring have the same places in those of earlier stages
     lines: tuple[IntArray, ...]
     weight: int = 1
+    doubles: int = 0  # last stages that go by doubled distances; all others are rings
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,7 @@ class Leg:
     length: int  # ranks of a line that they stand for: the buffer is cut into as many blocks
     rounds: int  # that are run; all of them are length - 1
     link: int | None = None  # over which a rank that stands for a whole line sends to itself
+    doubles: bool = False  # whether messages go by doubled distances, not round a ring
 
 
 def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages:
@@ -103,7 +105,7 @@ def staged_by_few(
             # Blocks that differ by a byte all get the larger size.
             left = -(-left // leg.length)
             low, base = np.zeros(len(leg.lines), np.int64), len(blocks) * slices * ranks
-            down.append(Stage(leg.lines, low, 1, True, leg.rounds, base, leg.link))
+            down.append(Stage(leg.lines, low, 1, True, leg.rounds, base, leg.link, leg.doubles))
             blocks.append(left)
         up = [replace(stage, reduces=False) for stage in down[::-1]]
         add_stages(table, channels, down * call.reduces + up * call.gathers, ranks, slices)
@@ -146,14 +148,15 @@ def _stages(part: Part, ranks: int, base: int) -> tuple[list[Stage], list[Stage]
     """Return the stages of the reduce-scatter, and of the all-gather, in the order of running."""
     down, up, width = [], [], ranks
     number = _places(part, ranks)
-    for lines in part.lines:
+    for left, lines in zip(range(len(part.lines), 0, -1), part.lines, strict=True):
         low = number[lines[:, 0]] // width * width
         # A stage divides its line's interval into blocks, on one of which the next stage works.
         width //= lines.shape[1]
         rounds = lines.shape[1] - 1
         if rounds:
-            down.append(Stage(lines, low, width, True, rounds, base))
-            up.append(Stage(lines, low, width, False, rounds, base))
+            far = None, left <= part.doubles
+            down.append(Stage(lines, low, width, True, rounds, base, *far))
+            up.append(Stage(lines, low, width, False, rounds, base, *far))
     return down, up[::-1]
 
 
@@ -168,9 +171,33 @@ class Stage:
     low: IntArray  # (lines,): first chunk of each line's interval, counted within the part
     width: int  # chunks of a block; a line's interval has one block for each of its ranks
     reduces: bool  # of a reduce-scatter; otherwise of an all-gather
-    rounds: int  # that are run
+    rounds: int  # messages of a rank that are run, one after the other in a ring
     base: int = 0  # first chunk of the part
     link: int | None = None  # that all messages cross; by default the fabric chooses their routes
+    doubles: bool = False  # whether messages go by doubled distances, not round a ring
+
+    @property
+    def offset(self) -> IntArray:
+        """Return how far each message's block still is from its owner, or has come (rounds,)."""
+        up = np.arange(1, self.rounds + 1, dtype=np.int32)
+        return up[::-1] if self.reduces else up
+
+    @property
+    def distance(self) -> IntArray:
+        """Return how far each message goes: the highest power of two in its offset, or 1."""
+        power = np.frexp(self.offset)[1] - 1
+        return np.where(self.doubles, 1 << power, 1).astype(np.int32)
+
+    @property
+    def step(self) -> IntArray:
+        """Return the round of each message."""
+        order = np.frexp(self.offset)[1].astype(np.int32) if self.doubles else self.offset
+        return np.asarray(np.abs(order - order[0]))
+
+    @property
+    def hop(self) -> IntArray:
+        """Return places from each sender to its receiver; few ranks send to their neighbours."""
+        return self.distance if self.lines.shape[1] > self.rounds else np.ones_like(self.offset)
 
 
 class StageChannels:
@@ -182,19 +209,27 @@ class StageChannels:
         self._dst: list[IntArray] = [np.arange(ranks, dtype=np.int32)]
         self._link: list[IntArray] = [np.full(ranks, NO_LINK)]
         # By identity of the array: the reduce-scatter and the all-gather of a stage share lines.
-        self._first: dict[int, int] = {}
+        self._first: dict[tuple[int, int], int] = {}
         self._count = ranks
 
-    def of(self, lines: IntArray, link: int | None = None) -> IntArray:
-        """Return the channels from each rank to the next of its line, over a link if given."""
-        if id(lines) not in self._first:
-            self._first[id(lines)] = self._count
-            self._src.append(lines.ravel())
-            self._dst.append(np.roll(lines, -1, axis=1).ravel())
-            self._link.append(np.full(lines.size, NO_LINK if link is None else link))
-            self._count += lines.size
-        first = self._first[id(lines)]
-        return np.arange(first, first + lines.size, dtype=np.int32).reshape(lines.shape)
+    def of(self, stage: Stage) -> IntArray:
+        """Return the channels of each message of a stage, (rounds or 1, 1, lines, ranks)."""
+        lines = stage.lines
+        ends = dict(zip(stage.distance.tolist(), stage.hop.tolist(), strict=True))
+        for distance, hop in ends.items():
+            if (id(lines), distance) not in self._first:
+                self._first[id(lines), distance] = self._count
+                self._src.append(lines.ravel())
+                self._dst.append(np.roll(lines, -hop, axis=1).ravel())
+                self._link.append(
+                    np.full(lines.size, NO_LINK if stage.link is None else stage.link)
+                )
+                self._count += lines.size
+        distances = stage.distance.tolist() if stage.doubles else [1]
+        first = np.array([self._first[id(lines), each] for each in distances], np.int32)
+        return first[:, None, None, None] + np.arange(lines.size, dtype=np.int32).reshape(
+            lines.shape
+        )
 
     def table(self) -> Channels:
         """Return the table of all channels."""
@@ -214,50 +249,53 @@ def add_stages(
     for number, stage in enumerate(stages):
         count, size = stage.lines.shape
         shape = (stage.rounds, slices, count, size)
-        round_ = np.arange(stage.rounds, dtype=np.int32)[:, None, None, None]
+        row = (slice(None), None, None, None)
+        ahead = stage.offset if stage.reduces else stage.distance - stage.offset
         slice_ = np.arange(slices, dtype=np.int32)[None, :, None, None]
         place = np.arange(size, dtype=np.int32)
-        block = (place - np.int32(stage.reduces) - round_) % np.int32(size)
+        block = (place + ahead[row]) % np.int32(size)
         first = stage.base + slice_ * np.int32(ranks) + stage.low.astype(np.int32)[:, None]
         later = stages[number + 1 :]
         start = table.count
         exits = start + int(np.prod(shape)) if later else None
         table.add(
             _stage_edges(stage, slices, ranks, start, exits),
-            channel=np.broadcast_to(channels.of(stage.lines, stage.link), shape),
+            channel=np.broadcast_to(channels.of(stage), shape),
             first=np.broadcast_to(first + block * np.int32(stage.width), shape),
             count=np.broadcast_to(np.int32(stage.width), shape),
             reduce=np.broadcast_to(np.int32(stage.reduces), shape),
-            step=np.broadcast_to(round_ + np.int32(step), shape),
+            step=np.broadcast_to(stage.step[row] + np.int32(step), shape),
             priority=np.broadcast_to(slice_, shape),
         )
         if later:
             onward = len(later) > 1
             _add_joins(table, stage, later[0], ranks=ranks, slices=slices, step=step, onward=onward)
-        step += stage.rounds
+        step += int(stage.step[-1]) + 1
 
 
 def _stage_edges(
     stage: Stage, slices: int, ranks: int, start: int, exits: int | None
 ) -> list[IntArray]:
     """Return the rows that wait for each message of a stage, whose first row is ``start``."""
-    count, size = stage.lines.shape
-    rounds = stage.rounds
-    place = np.arange(slices * count * size, dtype=np.int32).reshape(slices, count, size)
-    next_place = np.roll(place, -1, axis=2).ravel()
-    starts = start + np.arange(1, rounds, dtype=np.int32)[:, None] * np.int32(place.size)
-    forward = (starts + next_place).ravel()
-    # Beside the receiver's next message waits its join, from row ``exits`` on: in a reduce-scatter
-    # for the last arrival alone, the finished block; in an all-gather for every arrival.
-    if exits is None:
-        return [forward[:, None], np.empty((place.size, 0), np.int32)]
-    receiver = np.roll(stage.lines, -1, axis=1).astype(np.int32)
+    place = np.arange(slices * stage.lines.size, dtype=np.int32).reshape(slices, *stage.lines.shape)
     slice_ = np.arange(slices, dtype=np.int32)[:, None, None]
-    join = np.ravel(exits + slice_ * np.int32(ranks) + receiver)
-    if stage.reduces:
-        return [forward[:, None], join[:, None]]
-    both = np.stack([forward, np.tile(join, rounds - 1)], axis=1)
-    return [both, join[:, None]]
+    offset, before = stage.offset, stage.offset - stage.distance
+    rows: list[IntArray] = []
+    # A gathered block goes on to all farther places; a reduced one is sent once all have arrived. A
+    # rank has one distance at a time: its own block waits for the distance before.
+    for number, hop in enumerate(stage.hop.tolist()):
+        if stage.reduces:
+            sent_on = offset == (before[number] or offset[number] - 1)
+        else:
+            sent_on = before == offset[number]
+            sent_on |= (before == 0) & (offset == offset[number] + 1)
+        next_place = np.roll(place, -hop, axis=2)
+        targets = [start + row * place.size + next_place for row in np.flatnonzero(sent_on)]
+        # A join, from row ``exits`` on, waits for what arrives to stay: gathered or finished.
+        if exits is not None and not (stage.reduces and before[number]):
+            targets.append(exits + slice_ * ranks + np.roll(stage.lines, -hop, axis=1))
+        rows.append(np.array(targets, np.int32).reshape(-1, place.size).T)
+    return rows
 
 
 def _add_joins(
@@ -284,11 +322,12 @@ def _add_joins(
     next_place = np.empty(ranks, np.int32)  # of each rank among the lines of the next stage
     next_place[following.lines] = np.arange(ranks, dtype=np.int32).reshape(rows, columns)
     slice_ = np.arange(slices, dtype=np.int32)[:, None]
-    # All rounds of a reduce-scatter need them, only the first of an all-gather.
-    rounds = following.rounds if following.reduces else 1
+    # All messages of a reduce-scatter need them, of an all-gather those of the rank's own block.
+    of_owner = following.offset == following.distance
+    needing = np.flatnonzero(of_owner | following.reduces).astype(np.int32)
     per_round = np.int32(slices * ranks)
     first_round = (start + slice_ * np.int32(ranks) + next_place)[:, :, None]
-    targets = first_round + np.arange(rounds, dtype=np.int32) * per_round
+    targets = first_round + needing * per_round
     if onward:
         next_joins = start + following.rounds * per_round
         joins = next_joins + np.arange(per_round).reshape(slices, ranks, 1)
@@ -299,7 +338,7 @@ def _add_joins(
         first=stage.base + slice_ * np.int32(ranks) + first_chunk,
         count=np.full(shape, width, np.int32),
         reduce=np.zeros(shape, np.int32),
-        step=np.full(shape, step + stage.rounds - 1, np.int32),
+        step=np.full(shape, step + stage.step[-1], np.int32),
         priority=np.broadcast_to(slice_, shape),
     )
 

@@ -157,7 +157,7 @@ def exchange(call: CollectiveCall) -> Schedule:
     check_op_count(call.kind, DIRECT.name, group.ranks, OPS_A_FLOW * len(first) ** 2)
     chip_pair_bytes = -(-call.size_bytes // group.ranks) * group.ranks_per_chip**2
     # Pairs of chips of two racks; within a domain the scale-up links carry the bytes instead.
-    pairs = np.outer(chips, chips) - np.diag(_pairs_inside(group, rack_of_chip))
+    pairs = np.outer(chips, chips) - _pairs_inside(group, rack_of_chip)
     source, target = np.nonzero(pairs)
     first_chip = group.chips[first]
     # Within a rack two adapters are crossed; any other chip of it may be the receiver.
@@ -170,10 +170,23 @@ def exchange(call: CollectiveCall) -> Schedule:
 
 
 def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
-    """Count for each rack the ordered pairs of chips of one domain, also of a chip with itself."""
-    _, domain, counts = np.unique(group.domain, return_inverse=True, return_counts=True)
-    _, rack = np.unique(rack_of_chip, return_inverse=True)
-    return np.bincount(rack, counts[domain]).astype(np.int64)
+    """Count for each two racks the ordered pairs of chips of one domain, also of a chip itself."""
+    racks, rack = np.unique(rack_of_chip, return_inverse=True)
+    inside = np.zeros((len(racks), len(racks)), np.int64)
+    # A domain may be larger than a rack: 144 chips of Trn3 are below three switches of 64.
+    both = group.domain * len(racks) + rack
+    part, chips = np.unique(both, return_counts=True)
+    domain, rack = np.divmod(part, len(racks))
+    for apart in range(len(part)):
+        same = domain[apart:] == domain[: len(part) - apart]
+        if not same.any():
+            break
+        ends = rack[: len(part) - apart][same], rack[apart:][same]
+        joint = chips[: len(part) - apart][same] * chips[apart:][same]
+        np.add.at(inside, ends, joint)
+        if apart:
+            np.add.at(inside, ends[::-1], joint)
+    return inside
 
 
 def _flows(
@@ -345,13 +358,18 @@ def _timed(
     """Time [ps] and method for all groups of one geometry."""
     group = geometry.group
     call = CollectiveCall(kind, group, size_bytes)
-    crosses_domains = len(group.domains) > 1
-    if kind == "all-to-all" and crosses_domains and group.ranks >= FLOWS_FROM:
+    if is_run_as_flows(call):
         return _exchange_ps(call, ideal=ideal), FLOWS
     few_ranks_ps = algorithm.stands_for(call, communication_costs(group.cluster, ideal=ideal))
     if few_ranks_ps is not None:
         return few_ranks_ps, FEW_RANKS
     return run(compose(call, algorithm, ideal=ideal).schedule).total_ps, SIMULATED
+
+
+def is_run_as_flows(call: CollectiveCall) -> bool:
+    """Return whether a call is an all-to-all of so many ranks that racks' flows stand for them."""
+    several = call.group.ranks >= FLOWS_FROM and len(call.group.domains) > 1
+    return call.kind == "all-to-all" and several
 
 
 def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -20,14 +20,12 @@ from experiments.cli.output.printing import SPENT, print_table, print_text
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
-from topologies.clusters.cluster import Cluster
 from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from workloads.job import JobResult
-    from workloads.job.job import JobPlan
     from workloads.training.iteration import Iteration
 
 
@@ -113,14 +111,16 @@ def run_job(
     """
     from experiments.reports.remarks import left_out_framework, remarks_entry
     from experiments.reports.training import stated as plan_document
+    from workloads.job import read_failures
     from workloads.job import run_job as run
 
     catalogue = catalogue_inputs.watched(inputs.cluster)
     cluster = inputs.read_cluster(catalogue)
-    _job_plan(how, cluster, cluster.chips, call.seed)  # a mistake in it before a plan is searched
+    if how.failures is not None:
+        read_failures(how.failures, cluster, cluster.chips)  # refused before a plan is searched
     step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
     filed = plan.file_beside(step)
-    result = run(step, _job_plan(how, cluster, step.chips, call.seed))
+    result = run(step, how, seed=call.seed)
     document = {
         **result.document(),
         "plan": plan_document(step.plan),
@@ -143,13 +143,7 @@ def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
 
     cluster = replace(step.cluster, catalogue=catalogue)
     moved = replace(step, joined=replace(step.joined, clusters=(cluster,)))
-    return expected_job_goodput(moved, _job_plan(how, cluster, step.chips, 0))
-
-
-def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
-    from workloads.job.job import JobPlan, plan_with
-
-    return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
+    return expected_job_goodput(moved, how)
 
 
 def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:

@@ -90,8 +90,7 @@ def test_disjoint_groups_run_at_once_and_do_not_disturb_each_other():
     calls = [Call("all-reduce", plane, 2**20) for plane in planes]
     schedule = compose(calls, "multi-ring")
     assert run(schedule.schedule).total_ps == ran_ps(calls[2], "multi-ring")
-    assert prove(schedule) == "proven"
-    assert schedule.schedule.facts["groups"] == 4
+    assert (prove(schedule), schedule.schedule.facts["groups"]) == ("proven", 4)
 
 
 FOLDED = [
@@ -104,9 +103,7 @@ FOLDED = [
 
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter"])
 @pytest.mark.parametrize(("algorithm", "domains", "places", "cores", "each_bytes"), FOLDED)
-def test_a_folded_collective_equals_the_whole_one(
-    op, algorithm, domains, places, cores, each_bytes
-):
+def test_a_folded_collective_equals_a_whole_one(op, algorithm, domains, places, cores, each_bytes):
     chips = np.add.outer(64 * np.arange(domains), list(places)).ravel()
     group = Group(cluster("trn2-ultraserver:64"), chips, cores)
     call, costs = Call(op, group, group.ranks * each_bytes), communication_costs(group.cluster)
@@ -281,11 +278,11 @@ def test_domains_exchange_in_the_prime_factors_of_their_number(each):
     machine = cluster("trn2-ultraserver:63")
     group = Group(machine, np.add.outer(64 * np.arange(63), np.arange(each)).ravel())
     collective = compose(Call("all-reduce", group, 2**12), "hierarchical")
-    assert collective.steps == 2 * (2 + 2 + 6 + each - 1)
+    assert collective.steps == 2 * (2 + 2 + 3 + each - 1)  # seven domains in three rounds
     step_ps = machine.scale_out.latency_ps  # no faster than its bytes and its steps
     total = run(collective.schedule).total_ps
     assert total >= lower_bound(Call("all-reduce", group, 2**12)).time_ps
-    assert 20 * step_ps <= total < 25 * step_ps + 20 * 10**6
+    assert 14 * step_ps <= total < 18 * step_ps + 20 * 10**6
 
 
 def test_symmetry_is_that_of_the_runtime():

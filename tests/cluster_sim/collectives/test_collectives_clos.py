@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps, lower_bound, whole
+from cluster_sim.collectives import (
+    CollectiveCall,
+    Group,
+    compose,
+    duration_ps,
+    lower_bound,
+    results,
+    whole,
+)
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import exchange, traffic
 from cluster_sim.collectives.few_ranks import far_stages_ps, with_latency_of_stages
@@ -68,11 +76,34 @@ def test_flows_of_racks_counted_together_equal_all_messages(ratio, servers):
     assert together == pytest.approx(run(traffic(machine, src, dst, MB)).total_ps, rel=1e-4)
 
 
+@pytest.mark.parametrize("machine", ["trn3-gen2:4", "trn4-ultraserver:5"])
+def test_a_domain_below_several_switches_exchanges_inside_itself(machine):
+    """144 chips of Trn3 are below three switches of 64: all-to-all of 512 ranks was a fault."""
+    group = Group(cluster(machine), np.arange(0, cluster(machine).chips, 4))
+    one, other = np.nonzero(group.domain[:, None] != group.domain)
+    together = exchange_ps(Call("all-to-all", group, group.ranks * MB))
+    each = run(traffic(group.cluster, group.chips[one], group.chips[other], MB))
+    # Unlike parts of racks count as one flow each, so that the larger ones end later.
+    assert 0.999 * each.total_ps <= together <= 1.06 * each.total_ps
+
+
 def test_a_large_all_to_all_between_domains_is_run_as_flows():
     machine = racks(2, servers=64)
     across = exchange_ps(Call("all-to-all", whole(machine), 2**30))
     start = 900_000 + 2_800_000 + 1_200_000
     assert duration_ps(Call("all-to-all", whole(machine), 2**30)) == across + start
+
+
+def test_a_large_all_to_all_is_measured_by_the_flows_of_racks(monkeypatch):
+    """All messages of 8,192 ranks took minutes and 9 GB."""
+    call = Call("all-to-all", whole(cluster("trn2.48xlarge:33")), 2**26)
+    written_out, _ = results.measure(call, watched=False)
+    monkeypatch.setattr(results, "FOLDED_FROM", 100_000)
+    flows, trace = results.measure(call, watched=False)
+    assert trace.total_ps == duration_ps(call)
+    assert flows["time_s"] == pytest.approx(written_out["time_s"], rel=0.03)
+    assert (flows["ops"], flows["algorithm"]) == (call.ranks + 2, "direct")
+    assert results.measure(call)[0]["ops"] == written_out["ops"]
 
 
 def test_chunks_between_oversubscribed_racks_wait_for_their_uplinks():

@@ -1,22 +1,19 @@
 """Groups of one geometry share a time: each must take as long as if it were timed alone."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import CollectiveCall, Group, collective_time
-from cluster_sim.collectives.algorithms.registry import suitable
+from cluster_sim.collectives import CollectiveCall, Group, collective_time, suitable
 from cluster_sim.collectives.duration.duration import Geometry, _ranked, _timed, geometries
 from cluster_sim.collectives.duration.nccl import covers, nccl_ps
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.routing import clos
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
+from topologies.shapes.basic import Axis, FullMesh, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
 
 SIZE_BYTES = 3 * 2**20
@@ -24,7 +21,7 @@ KINDS = ("permute", "all-gather", "reduce-scatter", "all-reduce", "all-to-all", 
 RATE = 64 * 10**9
 
 
-def torus(*sides: int, open_axis: int = -1) -> Torus:
+def torus(*sides, open_axis=-1):
     """A torus of links of two rates; one axis may have no link from its last chip to its first."""
     return Torus(
         tuple(
@@ -34,7 +31,7 @@ def torus(*sides: int, open_axis: int = -1) -> Torus:
     )
 
 
-def tiers(*sides: int, ring: bool = False) -> Tiered:
+def tiers(*sides, ring=False):
     """Tiers of direct links and of planes of two switches; the last may be a ring."""
     rows = [(f"tier {k}", side, RATE << (k % 2), 300_001) for k, side in enumerate(sides)]
     last = len(sides) - 1
@@ -42,14 +39,14 @@ def tiers(*sides: int, ring: bool = False) -> Tiered:
     return Tiered(tuple(Tier(*row, *kind) for row, kind in zip(rows, kinds, strict=True)))
 
 
-def racks(shape: Shape, domains: int, over: int = 1, radix: int = 4) -> Cluster:
+def racks(shape, domains, over=1, radix=4):
     """Domains under switches of few ports, so that a few of them reach the third layer."""
     rate, climb_ps = 25 * 10**9, (0, 10**6, 3 * 10**6)
     fabric = ScaleOut("fabric", rate, 10**7, radix, rate, Fraction(over), climb_ps)
     return Cluster("racks", shape, "", domains, fabric, shape.chips, plain=True)
 
 
-def alone_ps(kind: str, group: Group) -> list[int]:
+def alone_ps(kind, group):
     """Time of a collective on these very chips by every algorithm that suits them [ps]."""
     call = CollectiveCall(kind, group, SIZE_BYTES)
     nccl = [nccl_ps(call)] if covers(group.cluster) else []
@@ -60,7 +57,7 @@ def alone_ps(kind: str, group: Group) -> list[int]:
     return [*nccl, *each]
 
 
-def some_groups(machine: Cluster, draw: np.random.Generator) -> Iterator[IntArray]:
+def some_groups(machine, draw):
     """Random groups with others of the same offsets, and shifted within and between domains."""
     each = machine.chips_per_domain
     for ascends in (True, True, False):
@@ -104,7 +101,7 @@ MACHINES = {
 @pytest.mark.parametrize("name", MACHINES)
 def test_groups_of_one_geometry_take_equally_long(name):
     machine, draw = MACHINES[name](), np.random.default_rng(11)
-    alike: dict[Geometry, dict[bytes, Group]] = defaultdict(dict)
+    alike = defaultdict(dict)
     for chips in some_groups(machine, draw):
         group = Group(machine, chips)
         alike[Geometry(group)][chips.tobytes()] = group
@@ -162,7 +159,7 @@ def test_groups_in_other_orders_have_other_geometries():
 def test_groups_on_one_switch_are_alike_in_their_order():
     machine = cluster("gb300-nvl72:2")
 
-    def geometry(*chips: int) -> Geometry:
+    def geometry(*chips):
         return Geometry(Group(machine, chips))
 
     assert geometry(72 + 5, 72 + 9, 72 + 30) == geometry(0, 1, 2)
@@ -179,7 +176,7 @@ def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(name):
     """Pipelines send between chips at any places of two domains, all in the same time."""
     machine, draw = MACHINES[name](), np.random.default_rng(2)
     each, domains = machine.chips_per_domain, machine.domains
-    alike: dict[Geometry, list[Group]] = defaultdict(list)
+    alike = defaultdict(list)
     for ranks in range(2, min(domains, 4) + 1):
         for _ in range(9):
             domain = draw.choice(domains, ranks, replace=False)

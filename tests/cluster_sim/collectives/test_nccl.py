@@ -1,16 +1,16 @@
-"""NCCL's closed form: loads, limits, bounds, published peaks, and the rows of the command."""
+"""NCCL's closed form against published peaks, and exchanges of experts by a library's kernels."""
 
 from dataclasses import replace
-from pathlib import Path
+from math import hypot
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import KINDS, Group, measure, whole
+from cluster_sim.collectives import KINDS, Group, duration_ps, measure, whole
 from cluster_sim.collectives import CollectiveCall as Call
-from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import known, library_s, visited
 from cluster_sim.collectives.duration.nccl import (
     PROTOCOLS,
     bound_with_switch,
@@ -27,13 +27,14 @@ from cluster_sim.collectives.duration.nccl import (
 from cluster_sim.collectives.results import measure_v, skewed
 from cluster_sim.collectives.verify.bounds import AROUND, bounds
 from cluster_sim.schedule.table import PS_PER_S
+from experiments.validation.predictions.collectives import predict
 from tests.support.conservation import violations
+from tests.support.refusals import refused
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 
 
-def gpus(name: str, **how: object) -> Group:
+def gpus(name, **how):
     return whole(cluster(name, **how))
 
 
@@ -108,7 +109,7 @@ def test_times_grow_with_size_and_keep_to_the_bounds(op, name, ranks, spread, si
         assert min(gathered) * 1e12 <= nccl_ps(Call("all-gather", group, size)) + 1
 
 
-def by_protocol(call: Call) -> list[float]:
+def by_protocol(call):
     """Time round rings in each protocol [s]; which one NCCL picks by its own beliefs is another
     matter: 4 B200 gather 8 MiB in 47 us, where they reduce and gather in 45."""
     load, costs = load_of(call, rings=True), constants(call.group.cluster)
@@ -122,7 +123,7 @@ def test_all_reduces_over_racks_are_near_those_measured(racks, measured_s):
     assert time_ps / 1e12 == pytest.approx(measured_s, rel=0.1)
 
 
-def tree_filling_s(machine: str, size: int) -> float:
+def tree_filling_s(machine, size):
     """Time that filling a tree over all servers of a machine takes [s]."""
     call = Call("all-reduce", gpus(machine), size)
     costs = constants(call.group.cluster)
@@ -145,14 +146,13 @@ scale_out: {{like: infiniband-ndr, latency: {step}, oversubscription: {over}}}
 AS_SOLD = {"port": "450GB/s", "link": "0.25us", "domains": 1, "step": "5us", "over": 1}
 
 
-def file_cluster(folder: Path, **changes: object) -> Cluster:
+def file_cluster(folder, **changes):
     """A cluster file of H100, which differs from DGX H100 in the changes only."""
-    path = folder / "own.yaml"
-    path.write_text(FILE.format(**{**AS_SOLD, **changes}))
+    (path := folder / "own.yaml").write_text(FILE.format(**{**AS_SOLD, **changes}))
     return cluster(str(path))
 
 
-def mesh(path: Path, latency: str = "0.5us", chip: str = "mi300x", domains: int = 1) -> Cluster:
+def mesh(path, latency="0.5us", chip="mi300x", domains=1):
     """A cluster file of meshes of eight chips, by default those of the MI300X platform."""
     file = path / f"mesh-{latency}-{chip}.yaml"
     file.write_text(
@@ -175,7 +175,7 @@ def test_a_file_with_the_numbers_of_a_machine_takes_as_long(tmp_path):
 def test_a_file_says_how_fast_ports_links_and_fabric_are(tmp_path):
     """A ring of 8 takes 14 steps, each of which crosses two links; two servers add far steps."""
 
-    def time_ps(size: int, **changes: object) -> int:
+    def time_ps(size, **changes):
         return nccl_ps(Call("all-gather", whole(file_cluster(tmp_path, **changes)), size))
 
     assert time_ps(2**30, port="90GB/s") > 4 * time_ps(2**30)
@@ -297,7 +297,7 @@ def test_a_small_group_keeps_part_of_its_adapters_beside_others():
     """One or two chips of each server leave adapters to other groups; half of a server does not."""
     servers, size = cluster("dgx-h100:4"), 2**32
 
-    def rate(each: int) -> float:
+    def rate(each):
         chips = (np.arange(4)[:, None] * 8 + np.arange(each)).ravel()
         over_adapters = size * (len(chips) - 1) / len(chips) / each
         time_ps = duration_ps(Call("all-gather", Group(servers, chips), size))
@@ -307,3 +307,56 @@ def test_a_small_group_keeps_part_of_its_adapters_beside_others():
     assert 0.9 * kept * 50e9 < rate(1) < kept * 50e9
     assert 0.9 * kept * 50e9 < rate(2) < kept * 50e9
     assert rate(4) > 0.85 * 50e9
+
+
+SENT = 2.0**26
+
+
+def exchange_s(library, servers, way="dispatch", experts=8):
+    group = Group(cluster(f"dgx-h100:{servers}"), np.arange(8 * servers), 1)
+    return library_s(shipped_catalogue(), library, way, group, SENT, experts)
+
+
+def row(**changes):
+    usual = {
+        "collective": "all-to-all", "cluster": "dgx-h100", "chips": 16, "ranks": 16,
+        "size_bytes": 2**26, "algorithm": "", "source": "mine",
+    }  # fmt: skip
+    return {**usual, **changes}
+
+
+def constant(library, name, way="dispatch"):
+    return shipped_catalogue().value(f"experts.{library}.h100.{way}", name)
+
+
+def test_a_token_crosses_the_network_once_for_each_server_or_each_expert():
+    for library, places, crossing in (
+        ("deepep", visited(32, 8), visited(4, 8)),
+        ("deepep-low-latency", 8.0, 8.0),
+    ):
+        moved = places * SENT / constant(library, "copy_rate")
+        away = crossing * 0.75 * SENT / constant(library, "network_rate")
+        begun = constant(library, "launch") + constant(library, "network_start")
+        assert exchange_s(library, 4) == pytest.approx(begun + hypot(moved, away))
+        for way in ("dispatch", "combine"):  # within a server, at the kernels' rate
+            copies = visited(8, 8) if library == "deepep" else 8
+            inside = copies * SENT / constant(library, "copy_rate", way)
+            alone = constant(library, "launch", way) + inside
+            assert exchange_s(library, 1, way) == pytest.approx(alone)
+    assert exchange_s("deepep", 4, experts=2) < exchange_s("deepep", 4) < exchange_s("deepep", 8)
+
+
+def test_rows_are_known_by_their_library_or_tool():
+    named = predict(row(library="deepep", way="combine", experts_per_token=8))
+    assert named.predicted == predict(row(tool="deepep", what="normal combine")).predicted
+    nothing = predict(row(library="deepep"))
+    both = [predict(row(library="deepep", way=way)) for way in ("dispatch", "combine")]
+    mean = sum(one.predicted["time_s"] for one in both) / 2
+    assert nothing.predicted["time_s"] == pytest.approx(mean)
+    assert nothing.provenance["exchange"].startswith("assumed")
+
+
+def test_other_operations_and_chips_are_told():
+    refused("Use collective all-to-all", predict, row(library="deepep", collective="all-gather"))
+    assert not known(shipped_catalogue(), "deepep", "a100-80gb")
+    assert "were not measured" in predict(row(library="deepep", cluster="dgx-a100")).why

@@ -1,6 +1,8 @@
 """Groups over any number of domains, the last less full, or over tiers of several kinds."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import KINDS, CollectiveCall, Group, compose, measure, results, whole
-from cluster_sim.collectives.algorithms.hierarchical import evened, radices, timed_radices
+from cluster_sim.collectives.algorithms import hierarchical
+from cluster_sim.collectives.algorithms.hierarchical import (
+    evened,
+    hierarchical_ps,
+    radices,
+    timed_radices,
+)
 from cluster_sim.collectives.algorithms.registry import suitable
 from cluster_sim.collectives.duration.duration import FEW_RANKS, collective_time
 from cluster_sim.collectives.verify.bounds import lower_bound
@@ -84,7 +92,7 @@ def _cliff(domains: int, kind: str, members: int, size_bytes: int) -> float:
 
 @examples(45)
 @given(
-    domains=st.one_of(st.integers(17, 300), st.integers(17, 16384)),
+    domains=st.one_of(st.integers(3, 40), st.integers(3, 300), st.integers(3, 16384)),
     kind=st.sampled_from(["all-gather", "reduce-scatter", "all-reduce"]),
     members=st.sampled_from([1, 2, 4, 8, 16]),
     size_bytes=st.integers(2**12, 2**31),
@@ -93,6 +101,9 @@ def _cliff(domains: int, kind: str, members: int, size_bytes: int) -> float:
 @example(domains=164, kind="reduce-scatter", members=16, size_bytes=9310)
 @example(domains=128, kind="all-reduce", members=1, size_bytes=2**20)
 @example(domains=31, kind="all-reduce", members=2, size_bytes=246295514)
+@example(domains=7, kind="all-gather", members=16, size_bytes=1380403)
+@example(domains=13, kind="all-gather", members=1, size_bytes=2057244)
+@example(domains=15, kind="all-reduce", members=4, size_bytes=2**12)
 def test_no_number_of_domains_takes_longer_than_both_its_neighbours(
     domains, kind, members, size_bytes
 ):
@@ -103,7 +114,7 @@ def test_no_number_of_domains_takes_longer_than_both_its_neighbours(
 @pytest.mark.slow
 @pytest.mark.parametrize("members", [1, 4])
 def test_no_number_up_to_4096_takes_longer_than_both_its_neighbours(members):
-    for domains in range(17, 4097):
+    for domains in range(3, 4097):
         assert _cliff(domains, "all-reduce", members, 2**20) <= 1.05, domains
 
 
@@ -116,15 +127,84 @@ def test_a_named_algorithm_is_timed_itself_over_a_short_domain():
 
 
 def test_a_prime_number_of_domains_is_timed_like_a_number_of_small_factors():
-    assert radices(_group(1021)) == [1021]
+    assert radices(_gather(1021)) == [1021]
     for domains, factors in (
         (1021, [2, 2, 2, 5, 5, 5]),
         (251, [2, 5, 5, 5]),
         (253, [2, 5, 5, 5]),
         (13, [13]),  # few enough to run all messages
+        (14, [2, 7]),
+        (15, [15]),  # a round fewer than three and five
         (1024, [2] * 10),
     ):
-        assert timed_radices(_group(domains)) == factors
+        assert timed_radices(_gather(domains)) == factors
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce"])
+@pytest.mark.parametrize("domains", [5, 7, 11, 15, 19])
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_prime_number_of_domains_exchanges_by_doubled_distances(domains, members, kind):
+    """Rounds are those of the next power of two, each byte is sent once, and engines agree."""
+    group = _group(domains, places=range(members))
+    call = CollectiveCall(kind, group, 2**20)
+    built = compose(call, "hierarchical")
+    assert prove(built) == "proven"
+    assert built.steps == call.ways * (math.ceil(math.log2(domains)) + members - 1)
+    fast, reference = (run(built.schedule, engine=each) for each in ("fast", "reference"))
+    assert (fast.times.end_ps == reference.times.end_ps).all()
+    sent_bytes = fast.frame(resources="tx").size_bytes.sum()
+    assert sent_bytes == call.ways * call.size_bytes * (domains - 1)
+    # The last of a rank's rounds begins when the one before has arrived.
+    hop_ps = MACHINE.scale_out.latency_ps
+    assert fast.total_ps >= call.ways * math.ceil(math.log2(domains)) * hop_ps
+
+
+@pytest.mark.parametrize("domains", [3, 5, 7, 13, 15])
+def test_few_domains_of_many_chips_are_timed_by_two_of_them(domains, monkeypatch):
+    """Fifteen domains of 72 ranks took 4 s to write out, at sizes that are cut into slices."""
+    call = CollectiveCall("all-reduce", _group(domains, places=range(16)), 2**22)
+    costs = communication_costs(MACHINE)
+    assert hierarchical_ps(call, costs) is None
+    monkeypatch.setattr(hierarchical, "MOST_OPS", 1000)
+    whole_ps = run(compose(call, "hierarchical").schedule).total_ps
+    assert hierarchical_ps(call, costs) == pytest.approx(whole_ps, rel=0.05)
+
+
+@pytest.mark.parametrize("domains", [17, 31, 251, 4093])
+def test_below_thin_uplinks_a_prime_number_of_domains_is_as_its_neighbours(domains):
+    """Primes ran in stages where others went round a ring: 4,093 domains took a tenth of 4,092."""
+    sizes = 2**16, 2**30
+    ms = np.array(
+        [
+            [_ms(whole(_thin(number)), size, "all-reduce") for size in sizes]
+            for number in (domains - 1, domains, domains + 1)
+        ]
+    )
+    assert (ms[1] >= 0.9 * ms[0]).all()
+    assert (ms[1] <= 1.05 * ms.max(axis=0)).all()
+
+
+def test_below_thin_uplinks_long_buffers_go_round_a_ring_and_short_ones_in_stages():
+    """A ring crosses an uplink once and has a round a domain."""
+    short, long = (
+        CollectiveCall("all-reduce", whole(_thin(16, 16)), size) for size in (2**12, 2**34)
+    )
+    assert (radices(short), radices(long)) == ([2] * 4, [16])
+    for call in (short, long):
+        written_out = run(compose(call, "hierarchical").schedule).total_ps
+        taken = collective_time(call.kind, call.group, size_bytes=call.size_bytes).time_ps
+        assert taken == pytest.approx(written_out, rel=0.1)
+
+
+def _thin(domains: int, ratio: int = 2) -> Cluster:
+    """Servers of Trn2 below switches whose uplinks carry less than their adapters."""
+    machine = cluster(f"trn2.48xlarge:{domains}")
+    fabric = replace(machine.scale_out, oversubscription=Fraction(ratio))
+    return replace(machine, scale_out=fabric)
+
+
+def _gather(domains: int) -> CollectiveCall:
+    return CollectiveCall("all-gather", _group(domains), 2**20)
 
 
 def _row(domains: int, size_bytes: int, *, watched: bool = False) -> dict[str, float]:

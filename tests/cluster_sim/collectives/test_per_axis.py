@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import CollectiveCall, Group, compose, whole
+from cluster_sim.collectives import CollectiveCall, Group, compose, measure, whole
 from cluster_sim.collectives.algorithms.torus import (
     PER_AXIS,
     TORUS,
     line_by_line_ps,
     ring_by_ring_ps,
 )
-from cluster_sim.collectives.results import measure
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from tests.support.examples import examples
@@ -67,9 +66,7 @@ def test_one_line_of_an_exchange_stands_for_all(shape, block_bytes):
 @pytest.mark.parametrize(
     ("latency", "block_bytes"), [("0ns", 7), ("3ns", 1), ("3ns", 60), ("1us", 1000)]
 )
-def test_lines_of_an_exchange_in_all_orders_take_as_long_as_all_messages(
-    shape, latency, block_bytes
-):
+def test_lines_of_an_exchange_in_all_orders_take_as_long_as_messages(shape, latency, block_bytes):
     """Also where orders have different bytes, and where messages of two orders meet on a link."""
     ranks = call_on(shape, "all-to-all", 1).ranks
     call = call_on(shape, "all-to-all", block_bytes * ranks, latency)

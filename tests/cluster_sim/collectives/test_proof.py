@@ -1,4 +1,4 @@
-"""The proof of a collective finds every kind of damage to its schedule."""
+"""The proof of a collective finds every kind of damage; lower bounds, and sizes too large."""
 
 from dataclasses import replace
 from functools import cache
@@ -6,28 +6,31 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import KINDS, ProofError, compose, prove, whole
+from cluster_sim import collectives
 from cluster_sim.collectives import CollectiveCall as Call
+from cluster_sim.collectives.verify import bounds
 from cluster_sim.schedule.table import Codes, Edges
 from tests.support.collective_cases import algorithm_names
-from topologies.clusters.cluster import Cluster
+from tests.support.refusals import refused
 from topologies.clusters.names import cluster
+from topologies.routing import routes
+from topologies.shapes.links import domain_links
 
 MACHINES = ("trn2.48xlarge", "ring:4", "mesh:4", "switch:4")
 
 
-def named(machine: str) -> Cluster:
+def named(machine):
     links = {"bandwidth": "1GB/s", "latency": "1us"} if ":" in machine else {}
     return cluster(machine, **links)
 
 
 @cache
 def composed(machine, op, algorithm):
-    return compose(Call(op, whole(named(machine)), 4096), algorithm)
+    return collectives.compose(Call(op, collectives.whole(named(machine)), 4096), algorithm)
 
 
 def check(collective, **changes):
-    return prove(replace(collective, schedule=replace(collective.schedule, **changes)))
+    return collectives.prove(replace(collective, schedule=replace(collective.schedule, **changes)))
 
 
 def check_labels(collective, **changes):
@@ -61,8 +64,8 @@ def at_barrier(collective):
 CASES = [
     (machine, op, algorithm)
     for machine in MACHINES
-    for op in KINDS
-    for algorithm in algorithm_names(op, whole(named(machine)))
+    for op in collectives.KINDS
+    for algorithm in algorithm_names(op, collectives.whole(named(machine)))
 ]
 IN_ONE_STEP = {
     "ring:4 permute direct", "mesh:4 all-reduce single-step-mesh", "mesh:4 all-gather mesh",
@@ -85,21 +88,21 @@ def test_dropped_edges_and_wrong_ranks_are_caught(machine, op, algorithm):
     dropped = rng.permutation(np.flatnonzero(carries))[:2]
     assert (len(dropped) == 0) == (case in IN_ONE_STEP)
     for edge in dropped:
-        with pytest.raises(ProofError):
+        with pytest.raises(collectives.ProofError):
             check(collective, edges=without_edges(edges, [edge]))
     moves = rng.permutation(np.flatnonzero(np.isin(what, ["copy", "reduce"])))[:2]
     assert len(moves) == 2
     for wrong in moves:
         peer = labels["peer"].copy()
         peer[wrong] = (peer[wrong] + 1) % ranks
-        with pytest.raises(ProofError):
+        with pytest.raises(collectives.ProofError):
             check_labels(collective, peer=peer)
     first, swapped = np.flatnonzero(what != "done")[:40], labels["rank"].copy()
     one, other = swapped[first[0]], (swapped[first[0]] + 1) % ranks
     swapped[first] = np.select(
         [swapped[first] == one, swapped[first] == other], [other, one], swapped[first]
     )
-    with pytest.raises(ProofError):
+    with pytest.raises(collectives.ProofError):
         check_labels(collective, rank=swapped)
 
 
@@ -107,7 +110,7 @@ def test_dropped_edges_and_wrong_ranks_are_caught(machine, op, algorithm):
 def test_a_dropped_barrier_is_caught(op):
     collective = composed("trn2.48xlarge", op, "per-axis")
     barrier = np.flatnonzero(at_barrier(collective))
-    with pytest.raises(ProofError):
+    with pytest.raises(collectives.ProofError):
         check(collective, edges=without_edges(collective.schedule.edges, barrier))
 
 
@@ -117,7 +120,7 @@ def test_a_sum_that_replaces_instead_of_adding_is_caught(algorithm):
     what = collective.schedule.labels["what"]
     code = what.code.copy()
     code[np.flatnonzero(code == what.names.index("reduce"))[7]] = what.names.index("copy")
-    with pytest.raises(ProofError):
+    with pytest.raises(collectives.ProofError):
         check_labels(collective, what=Codes(code, what.names))
 
 
@@ -128,14 +131,14 @@ def test_a_contribution_added_twice_is_named():
     early = int(np.flatnonzero((step == 0) & (chunk == 0))[0])
     target = int(np.flatnonzero((step == 1) & (chunk == 0))[0])
     assert rank[target] == labels["peer"][early]
-    with pytest.raises(ProofError, match="chunk 0 counts a contribution twice"):
+    with pytest.raises(collectives.ProofError, match="chunk 0 counts a contribution twice"):
         check(collective, edges=with_edge(collective.schedule.edges, early, target))
 
 
 def test_a_cycle_of_edges_is_named():
     collective = composed("ring:4", "all-gather", "ring")
     edges = collective.schedule.edges
-    with pytest.raises(ProofError, match="wait for one another in a cycle"):
+    with pytest.raises(collectives.ProofError, match="wait for one another in a cycle"):
         check(collective, edges=with_edge(edges, edges.dst[0], 0))
 
 
@@ -143,7 +146,7 @@ def test_what_a_rank_does_not_have_cannot_be_sent():
     collective = composed("ring:4", "all-gather", "ring")
     chunk = collective.schedule.labels["chunk"].copy()
     chunk[0] = (chunk[0] + 1) % 4
-    with pytest.raises(ProofError, match="by a rank that does not have it"):
+    with pytest.raises(collectives.ProofError, match="by a rank that does not have it"):
         check_labels(collective, chunk=chunk)
 
 
@@ -152,10 +155,67 @@ def test_gaps_of_routes_and_wrong_numbers_of_bytes_are_caught():
     resource = collective.schedule.resource.copy()
     hop = int(np.flatnonzero(words(collective) == "pass")[0])
     resource[hop] = (resource[hop] + 9) % 64
-    with pytest.raises(ProofError, match="does not"):
+    with pytest.raises(collectives.ProofError, match="does not"):
         check(collective, resource=resource)
     collective = composed("ring:4", "all-reduce", "ring")
     size = collective.schedule.size_bytes.copy()
     size[3] -= 1
-    with pytest.raises(ProofError, match="op 3 moves 1023 B, its chunks have 1024 B"):
+    with pytest.raises(collectives.ProofError, match="op 3 moves 1023 B, its chunks have 1024 B"):
         check(collective, size_bytes=size)
+
+
+def timed(text):
+    return cluster(text, bandwidth="100GB/s", latency="1us")
+
+
+def test_an_all_to_all_on_a_clos_is_bound_by_what_its_switches_carry():
+    machine = timed("clos:64:16")
+    call = collectives.CollectiveCall("all-to-all", collectives.Group(machine, range(64)), 2**28)
+    assert collectives.lower_bound(call).time_ps == 63 * 2**28 // 64 * 10 + 10**6
+    thin = timed("clos:32:16:4")
+    half = np.arange(32) < 16
+    links = domain_links(thin.shape)
+    assert bounds.switches_are_stacked(links, 32)
+    assert bounds.stacked_outward(links, half) < 16 * 100 * 10**9
+
+
+def test_the_farthest_pair_of_a_torus_in_closed_form_is_that_of_the_routes():
+    shape = cluster("trn2-ultraserver").shape
+    src, dst = (side.ravel() for side in np.meshgrid(range(64), range(64)))
+    paths = routes(shape, src, dst)
+    pair = np.repeat(np.arange(len(paths)), paths.hops)
+    latency = np.bincount(pair, domain_links(shape).latency_ps[paths.link], len(paths))
+    assert bounds._farthest_inside(shape, src, dst) == latency.max()
+
+
+def test_a_collective_too_large_for_memory_is_refused_before_its_routes_are_listed():
+    machine = timed("torus:65536")
+    call = collectives.CollectiveCall("all-to-all", collectives.Group(machine, range(65536)), 2**30)
+    message = "all-to-all by dimension-ordered on 65,536 ranks is about"
+    refused(message, collectives.compose, call)
+    assert collectives.lower_bound(call).what.startswith("cut across")
+
+
+def test_what_leaves_a_rack_with_one_member_crosses_its_switches():
+    machine = cluster("trn2.48xlarge:64")
+    racks, size = range(0, machine.chips, 64), 2**30  # a chip of every rack, 1.6 TB/s from each
+    group = collectives.Group(machine, racks)
+    call = collectives.CollectiveCall("all-to-all", group, size)
+    (cut,) = bounds._rack_cuts(call, least=0)
+    assert cut.what == "cut around a ToR"
+    assert cut.time_ps == pytest.approx(size * 15 / 16 / 1.6, abs=1)
+
+
+@pytest.mark.parametrize(("name", "kind", "size", "crossed"), [
+    ("dgx-h100:2", "all-to-all", 2**22, 64 * 2**18),
+    ("p5en.48xlarge:8", "all-gather", 2**30, 7 * 2**27),
+    ("p5en.48xlarge:8", "reduce-scatter", 2**30, 7 * 2**27),
+])  # fmt: skip
+def test_bytes_around_a_domain_arrive_after_the_latency_of_a_step(name, kind, size, crossed):
+    machine = cluster(name)
+    fabric = machine.scale_out
+    group = collectives.Group(machine, range(machine.chips))
+    bound = collectives.lower_bound(collectives.CollectiveCall(kind, group, size))
+    assert bound.what == "cut around a domain"
+    crossed_ps = crossed * 10**12 // (8 * fabric.bandwidth_bytes_per_s)
+    assert bound.time_ps == crossed_ps + fabric.latency_ps + fabric.climb_ps[0]

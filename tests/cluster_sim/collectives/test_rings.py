@@ -23,7 +23,6 @@ from cluster_sim.trace.trace import run
 from tests.support.collective_cases import named
 from tests.support.examples import examples
 from tests.support.written_rules import check_rounds
-from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
@@ -147,7 +146,7 @@ CLOCKED = ("ring", "bidirectional-ring", "multi-ring")
 PLAIN = ("ring:2", "ring:5", "torus:3x5", "torus:4x4x4", "torus:2x4")
 
 
-def plain(name: str, bandwidth: str = "100GB/s") -> Cluster:
+def plain(name, bandwidth="100GB/s"):
     return cluster(name, bandwidth=bandwidth, latency="1us")
 
 
@@ -185,11 +184,11 @@ def test_a_pod_of_a_torus_is_timed_without_a_schedule(monkeypatch):
     pod = cluster("tpu-v6e-pod")
     group = Group(pod, np.arange(pod.chips_per_domain))
     call = CollectiveCall("all-gather", group, 5 * 10**7 + 7)
-    built: list[CollectiveCall] = []
+    built = []
 
-    def counted(call: CollectiveCall, *how: object, **more: object) -> object:
+    def counted(call, *how, **more):
         built.append(call)
-        return compose(call, *how, **more)  # type: ignore[arg-type]
+        return compose(call, *how, **more)
 
     monkeypatch.setattr(duration, "compose", counted)
     time_ps = duration.duration_ps(call, "multi-ring")

@@ -140,9 +140,7 @@ def messages_of(call, algorithm, slices=2):
 
 @pytest.mark.parametrize("algorithm", ["ring", "rdh"])
 @pytest.mark.parametrize(("slices", "longer_ps"), [(1, 2_800_000), (2, 0)])
-def test_a_round_takes_a_handshake_unless_another_slice_is_on_the_wire(
-    algorithm, slices, longer_ps
-):
+def test_a_round_takes_a_handshake_unless_another_slice_is_on_a_wire(algorithm, slices, longer_ps):
     # Two chips: a round of the reduce-scatter, then one of the all-gather, which waits.
     server = cluster(TRN1)
     call = CollectiveCall("all-reduce", Group(server, [0, 1]), 2 * MIB)
@@ -163,9 +161,7 @@ def test_a_round_takes_a_handshake_unless_another_slice_is_on_the_wire(
     (TRN1, 2, "multi-ring", 4 * MIB + 1, True),
     ("dgx-h100", 1, "ring", 64 * MIB, False),
 ])  # fmt: skip
-def test_only_rings_and_halving_inside_a_server_of_trainium_wait(
-    machine, cores, algorithm, size, expected
-):
+def test_only_rings_and_halving_in_trainium_servers_wait(machine, cores, algorithm, size, expected):
     call = CollectiveCall("all-reduce", whole(cluster(machine), cores), size)
     assert messages_of(call, algorithm).handshakes is expected
 

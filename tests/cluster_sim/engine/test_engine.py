@@ -149,8 +149,7 @@ def test_a_run_stops_when_an_instant_is_complete(engine):
     assert times_of(between) == [(0, 0, 4), (-1, -1, -1)]
     assert between.status.tolist() == [DONE, WAITING]
     first_of_two = simulate(fixed([4, 9, 4], [0, 1, 0]), engine=engine, until_ops=[2, 1])
-    assert first_of_two.stopped_ps == 8
-    assert first_of_two.end_ps.tolist() == [4, -1, 8]
+    assert (first_of_two.stopped_ps, first_of_two.end_ps.tolist()) == (8, [4, -1, 8])
     after_the_end = simulate(fixed([4]), engine=engine, until_ps=100, until_ops=[0])
     assert (after_the_end.stopped_ps, after_the_end.total_ps) == (None, 4)
 
@@ -330,8 +329,7 @@ def test_what_cuts_through_a_failing_hop_is_lost_with_it(engine):
     ops = forwarded([10, 10, 1], [0, 1, 1], 2)
     times = simulate(ops, engine=engine, faults=Faults.table([5], 0, 0, fails=True))
     assert times.status.tolist() == [FAILED, DOOMED, DONE]
-    assert attempts_of(times) == [(0, 0, 5), (1, 2, 5)]
-    assert times_of(times)[2] == (0, 0, 1)
+    assert (attempts_of(times), times_of(times)[2]) == ([(0, 0, 5), (1, 2, 5)], (0, 0, 1))
 
 
 @ENGINES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,13 +41,13 @@ class Pair(NamedTuple):
 
 
 @internal
-def scaled(pair: Pair, at: int) -> float:
+def scaled(pair, at):
     """One value, scaled."""
     return float(pair.values[at]) * pair.factor
 
 
 @compiled
-def total(pair: Pair, places: tuple[int, int]) -> float:
+def total(pair, places):
     summed = 0.0
     for at in range(places[0], places[1]):
         summed += scaled(pair, at)
@@ -56,7 +55,7 @@ def total(pair: Pair, places: tuple[int, int]) -> float:
 
 
 @compiled
-def bits(number: int, out: np.ndarray[Any, Any]) -> bool:
+def bits(number, out):
     out[0, 0] = leading_zeros(number)
     out[0, 1] = trailing_zeros(number)
     return number > 0
@@ -71,15 +70,15 @@ def test_numbers_arrays_and_tuples_are_passed():
     assert out.tolist() == [[58, 3]]
 
 
-def code_of(function: Callable[..., Any], *arguments: Any) -> Code:
+def code_of(function, *arguments):
     assert isinstance(function, Entry)
-    words: list[Any] = []
+    words = []
     _flatten(arguments, [], words, function.plain)
     return Code(*function._compile(arguments, len(words)))
 
 
 @lean
-def fetched(values: np.ndarray[Any, Any], last: int) -> int:
+def fetched(values, last):
     """Fetch entries up to and including the one behind the last; returns their number."""
     for at in range(last + 1):
         prefetch(values, at)
@@ -92,7 +91,7 @@ def test_prefetch_is_one_instruction_in_the_machine_code():
     assert b"\x0f\x18" in code.binary or os.uname().machine != "x86_64"
 
 
-def picked(values: np.ndarray[Any, Any], at: int) -> int:
+def picked(values, at):
     return int(values[at])
 
 
@@ -108,7 +107,7 @@ def test_lean_code_takes_an_index_as_it_is():
 
 
 @lean
-def spread(columns: tuple[np.ndarray[Any, Any], ...], rows: np.ndarray[Any, Any]) -> int:
+def spread(columns, rows):
     """Write a narrow, a wide and a truth column into the rows; returns how many there are."""
     narrow, broad, truth = columns
     for row in range(len(narrow)):
@@ -132,12 +131,12 @@ def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept
 
 
 @internal
-def added(value: int, other: int) -> int:
+def added(value, other):
     return value + other
 
 
 @compiled
-def seven(value: int) -> int:
+def seven(value):
     return added(added(added(value, 1), 2), value)
 
 
@@ -154,13 +153,13 @@ def test_numba_compiles_other_code_of_the_process_as_ever():
     code_of(seven, 2)  # leaves numba's functions of its own, such as max, not ready to run
 
     @njit
-    def highest(values: np.ndarray[Any, Any]) -> int:
+    def highest(values):
         return max(values[0], values[-1])
 
     assert highest(np.array([1, 5])) == 5
 
 
-def parts(function: Callable[..., Any]) -> list[str]:
+def parts(function):
     assert isinstance(function, Entry)
     return list(ingredients(function))
 
@@ -169,11 +168,11 @@ def test_code_is_known_by_what_it_follows_from(monkeypatch):
     before = parts(total)
     assert parts(total) == before
 
-    def with_other_words(pair: Pair, at: int) -> float:
+    def with_other_words(pair, at):
         """The same, told otherwise."""
         return float(pair.values[at]) * pair.factor
 
-    def other(pair: Pair, at: int) -> float:
+    def other(pair, at):
         return float(pair.values[at]) + pair.factor
 
     monkeypatch.setattr(scaled, "function", other)
@@ -183,7 +182,7 @@ def test_code_is_known_by_what_it_follows_from(monkeypatch):
     assert parts(total) == before  # comments and docstrings are no part of it
 
 
-def run_two(folder: Path) -> subprocess.CompletedProcess[str]:
+def run_two(folder):
     # Commands that other tests ran quietly in this process have told it to log nothing.
     loud = {name: value for name, value in os.environ.items() if name != "CLUSTER_SIM_QUIET"}
     return subprocess.run(
@@ -207,8 +206,6 @@ def test_a_second_process_compiles_nothing_and_damage_heals(tmp_path):
     assert (second.stdout, second.stderr) == ("[1] False\n", "")
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-100])
-    assert run_two(tmp_path).stdout == "[1] True\n"
-    assert run_two(tmp_path).stdout == "[1] False\n"
-    blocked = tmp_path / "a file"
-    blocked.write_text("where the folder should be")
+    assert (run_two(tmp_path).stdout, run_two(tmp_path).stdout) == ("[1] True\n", "[1] False\n")
+    (blocked := tmp_path / "a file").write_text("where the folder should be")
     assert run_two(blocked).stdout == "[1] True\n"

@@ -34,10 +34,6 @@ class Case(NamedTuple):
         return [back[flow] for flow in range(len(self.paths))]
 
 
-def plain(capacity: list[int], paths: list[list[int]]) -> list[int]:
-    return Case(capacity, paths, [[1] * len(p) for p in paths], [UNLIMITED] * len(paths)).rates()
-
-
 @st.composite
 def cases(draw: st.DrawFn, unit: int = 1) -> Case:
     resources = draw(st.integers(1, 5))
@@ -72,7 +68,8 @@ STAYING = [[8 + chip, 16 + chip] for chip in range(8)]
     ([4, 5], [[0, 1], [0], [1]], [2, 2, 2]),
 ])  # fmt: skip
 def test_rates_by_hand(capacity, paths, rates):
-    assert plain(capacity, paths) == rates
+    case = Case(capacity, paths, [[1] * len(path) for path in paths], [UNLIMITED] * len(paths))
+    assert case.rates() == rates
 
 
 def test_caps_and_weights_by_hand():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.engine import Faults, HorizonError, Times, repeats, simulate
+from cluster_sim.engine import Faults, HorizonError, repeats, simulate
 from cluster_sim.engine.repeats import simulate_calls, simulate_rounds
 from cluster_sim.schedule.build import OpColumns, check, merge, schedule
 from cluster_sim.schedule.repeats import (
@@ -23,9 +23,7 @@ from cluster_sim.schedule.table import (
     JOIN,
     Edges,
     Flows,
-    IntArray,
     Resources,
-    Schedule,
     ScheduleError,
 )
 from tests.support.examples import examples
@@ -33,7 +31,7 @@ from tests.support.schedules import schedules
 from tests.support.written_rules import check_rounds, check_routines
 
 
-def in_rounds(body: Schedule, count: int, final: int, across: list[tuple[int, int]]) -> Schedule:
+def in_rounds(body, count, final, across):
     """Rounds of a body, each a little slower than the one before, and final joins.
 
     Each op leads to itself in the round that follows, and ``across`` to others there.
@@ -98,7 +96,7 @@ def test_a_window_of_rounds_is_the_schedule_written_out(data):
             assert simulate_rounds(few, window=window) == times.total_ps
 
 
-def chains(durations: list[int], times: int, *, linked: bool = False) -> Rounds:
+def chains(durations, times, *, linked=False):
     """Chains of transfers, each on a link of its own; linked ones wait for the one before too."""
     count = len(durations)
     link = np.arange(count)
@@ -117,12 +115,12 @@ def chains(durations: list[int], times: int, *, linked: bool = False) -> Rounds:
     return Rounds(table, count, np.array([times]))
 
 
-def windows_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def windows_of(monkeypatch):
     """The length of each window that is opened from now on."""
-    opened: list[int] = []
+    opened = []
 
     class Counted(repeats._Window):
-        def __init__(self, few: Rounds, length: int):
+        def __init__(self, few, length):
             opened.append(length)
             super().__init__(few, length)
 
@@ -176,7 +174,7 @@ WORK, CALL, RETURN = range(3)
 COLUMNS = ("ready_ps", "start_ps", "end_ps", "status")
 
 
-def calling_chains(body: Schedule, delays: list[list[int]]) -> tuple[Schedule, Routines]:
+def calling_chains(body, delays):
     """Chains of work, call and return; every chain calls a routine of its own of the same ops."""
     turns = [delay for chain in delays for delay in chain]
     outside, ops = 3 * len(turns), len(body) + 1
@@ -206,7 +204,7 @@ def calling_chains(body: Schedule, delays: list[list[int]]) -> tuple[Schedule, R
     return table, Routines(first, 3 * np.arange(calls) + CALL, routine)
 
 
-def _body(body: Schedule) -> IntArray:
+def _body(body):
     """Edges of a routine's ops, and from the last of them to its end."""
     edges = body.edges
     last = np.flatnonzero(np.diff(edges.ptr) == 0)
@@ -215,7 +213,7 @@ def _body(body: Schedule) -> IntArray:
     return np.concatenate([within, to_end], axis=1)
 
 
-def _flows(body: Schedule, first: IntArray) -> Flows:
+def _flows(body, first):
     flows, copies = body.flows, len(first)
     return Flows(
         np.add.outer(first, flows.op).ravel().astype(np.int32),
@@ -226,7 +224,7 @@ def _flows(body: Schedule, first: IntArray) -> Flows:
     )
 
 
-def times_outside(times: Times, outside: int) -> dict[str, list[int]]:
+def times_outside(times, outside):
     return {name: getattr(times, name)[:outside].tolist() for name in COLUMNS}
 
 
@@ -253,7 +251,7 @@ def test_a_routine_is_its_ops_once_a_call(data):
         assert len(times) == routines.outside
 
 
-def one_transfer() -> Schedule:
+def one_transfer():
     return schedule(
         OpColumns(kind=[FIXED], resource=0, duration_ps=5),
         edges=Edges.from_pairs(1, np.empty(0, int), np.empty(0, int)),
@@ -284,7 +282,7 @@ def test_a_routine_that_is_called_twice_at_once_is_refused():
         simulate_calls(at_once, both)
 
 
-def joins(*edges: tuple[int, int], ops: int = 3) -> Schedule:
+def joins(*edges, ops=3):
     src, dst = zip(*edges, strict=True)
     edges = Edges.from_pairs(ops, src, dst)
     return schedule(OpColumns(kind=[JOIN] * ops), edges=edges, resources=Resources.none())

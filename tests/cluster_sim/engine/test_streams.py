@@ -10,8 +10,8 @@ from cluster_sim.schedule.build import merge
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.memory_kernel import memory_kernel
+from tests.support.refusals import refused
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 
 MIB = 2**20
 
@@ -108,5 +108,4 @@ def gathered(machine, chips, cores=1, size=MIB, op="all-gather", **how):
     (lambda: gathered("dgx-h100", 8, sbuf=True), "dgx-h100 has no scratchpads"),
 ])  # fmt: skip
 def test_what_cannot_be_merged_or_held_is_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
+    refused(message, make)

@@ -17,14 +17,13 @@ from cluster_sim.schedule.table import (
     Edges,
     Flows,
     Resources,
-    Schedule,
     ScheduleError,
     transfer_ps,
 )
 from tests.support.schedules import from_columns
 
 
-def two_links(**columns: object) -> Schedule:
+def two_links(**columns):
     """Two transfers of 5 ps, one after the other, on two links."""
     return from_columns(
         kind=FIXED, resource=[0, 1], duration_ps=5, edges=Edges.from_pairs(2, [0], [1], lag_ps=1),
@@ -32,7 +31,7 @@ def two_links(**columns: object) -> Schedule:
     )  # fmt: skip
 
 
-def one_flow(**changes: object) -> Flows:
+def one_flow(**changes):
     flows = Flows(
         op=np.array([0], np.int32), cap_bytes_per_s=np.array([9]), ptr=np.array([0, 1]),
         resource=np.array([0], np.int32), weight=np.array([1], np.int32),
@@ -45,7 +44,7 @@ NOWHERE = {
 }  # fmt: skip
 
 
-def flowing(flows: Flows, size_bytes: int = 4, capacity: int = 9) -> Schedule:
+def flowing(flows, size_bytes=4, capacity=9):
     return schedule(
         OpColumns(kind=FLOW, size_bytes=size_bytes), edges=Edges.from_pairs(1, [], []),
         resources=Resources.table("hbm", [0], slots=0, capacity=capacity), flows=flows,
@@ -56,8 +55,7 @@ def test_resources_print_what_they_are():
     links = Resources.table("link", [0, 0, 9], [1, 1, 0], lane=[0, 1, 0], switches_from=8)
     both = Resources.concat([Resources.table("engine", [3]), links])
     assert both.names() == ["engine:3", "link:0-1", "link:0-1.1", "link:s1-0"]
-    assert both.names(np.array([2, 0])) == ["link:0-1.1", "engine:3"]
-    assert len(both) == 4
+    assert (both.names(np.array([2, 0])), len(both)) == (["link:0-1.1", "engine:3"], 4)
     assert both.slots.tolist() == [1, 1, 1, 1]
     same = Resources.concat([Resources.table(kind, [0]) for kind in ("cc", "link", "cc")])
     assert (same.kinds, same.kind.tolist()) == (("cc", "link"), [0, 1, 0])

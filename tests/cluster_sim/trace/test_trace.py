@@ -1,6 +1,6 @@
 """Traces: frames, selections, Parquet files, the report of blocked work, and conservation."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -9,17 +9,55 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.engine.faults import Faults
-from cluster_sim.engine.times import READY, RUNNING, WAITING, Attempts, Times
+from cluster_sim.engine import READY, RUNNING, WAITING, Attempts, Faults, Times
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Codes, Edges, Flows, Resources, Schedule
+from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Codes, Edges, Flows, Resources
 from cluster_sim.trace.trace import BlockedWork, Trace, explain, load_trace, run, waiting_chain
 from tests.support.conservation import violations
-from tests.support.damaged_files import check_damaged
-from tests.support.equal_schedules import equal
 from tests.support.examples import examples
 from tests.support.random_schedules import on_one_link, schedules
 from topologies.errors import InputError
+
+
+def equal(first, second):
+    """Return whether two schedules hold the same ops, edges, resources, labels and facts."""
+    second_parts = _parts(second)
+    for part, owner in _parts(first).items():
+        for item in fields(owner):
+            a, b = getattr(owner, item.name), getattr(second_parts[part], item.name)
+            if isinstance(a, np.ndarray) and not (type(b) is type(a) and np.array_equal(a, b)):
+                return False
+    if first.labels.keys() != second.labels.keys() or first.facts != second.facts:
+        return False
+    if first.resources.names() != second.resources.names():
+        return False
+    return all(_equal_labels(first.labels[key], second.labels[key]) for key in first.labels)
+
+
+def _equal_labels(a, b):
+    """Compare labels by their names: the same names may stand in another order of codes."""
+    if isinstance(a, Codes) or isinstance(b, Codes):
+        return list(a) == list(b)
+    return bool(np.array_equal(a, b))
+
+
+def _parts(schedule):
+    tables = {name: getattr(schedule, name) for name in ("edges", "flows", "resources")}
+    return {"schedule": schedule, **tables}
+
+
+def check_damaged(path, read, cut, flip):
+    """Assert that a reader ends a file that is damaged or cut at a share of it in one line."""
+    data = bytearray(path.read_bytes())
+    data[int(cut * (len(data) - 1))] ^= flip
+    for damaged in (bytes(data), bytes(data[: int(cut * len(data))])):
+        path.write_bytes(damaged)
+        message = ""
+        try:
+            read(path)
+        except InputError as refused:
+            message = str(refused)
+        assert "\n" not in message
 
 
 def test_a_frame_has_exact_and_readable_times():
@@ -166,7 +204,7 @@ def test_no_damage_to_a_file_ends_in_anything_but_one_line(cut, flip, tmp_path_f
     check_damaged(path, load_trace, cut, flip)
 
 
-def _circle() -> Schedule:
+def _circle():
     edges = Edges.from_pairs(3, [0, 1, 1], [1, 0, 2])
     ops = OpColumns(kind=[FIXED] * 3, duration_ps=1)
     return schedule(ops, edges=edges, resources=Resources.none())

@@ -7,8 +7,6 @@ and files that are no files.
 
 import os
 import stat
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,7 @@ from tests.support.commands import refusal_of
 
 ON = ("--model=config.json", "--cluster=trn2.48xlarge")
 FLEET = ("--cluster=trn2-ultraserver:8", "--model=config.json", "--unit-rate=4")
-VALID: dict[str, tuple[str, ...]] = {
+VALID = {
     "topology": ("trn2.48xlarge",),
     "collective": ("all-reduce", "trn2.48xlarge", "--size=1MiB"),
     "train": (*ON, "--tp=4", "--global-batch=16"),
@@ -70,7 +68,7 @@ PLAN = (
     "--lnc=-1", "--etp=-1", "--vpp=0", "--cp=0", "--ep=0", "--ranks-per-chip=0", "--lora-rank=-1",
     "--train-only=x", "--runtime=x", "--attention=x", "--cp-exchange=x",
 )  # fmt: skip
-OWN: dict[str, tuple[str, ...]] = {
+OWN = {
     "topology": (
         "=", "=trn9", "=ring:0", "=ring:-1", "=ring:nan", "=ring:" + "9" * 60, "=torus:0x4",
         "=torus:4x", "=torus:x", "=mesh:99999", "=clos:64:3", "=clos:64", "=switch:1e3",
@@ -220,7 +218,7 @@ OWN: dict[str, tuple[str, ...]] = {
 """Options and values by command; ``=WORD`` takes the place of the first argument."""
 
 
-def lines() -> Iterator[tuple[str, ...]]:
+def lines():
     """Every hostile line of each command, and a third of those that no command takes."""
     for number, (name, valid) in enumerate(VALID.items()):
         for word in (*OWN[name], *EVERYWHERE[number % 3 :: 3]):
@@ -232,7 +230,7 @@ def lines() -> Iterator[tuple[str, ...]]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Seeds of every format, a pipe, a link to itself, and a folder that holds something else."""
     place = tmp_path_factory.mktemp("hostile")
     Case(0, (), files()).write(place)
@@ -241,7 +239,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def contents(folder: Path) -> dict[str, tuple[int, int]]:
+def contents(folder):
     """Every file below a folder with its size and the time of its last change."""
     entries = {}
     for base, names, others in os.walk(folder):

@@ -220,9 +220,7 @@ def test_a_fault_of_the_system_is_words_not_a_number(fault, message, monkeypatch
 
 
 @pytest.mark.parametrize("wants_traceback", [False, True])
-def test_a_fault_of_the_program_is_a_line_and_a_traceback_for_who_asks(
-    wants_traceback, monkeypatch, capsys
-):
+def test_a_fault_of_the_program_is_a_line_or_a_traceback(wants_traceback, monkeypatch, capsys):
     def broken(*arguments: object, **named: object) -> None:
         raise KeyError("x")
 

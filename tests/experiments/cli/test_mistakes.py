@@ -1,7 +1,6 @@
 """Mistakes of a user: each is one line that names it, exit status 2, and leaves nothing behind."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -303,7 +302,7 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("inputs")
     Case(0, (), files()).write(place)
     config_file(place / "tiny.json", SMALL_CONFIG)

@@ -1,47 +1,114 @@
-"""Lending that follows: a day with faults in between, restarts, kills, and promises judged."""
+"""Lending that follows: faults, restarts, kills, promises, and a day at 1,000 times its speed."""
 
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from experiments.hourly.demand import GrowingFile, Prometheus, Record, minute_of, moment
-from experiments.hourly.follow import Ask, Follower
+from experiments.hourly.follow import Follower
 from experiments.hourly.state import HOURS, STATE, exposition, opened, read_state
 from tests.docs.rerun import ROOT
-from tests.support.query_api import QueryApi, served
+from tests.support.refusals import refused
 from topologies.errors import InputError
+
+
+class QueryApi:
+    """Values by the minute, a clock that a test sets, and faults.
+
+    ``rate``: requests per second of a minute since 1970; None where the metric has no value.
+    ``now``: the server's clock, in minutes since 1970. ``twice``: whether every value comes twice.
+    ``series``: number of series. ``document``: what is answered in place of everything.
+    """
+
+    def __init__(self, rate, now):
+        self.rate, self.now = rate, now
+        self.twice, self.series, self.requests = False, 1, 0
+        self.document = None
+
+    def answer(self, path):
+        """Return the document for a path with its parameters."""
+        self.requests += 1
+        if self.document is not None:
+            return self.document
+        parts = urlsplit(path)
+        asked_for = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        if parts.path == "/api/v1/query":
+            return _success("scalar", [self.now * 60 + 7.25, str(self.now * 60 + 7.25)])
+        first, last = (int(float(asked_for[name])) // 60 for name in ("start", "end"))
+        minutes = range(first, min(last, self.now) + 1)
+        rates = ((60 * minute, self.rate(minute - 1)) for minute in minutes)
+        once = [[at, str(rate)] for at, rate in rates if rate is not None]
+        values = [value for value in once for _ in range(1 + self.twice)]
+        one = [{"metric": {}, "values": values}] if values else []
+        return _success("matrix", one * self.series)
+
+
+def _success(kind, result):
+    return {"status": "success", "data": {"resultType": kind, "result": result}}
+
+
+@contextmanager
+def served(api):
+    """Serve on a free port of this machine, and give the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            content = json.dumps(api.answer(self.path)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
 
 Demand = Callable[[int], int]
 
 
-def _lines(folder: Path) -> list[dict[str, Any]]:
+def _lines(folder):
     return [json.loads(line) for line in (folder / HOURS).read_text().splitlines()]
 
 
 @pytest.fixture
-def api(demand: Demand, monday: int) -> QueryApi:
+def api(demand, monday):
     """A server at the beginning of a Monday."""
     return QueryApi(lambda minute: demand(minute) / 60, monday + 2)
 
 
 @pytest.fixture
-def address(api: QueryApi) -> Iterator[str]:
+def address(api):
     """Its address."""
     with served(api) as url:
         yield url
 
 
-def _follower(address: str, folder: Path, ask: Ask) -> Follower:
+def _follower(address, folder, ask):
     return Follower(Prometheus(address, "rate"), folder, ask, lambda line: None, days=7.0)
 
 
-def _looks(follower: Follower, api: QueryApi, until: int, step: int = 20) -> list[str]:
+def _looks(follower, api, until, step=20):
     """Look again and again as time passes; return the problems."""
     problems = []
     with opened(follower.folder, follower.source.name) as (state, record):
@@ -82,8 +149,7 @@ def test_half_a_day_with_faults_loses_no_hour(api, address, ask, tmp_path, deman
     assert state.counts["late_rows"] == len(gap)  # the server has found them again
     assert state.counts["duplicate_rows"] > 0
     # Another follower that begins now says the same: nothing of the day is left in the state.
-    calm = _follower(address, tmp_path / "calm", ask)
-    calm.look()
+    _follower(address, tmp_path / "calm", ask).look()
     ours, theirs = lines[-1], _lines(tmp_path / "calm")[-1]
     alone = ("lend_more_units", "take_back_units", "promises")
     assert {key: ours[key] for key in ours if key not in alone} == {
@@ -168,13 +234,10 @@ def test_a_source_that_cannot_be_asked_is_refused(api, address, ask, tmp_path):
     with pytest.raises(InputError, match=r"has 2 series .* make one of them, such as sum\(…\)"):
         _follower(address, state, ask).look()
     api.series, api.rate = 1, lambda minute: -1.0
-    with pytest.raises(InputError, match=r"rate is -1 at .* at least 0"):
-        _follower(address, state, ask).look()
-    with pytest.raises(InputError, match="does not answer"):
-        _follower("http://127.0.0.1:9", state, ask).look()
+    refused(r"rate is -1 at .* at least 0", _follower(address, state, ask).look)
+    refused("does not answer", _follower("http://127.0.0.1:9", state, ask).look)
     for url in ("ftp://x", "http://", "http://me:secret@host"):
-        with pytest.raises(InputError, match=r"no address such as http://HOST:9090"):
-            Prometheus(url, "rate")
+        refused(r"no address such as http://HOST:9090", Prometheus, url, "rate")
     assert not state.exists()
 
 
@@ -186,7 +249,7 @@ def test_the_mean_lengths_of_a_server_are_those_of_its_rates(api, address, tmp_p
     assert all(row.output_tokens != row.output_tokens for row in rows)
 
 
-def _csv(path: Path, demand: Demand, first: int, last: int, *, mode: str = "a") -> None:
+def _csv(path, demand, first, last, *, mode="a"):
     with path.open(mode) as file:
         if mode == "w":
             file.write("time,requests\n")
@@ -196,20 +259,18 @@ def _csv(path: Path, demand: Demand, first: int, last: int, *, mode: str = "a") 
 
 def test_a_file_that_grows_is_followed_by_its_own_time(ask, tmp_path, demand, monday):
     path, folder = tmp_path / "demand.csv", tmp_path / "state"
-    seen: list[Any] = []
+    seen = []
     follower = Follower(GrowingFile(path), folder, ask, seen.append)
     _csv(path, demand, monday - 14 * 1440, monday, mode="w")
     follower.once()
-    with pytest.raises(InputError, match="no whole hour that is not answered yet"):
-        follower.once()
+    refused("no whole hour that is not answered yet", follower.once)
     _csv(path, demand, monday, monday + 60)
     with path.open("a") as file:
         file.write(f"{moment(monday + 60)},12")  # a line that is being written
     follower.once()
     with path.open("a") as file:
         file.write(f"\n{moment(monday)},{5 * demand(monday)}\n{moment(monday - 60)},1\n")
-    with pytest.raises(InputError, match=r"2024-05-19T23:00 repeats .* of 2024-05-20T01:00 stays"):
-        follower.once()
+    refused(r"2024-05-19T23:00 repeats .* of 2024-05-20T01:00 stays", follower.once)
     _csv(path, demand, monday + 65, monday + 180)
     path.rename(tmp_path / "old.csv")
     _csv(path, demand, monday + 120, monday + 240, mode="w")  # rotated: its first hour is known
@@ -233,11 +294,9 @@ def test_a_state_directory_is_for_one_source_and_one_process(ask, tmp_path, dema
     with pytest.raises(InputError, match="name another --state"):
         replace(follower, source=GrowingFile(tmp_path / "other.csv")).look()
     (folder / STATE).write_text("{")
-    with pytest.raises(InputError, match="damaged"):
-        follower.look()
+    refused("damaged", follower.look)
     folder.chmod(0o777)
-    with pytest.raises(InputError, match="can be written by others"):
-        follower.look()
+    refused("can be written by others", follower.look)
 
 
 @pytest.mark.parametrize(("content", "words"), [
@@ -248,12 +307,10 @@ def test_a_state_directory_is_for_one_source_and_one_process(ask, tmp_path, dema
 ])  # fmt: skip
 def test_a_file_that_is_no_demand_is_refused(content, words, ask, tmp_path):
     (path := tmp_path / "demand.csv").write_text(content)
-    with pytest.raises(InputError, match=words):
-        Follower(GrowingFile(path), tmp_path / "state", ask, print).look()
+    refused(words, Follower(GrowingFile(path), tmp_path / "state", ask, print).look)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match="a pipe"):
-        Follower(GrowingFile(path), tmp_path / "state", ask, print).look()
+    refused("a pipe", Follower(GrowingFile(path), tmp_path / "state", ask, print).look)
 
 
 def test_rates_and_sums_become_requests_and_means(tmp_path):
@@ -276,3 +333,61 @@ def test_the_board_shows_metrics_that_there_are(api, address, ask, tmp_path):
     assert set(re.findall(r"cluster_sim_lend_\w+", board)) == names
     page = (ROOT / "docs" / "how-to" / "run-every-hour.md").read_text()
     assert set(re.findall(r"cluster_sim_lend_\w+", page)) <= names
+
+
+SPEED = 1000.0
+DAY_S = 86_400 / SPEED
+OPTIONS = (
+    "--cluster=trn2-ultraserver:40", "--unit-rate=1", "--failures=off", "--model=llama-3.1-8b",
+    "--days=7", "--query=rate", "--json",
+)  # fmt: skip
+CODE = "import sys; from experiments.cli.main import run; sys.exit(run(sys.argv[1:]))"
+
+
+@pytest.mark.slow
+def test_a_day_through_kills_says_what_a_calm_day_says(ask, demand, monday, tmp_path):
+    api = QueryApi(lambda minute: demand(minute) / 60, monday + 2)
+    over = threading.Event()
+
+    def tick(begun_s):
+        """Let the server's time pass; for a while its clock is set back."""
+        while not over.wait(0.02):
+            passed = (time.monotonic() - begun_s) * SPEED / 60
+            back = 90 if 600 < passed < 700 else 0
+            api.now, api.twice = monday + 2 + int(passed) - back, 300 < passed < 500
+
+    with served(api) as url:
+        line = ["lend", f"--follow={url}", f"--state={tmp_path / 'killed'}", *OPTIONS]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(
+            [sys.executable, "-c", CODE, *line, "--once"], env=environment, check=True,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        clock = threading.Thread(target=tick, args=(time.monotonic(),))
+        clock.start()
+        end_s, lives = time.monotonic() + DAY_S + 15, 0
+        try:
+            while time.monotonic() < end_s:
+                follower = subprocess.Popen(
+                    [sys.executable, "-c", CODE, *line, "--poll=1s"], env=environment,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                )  # fmt: skip
+                time.sleep(7 + 2.31 * (lives % 4))
+                follower.kill()
+                problems = follower.communicate()[1].splitlines()
+                assert all("went back" in problem for problem in problems), problems
+                lives += 1
+        finally:
+            over.set()
+            clock.join()
+        killed = (tmp_path / "killed" / HOURS).read_bytes()
+        assert lives >= 5
+        hours = killed.count(b"\n")
+        assert hours >= 25
+        calm = Follower(Prometheus(url, "rate"), tmp_path / "calm", ask, lambda line: None, 7.0)
+        api.twice = False
+        for hour in range(hours):
+            api.now = monday + 60 * hour + 2
+            assert calm.look() == 1
+    assert (tmp_path / "calm" / HOURS).read_bytes() == killed
+    assert killed.splitlines()[-1].startswith(f'{{"hour": "{moment(api.now - 2)}"'.encode())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from experiments.cli.main import run
 from experiments.hourly.demand import Record, Row, minute_of, moment, rows_from_csv
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from topologies.errors import InputError
 from workloads.demand import read_demand
 
@@ -89,10 +90,8 @@ def test_missing_periods_are_filled_and_counted():
 def test_nothing_is_said_about_an_hour_without_rows():
     record = Record()
     record.take(_rows(9), "x")
-    with pytest.raises(InputError, match="chat has rows for 25% of the hour to 2024-05-06T03:00"):
-        record.until(START + 180, 7.0)
-    with pytest.raises(InputError, match="no rows before 2024-05-06T00:00"):
-        record.until(START, 7.0)
+    refused("chat has rows for 25% of the hour to 2024-05-06T03:00", record.until, START + 180, 7.0)
+    refused("no rows before 2024-05-06T00:00", record.until, START, 7.0)
 
 
 def test_a_history_is_cut_and_services_begin_together():
@@ -108,8 +107,7 @@ def test_a_history_is_cut_and_services_begin_together():
 
 @pytest.mark.parametrize("minutes", [7, 90])
 def test_a_period_that_does_not_divide_an_hour_is_refused(minutes):
-    with pytest.raises(InputError, match=f"rows are {minutes} minutes apart"):
-        Record().take(_rows(5, step=minutes), "x")
+    refused(f"rows are {minutes} minutes apart", Record().take, _rows(5, step=minutes), "x")
 
 
 def test_the_file_of_a_record_is_a_demand_that_says_the_same(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory):
     """Page of a run with all that a page can show."""
     figure = Figure()
     axes = figure.subplots()
@@ -103,8 +102,7 @@ document.title = JSON.stringify(told);
 @pytest.mark.parametrize("width", [390, 1200])
 def test_values_sorting_filter_and_zoom_work(page, tmp_path, width):
     text = re.sub("<meta http-equiv[^>]*>", "", page.read_text())
-    tried = tmp_path / "tried.html"
-    tried.write_text(text.replace("</body>", f"{ACTIONS}</body>"))
+    (tried := tmp_path / "tried.html").write_text(text.replace("</body>", f"{ACTIONS}</body>"))
     document, console = opened(tried, tmp_path / "profile", f"--window-size={width},900")
     assert console == []
     answered = json.loads(re.findall("<title>(.*?)</title>", document)[0].replace("&amp;", "&")

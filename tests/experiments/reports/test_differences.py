@@ -1,7 +1,6 @@
 """Two recorded runs beside each other: what was asked and came out differently, and ratios."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,13 +9,13 @@ from experiments.cli.main import run
 from experiments.reports.certainty import NONE, ratio_sentences, ratios
 from experiments.reports.differences import change_sentence, compare, question_rows, result_rows
 from tests.support.commands import printed_by
+from tests.support.refusals import refused
 from tests.support.small_models import TOY_CONFIG, config_file
-from topologies.errors import InputError
 from workloads.confidence.split_conformal import ratio_ends
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory):
     """Run directories of two steps of unlike degree, one of them twice, and of served requests."""
     base = tmp_path_factory.mktemp("runs")
     config = config_file(base / "config.json", TOY_CONFIG)
@@ -88,15 +87,13 @@ def test_the_command_prints_both_tables(folders, tmp_path):
 
 
 def test_runs_of_unlike_commands_and_changed_results_are_refused(folders):
-    with pytest.raises(InputError, match="Compare runs of one command"):
-        compare(folders["narrow"], folders["served"])
+    refused("Compare runs of one command", compare, folders["narrow"], folders["served"])
     served = folders["served"]
     (served / "summary.json").write_text("{}")
-    with pytest.raises(InputError, match="was changed since the run"):
-        compare(served, served)
+    refused("was changed since the run", compare, served, served)
 
 
-def row(name: str, rate: float, low: float, high: float) -> dict[str, object]:
+def row(name, rate, low, high):
     ends = {"tokens_per_s": {"low": low, "high": high}}
     return {"cluster": name, "tokens_per_s": rate, "interval": ends}
 
@@ -120,7 +117,7 @@ def test_a_difference_within_the_error_is_not_called_one():
 
 
 @pytest.mark.parametrize(("kind", "differs"), [("spot", True), ("on demand", False)])
-def test_prices_of_two_kinds_are_no_difference(kind: str, differs: bool) -> None:
+def test_prices_of_two_kinds_are_no_difference(kind, differs):
     """A price three times as high is certain, unless the two are paid in unlike ways."""
     priced = [
         {

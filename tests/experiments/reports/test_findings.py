@@ -2,7 +2,6 @@
 
 import re
 from html import unescape
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,9 +15,9 @@ from experiments.reports.drawing import description, headline, hover
 from experiments.reports.findings import SENTENCES, TABLED, answers, finding
 from experiments.reports.html import command_line
 from experiments.reports.run_record import read_record
-from topologies.errors import InputError
+from tests.support.refusals import refused
 
-RESULTS: dict[str, dict[str, Any]] = {
+RESULTS = {
     "train": {
         "model": "m", "cluster": "c", "chips": 8, "iteration_s": 2.0, "mfu": 0.4,
         "breakdown_s": {"compute": 1.5, "exposed_tp": 0.5, "bubble": 0.0},
@@ -111,8 +110,7 @@ def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step
         ("goodput", "98.8 %", "80 %: 98 % – 99 %"),
         ("tokens", "2 G", "80 %: 1 G – 3 G"),
     ]
-    with pytest.raises(InputError, match="no interval"):
-        interval_band("topology", results)
+    refused("no interval", interval_band, "topology", results)
 
 
 def test_tables_become_a_sentence():
@@ -175,8 +173,7 @@ def test_values_lie_where_the_picture_shows_them():
     (bar,) = values["boxes"]
     assert bar[4] == "bar\n0\ncost: 0.25 USD"
     assert bar[0] == pytest.approx(low[0], abs=0.01)
-    assert headline(figure) == ""
-    assert description(figure) == "Across: cost [USD]. Shown: line, bar."
+    assert (headline(figure), description(figure)) == ("", "Across: cost [USD]. Shown: line, bar.")
 
 
 @pytest.mark.parametrize(("title", "line"), [

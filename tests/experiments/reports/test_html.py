@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 from html.parser import HTMLParser
-from pathlib import Path
 
 import jinja2
 import pandas as pd
@@ -26,7 +25,7 @@ VOID = {"meta", "img", "link", "br", "hr", "input"}
 class _Page(HTMLParser):
     """Text, images and links of a page; checks that tags are balanced."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.open, self.words, self.sources, self.scripts, self.values = [], [], [], [], []
         self.tags, self.policy = set(), ""
@@ -36,7 +35,7 @@ class _Page(HTMLParser):
         assert f"script-src 'sha256-{digest}'" in self.policy
         assert "default-src 'none'" in self.policy
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         attributes = dict(attrs)
         self.policy += str(attributes.get("content")) if attributes.get("http-equiv") else ""
@@ -46,22 +45,22 @@ class _Page(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open and self.open[-1] == "script":
             (self.scripts if self.kind == "script" else self.values).append(data)
         else:
             self.words.append(data)
 
     @property
-    def text(self) -> str:
+    def text(self):
         return " ".join(" ".join(self.words).split())
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     figure = Figure()
     figure.subplots().plot([1, 2])
     inputs = {"model": "llama", "tp": 32, "path": "<script>alert(1)</script>"}

@@ -20,6 +20,18 @@ def test_a_step_over_chips_of_trainium_names_what_would_measure_its_unexplained_
     assert "one measured step of your own over several chips, without ZeRO-3" in sentence
 
 
+def test_an_eager_host_is_said_to_issue_more_than_is_timed():
+    """Two passes over 16 layers of 149 operations in 48 us each, for each of four microbatches."""
+    how: dict[str, Any] = {"tp": 4, "global_batch": 4, "seq": 512}
+    eager, compiled = (
+        remarks(train("llama-3.2-1b", "trn2.3xlarge", runtime=runtime, microbatch=1, **how))
+        for runtime in ("eager", "compiled")
+    )
+    (sentence,) = [each for each in eager if each.startswith("Eager")]
+    assert re.search(r"operations, about 149 in each pass .* 915\.5 ms", sentence)
+    assert not any("Eager" in each for each in compiled)
+
+
 def test_stages_that_share_a_domain_are_named_with_what_is_faster():
     """A third UltraServer for two stages halves the adapters of what lies in it."""
     odd, even = (train("gpt2", f"trn2-ultraserver:{n}", tp=2, pp=2) for n in (3, 4))

@@ -1,5 +1,6 @@
 """Experiments that compare steps and collectives, at toy size: rows, figures and titles."""
 
+import pandas as pd
 import pytest
 
 from cluster_sim.collectives import rows, whole
@@ -131,6 +132,7 @@ def test_generations_stand_beside_their_vendors_claims(config):
     assert " x the price): " in generations.verdicts(frame)[0]
     assert set(frame.precision) == {"bf16", "fp8"}
     assert frame.groupby("cluster").best.sum().eq(1).all()
+    assert verdicts[beside.index.str.startswith("trn2, use of")].tolist() == ["ours is higher"]
     words = ("agrees", "ours is lower", "ours is higher")
     assert verdicts["trn2 over trn1, tokens a second"] in words
     figure = generations.draw_generations(frame)
@@ -140,6 +142,18 @@ def test_generations_stand_beside_their_vendors_claims(config):
     guessed = generations.draw_generations(frame.assign(kernels="assumed"))
     assert all(tick.get_text().endswith("*") for tick in guessed.axes[0].get_yticklabels())
     assert guessed.get_supxlabel().startswith("* a chip that is not built")
+
+
+def test_a_claim_of_one_chip_is_judged_by_itself():
+    """Of 16,384 cubed on Trn3 a core reaches 0.84 of its rate alone, and 0.93 of that in a job."""
+    rates = dict.fromkeys(("tokens_per_s_per_chip", "tokens_per_joule", "tokens_per_usd"), 1.0)
+    row = {"chip": "trn3", "cluster": "trn3-gen1", "precision": "fp8", "best": True, **rates}
+    beside = generations.claims(pd.DataFrame([row]))
+    of_one = beside[beside.claim.str.contains("tensor engines")]
+    assert of_one.verdict.tolist() == ["not known", "agrees"]
+    alone = 2 * 16_384**3 / 0.016641 / 630e12  # one logical core, trainium2_kernels
+    assert of_one.ours.iloc[1] == pytest.approx(0.93 * alone, rel=0.01)
+    assert set(beside.verdict) == {"not known", "agrees"}  # no ratio without its other chip
 
 
 def test_verdicts_leave_a_margin():
@@ -169,8 +183,7 @@ def test_rows_for_every_algorithm_and_a_figure():
     frame = collectives.busbw_vs_size(op="all-to-all", sizes="1KiB:1MiB:32", ideal=True)
     assert set(frame.algorithm) == {"torus", "per-axis", "direct", "dimension-ordered"}
     assert (frame.time_s >= frame.lower_bound_s).all()
-    figure = collectives.draw_busbw_vs_size(frame)
-    (axes,) = figure.axes
+    (axes,) = collectives.draw_busbw_vs_size(frame).axes
     assert {line.get_label() for line in axes.lines} >= {"direct", "dimension-ordered"}
     assert axes.get_ylabel() == "bus bandwidth [GB/s]"
 

@@ -1,7 +1,5 @@
 """Experiments and commands of the fleet at toy size."""
 
-from typing import Any
-
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -95,8 +93,7 @@ ALONE = f"fleet --cluster {SMALL} --unit-rate 2 --no-compare"
 
 
 def test_fleet_command_takes_a_users_policy(tmp_path):
-    mine = tmp_path / "mine.py"
-    mine.write_text("def policy(view):\n    return 7\n")
+    (mine := tmp_path / "mine.py").write_text("def policy(view):\n    return 7\n")
     document = document_of(f"{ALONE} --policy {mine} --days 0.05 --failures off")
     assert document["inference_chip_hours"] == pytest.approx(7 * 64 * 1.2)
 
@@ -126,10 +123,10 @@ def test_a_forecast_without_history_says_so():
 def test_the_largest_headroom_is_run_only_where_no_smaller_one_suffices(target, runs, monkeypatch):
     from workloads.fleet import scenario as module
 
-    runs_done: list[int] = []
+    runs_done = []
     run = module.run
 
-    def counted(*inputs: Any, **options: Any) -> Any:
+    def counted(*inputs, **options):
         runs_done.append(1)
         return run(*inputs, **options)
 

@@ -1,10 +1,7 @@
 """Experiments on plans at toy size: comparison, models side by side, and weak scaling."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from experiments.scripts import plan_ranking, scaling, training
@@ -16,17 +13,17 @@ from workloads.training.program.breakdown import PARTS
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> str:
+def config(tmp_path):
     return config_file(tmp_path / "small.json", TOY_CONFIG)
 
 
-def check_parts(frame: pd.DataFrame) -> None:
+def check_parts(frame):
     """Parts of every row sum to its iteration."""
     parts = frame[[f"{part}_s" for part in PARTS]].sum(axis=1)
     assert parts.tolist() == pytest.approx(frame["iteration_s"].tolist(), rel=1e-9)
 
 
-def drawn(axes: Axes) -> tuple[float, float]:
+def drawn(axes):
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     return sum(bar.get_width() for bar in bars), sum(bar.get_height() for bar in bars)
 
@@ -60,8 +57,7 @@ def test_weak_scaling_keeps_the_work_of_a_chip(config):
         slower = rows["iteration_s"].iloc[0] / rows["iteration_s"]
         assert rows["efficiency"].tolist() == pytest.approx(slower.tolist())
         assert rows["exposed_dp_s"].iloc[-1] == rows["exposed_dp_s"].max()
-    figure = scaling.draw_weak_scaling(frame)
-    heights = sum(drawn(axes)[1] for axes in figure.axes)
+    heights = sum(drawn(axes)[1] for axes in scaling.draw_weak_scaling(frame).axes)
     assert heights == pytest.approx(frame["iteration_s"].sum())
 
 

@@ -36,10 +36,6 @@ def sizes(*values: int, **fixed: str) -> dict[str, object]:
     return {"command": "probe", "fixed": {"op": "x", **fixed}, "grid": grid}
 
 
-def kept_rows(out: Path) -> list[Path]:
-    return sorted((out / "rows").glob("*.json"))
-
-
 @pytest.mark.parametrize(("text", "message"), [
     ("fleet\nfixed: {cluster: rainier}\ngrid: {policy: [static, evil.py]}",
      "policy: evil.py runs a Python file"),
@@ -49,8 +45,7 @@ def kept_rows(out: Path) -> list[Path]:
     ("measure-kit\nfixed: {chip: trn2}\ngrid: {folder: [/tmp/x]}", "folder: /tmp/x writes a file"),
 ])  # fmt: skip
 def test_a_study_of_a_stranger_runs_no_code_and_writes_no_file(tmp_path, text, message):
-    path = tmp_path / "study.yaml"
-    path.write_text(f"command: {text}")
+    (path := tmp_path / "study.yaml").write_text(f"command: {text}")
     refusal = refusal_of(f"sweep {path}")
     assert message in refusal
     assert "add --trust" in refusal
@@ -146,9 +141,7 @@ def test_a_run_that_kills_its_worker_is_crashed_and_the_others_finish(tmp_path, 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dies", ["scheduler", "workers"])
-def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
-    tmp_path, probe, monkeypatch, dies
-):
+def test_a_cluster_that_dies_is_one_line_and_finished_runs_stay(tmp_path, probe, monkeypatch, dies):
     pytest.importorskip("distributed")
     monkeypatch.setattr(runner, "PATIENCE_S", 3.0)
     monkeypatch.setenv("PROBE_SLEEP_S", "0.5")
@@ -169,4 +162,4 @@ def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
             )  # fmt: skip
     finally:
         cluster.close()
-    assert 2 <= len(kept_rows(tmp_path / "out")) < 40
+    assert 2 <= len(list((tmp_path / "out" / "rows").glob("*.json"))) < 40

@@ -20,6 +20,7 @@ from experiments.sweeps.study import Row, read_study, results, rows, study
 from experiments.sweeps.sweep import open_store, sweep
 from tests.support import probe_command
 from tests.support.probe_command import PROBE, run
+from tests.support.refusals import refused
 from topologies.errors import InputError
 
 
@@ -81,8 +82,7 @@ def test_a_list_of_runs_is_crossed_with_the_grid():
     ("\x00", "is no study"),
 ])  # fmt: skip
 def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text, expected):
-    path = tmp_path / "study.yaml"
-    path.write_text(text)
+    (path := tmp_path / "study.yaml").write_text(text)
     with pytest.raises(InputError) as refused:
         read_study(path)
     assert expected in str(refused.value)
@@ -102,18 +102,15 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text, expected
      "the study has 4,000,000 runs"),
 ])  # fmt: skip
 def test_impossible_runs_are_refused_before_anything_runs(document, expected):
-    with pytest.raises(InputError, match=expected):
-        rows(study(document), PROBE)
+    refused(expected, rows, study(document), PROBE)
 
 
 def test_missing_and_large_files_are_refused(tmp_path, monkeypatch):
     message = r"no such file in .* A study is a YAML file with the keys command"
-    with pytest.raises(InputError, match=message):
-        read_study(tmp_path / "none.yaml")
+    refused(message, read_study, tmp_path / "none.yaml")
     (tmp_path / "large.yaml").write_text("x" * 100)
     monkeypatch.setattr(module, "LARGEST_FILE_BYTES", 99)
-    with pytest.raises(InputError, match="is over the limit of 99 B"):
-        read_study(tmp_path / "large.yaml")
+    refused("is over the limit of 99 B", read_study, tmp_path / "large.yaml")
 
 
 def test_the_digest_follows_command_line_and_files(tmp_path):
@@ -148,10 +145,8 @@ def test_results_are_one_table_with_dotted_names():
     with ThreadPoolExecutor(2) as pool:
         outcomes = {row.digest: done.result() for row, done in run_rows(table, pool, 8, run)}
     frame = results((row, outcomes[row.digest]) for row in table)
-    assert frame["size"].tolist() == [1, 13]
-    assert frame["status"].tolist() == ["ok", "refused"]
-    assert frame.loc[0, "memory_bytes.total"] == 1
-    assert frame.loc[0, "tags"] == "[]"
+    assert (frame["size"].tolist(), frame["status"].tolist()) == ([1, 13], ["ok", "refused"])
+    assert (frame.loc[0, "memory_bytes.total"], frame.loc[0, "tags"]) == (1, "[]")
     assert pd.isna(frame.loc[1, "double"])
     assert frame["double"].dtype == "Int64"
 
@@ -230,10 +225,8 @@ def test_damaged_rows_are_run_again_and_half_written_ones_cleared_away(log, tmp_
 def test_directories_that_hold_something_else_are_refused(log, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match=r"holds thesis\.tex, and no sweep"):
-        sweep(_sizes(1), PROBE, out=tmp_path / "out")
-    with pytest.raises(InputError, match="is a file"):
-        sweep(_sizes(1), PROBE, out=tmp_path / "out" / "thesis.tex")
+    refused(r"holds thesis\.tex, and no sweep", sweep, _sizes(1), PROBE, out=tmp_path / "out")
+    refused("is a file", sweep, _sizes(1), PROBE, out=tmp_path / "out" / "thesis.tex")
     assert not log.exists()
 
 
@@ -310,5 +303,4 @@ def test_an_address_without_a_port_or_where_nobody_answers_is_one_line(monkeypat
         ("", "--dask '' has no port; write tcp://host:8786"),
         ("tcp://x:1", "no Dask scheduler answers at tcp://x:1: Timed out after"),
     ):
-        with pytest.raises(InputError, match=message):
-            sweep(_sizes(1), PROBE, dask=address)
+        refused(message, sweep, _sizes(1), PROBE, dask=address)

@@ -1,25 +1,26 @@
-"""Files kept between runs are read back whole, or written again."""
+"""Files kept between runs are read back whole, and files appear whole or not at all."""
 
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from experiments.reports.run_directory import run_directory
 from topologies.catalogue import catalogue
 from topologies.catalogue.catalogue import shipped_rows
+from topologies.errors import InputError
 from topologies.files import kept_files
-from topologies.files.writing import unfinished
+from topologies.files.writing import OLD, PART, remove_orphans, unfinished, whole_file, whole_files
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(kept_files.FOLDER_VARIABLE, str(tmp_path / "kept"))
     kept_files.folders.cache_clear()
     yield tmp_path / "kept"
@@ -64,7 +65,7 @@ def test_what_another_user_owns_is_not_read(folder, monkeypatch):
     kept_files.keep("a-1", b"content")
     real = os.stat
 
-    def foreign(place: Any, *rest: Any, **named: Any) -> Any:
+    def foreign(place, *rest, **named):
         status = real(place, *rest, **named)
         return os.stat_result((*status[:4], 4242, *status[5:])) if place == folder else status
 
@@ -76,8 +77,7 @@ def test_what_another_user_owns_is_not_read(folder, monkeypatch):
 
 def test_files_are_made_private_whatever_the_mask_is(tmp_path, monkeypatch):
     """Folders of our own that an earlier version left open are closed; named ones are left."""
-    open_folder = tmp_path / "own"
-    open_folder.mkdir()
+    (open_folder := tmp_path / "own").mkdir()
     open_folder.chmod(0o777)
     monkeypatch.delenv(kept_files.FOLDER_VARIABLE, raising=False)
     monkeypatch.setattr(kept_files, "folders", lambda: (open_folder,))
@@ -98,7 +98,7 @@ def test_files_are_made_private_whatever_the_mask_is(tmp_path, monkeypatch):
 def test_a_whole_file_of_another_form_is_made_again(folder, document):
     from cluster_sim.collectives.algorithms import torus
 
-    def answers() -> list[Any]:
+    def answers():
         torus.shares.cache_clear()
         return [shipped_rows(), torus.shares((4, 6), (1, 2))]
 
@@ -128,7 +128,7 @@ class Limit:
     share: float = 0.99
     note: str = field(default="", compare=False)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.seconds:.1f} s"
 
 
@@ -161,3 +161,85 @@ def test_the_digest_of_the_catalogue_is_kept_with_it(folder, monkeypatch):
         assert shipped_rows() == (digest, rows)
     kept.write_bytes(kept.read_bytes()[:1000])
     assert shipped_rows() == (digest, rows)
+
+
+def killed_while(code, folder):
+    code = f"import os, signal\n{code}\n    os.kill(os.getpid(), signal.SIGKILL)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=folder, check=False).returncode == -9
+
+
+def test_a_killed_run_leaves_nothing_once_another_writes(tmp_path):
+    code = (
+        "from experiments.reports.run_directory import run_directory\n"
+        "with run_directory('out', command='list', inputs={}) as run:\n    run.json('a', {})"
+    )
+    killed_while(code, tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [PART]
+    with run_directory(tmp_path / "out", command="list", inputs={}) as run:
+        run.json("a", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_earlier_run_comes_back_where_a_writer_was_killed_between_two_names(tmp_path):
+    mine = unfinished(tmp_path / "out").name
+    dead = mine.replace(str(os.getpid()), "999999999").replace(PART, OLD)
+    (tmp_path / dead).mkdir()
+    (tmp_path / dead / "run.json").write_text("earlier")
+    remove_orphans(tmp_path / "out")
+    assert (tmp_path / "out" / "run.json").read_text() == "earlier"
+
+
+def test_what_a_living_process_or_another_host_writes_is_let_be(tmp_path):
+    mine = unfinished(tmp_path / "out")
+    other = tmp_path / f".out.elsewhere-999999999{PART}"
+    for path in (mine, other):
+        path.write_text("half")
+    remove_orphans(tmp_path / "out")
+    assert mine.exists()
+    assert other.exists()
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+    with pytest.raises(OSError, match="No space left") as caught, whole_file(tmp_path / "x.csv"):
+        raise OSError(28, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "x.csv")
+    message = r"x\.csv cannot be written: Error writing bytes"
+    with pytest.raises(InputError, match=message), whole_file(tmp_path / "x.csv"):
+        raise OSError("Error writing bytes to file")  # a fault without a number
+    with (
+        pytest.raises(OSError, match="No space left") as caught,
+        run_directory(tmp_path / "out", command="list", inputs={}) as run,
+    ):
+        raise OSError(28, "No space left on device", str(run.folder / "a.csv"))
+    assert caught.value.filename == str(tmp_path / "out" / "a.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def fill(folder):
+    with whole_files(folder) as part:
+        (part / "a").write_text("half")
+        raise OSError(28, "full", str(part / "b"))
+
+
+def test_a_folder_of_files_appears_whole_or_not_at_all(tmp_path):
+    for folder in (tmp_path / "new", tmp_path / "deep" / "new"):
+        with pytest.raises(OSError, match="full"):
+            fill(folder)
+        assert not folder.exists()
+        with whole_files(folder) as part:
+            (part / "a").write_text("whole")
+        with whole_files(folder) as part:
+            (part / "b").write_text("more")
+        assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_nothing_is_written_over_what_is_no_file(tmp_path, kind):
+    """A device would be replaced by a file: a root user's /dev/zero once was."""
+    target = tmp_path / kind
+    os.mkfifo(target) if kind == "pipe" else target.mkdir()
+    with pytest.raises(InputError, match="it is no file"), whole_file(target):
+        pass
+    assert not target.is_file()
+    with pytest.raises(InputError, match="holds a zero byte"), whole_file(tmp_path / "a\0b"):
+        pass

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.reader import COLUMNS
 from topologies.clusters.names import cluster
-from workloads.confidence.answers import (
-    collective_interval,
-    kernels_assumed,
-    vendors_test,
-    weight_width,
-)
+from workloads.confidence import answers
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     FAMILY,
@@ -75,16 +70,13 @@ def test_a_kind_with_few_tables_is_drawn_towards_its_family(tables):
     assert score_quantile("training.experts", residuals) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("prediction", "factor"),
-    [
-        (Prediction(TENSOR, "h100", 8, 1, 64), 1.0),
-        (Prediction(TENSOR, "h100", 32, 1, 64), DOUBLED["tp"] ** 2),
-        (Prediction(TENSOR, "h100", 8, 2, 128), DOUBLED["cp"] * DOUBLED["ranks"]),
-        (Prediction(TENSOR, "h100", 8, 1, 64, assumed=True), ASSUMED),
-        (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST),
-    ],
-)
+@pytest.mark.parametrize(("prediction", "factor"), [
+    (Prediction(TENSOR, "h100", 8, 1, 64), 1.0),
+    (Prediction(TENSOR, "h100", 32, 1, 64), DOUBLED["tp"] ** 2),
+    (Prediction(TENSOR, "h100", 8, 2, 128), DOUBLED["cp"] * DOUBLED["ranks"]),
+    (Prediction(TENSOR, "h100", 8, 1, 64, assumed=True), ASSUMED),
+    (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST),
+])  # fmt: skip
 def test_each_step_away_from_what_was_measured_widens(prediction, factor):
     assert widening(prediction, _two_tables()) == pytest.approx(factor)
 
@@ -142,11 +134,11 @@ def test_shipped_ratios_are_surer_than_shipped_values(kind):
 def test_plain_shapes_are_the_model_itself():
     ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
     basis = "rates and latencies as given, no machine behind"
-    assert collective_interval(ring, 8, 2**20, 1.0) == Interval(1.0, 1.0, basis=basis)
+    assert answers.collective_interval(ring, 8, 2**20, 1.0) == Interval(1.0, 1.0, basis=basis)
     real = cluster("trn2.48xlarge")
-    assert collective_interval(real, 16, 2**20, 1.0, ideal=True).high == 1.0
-    assert collective_interval(real, 16, 2**20, 1.0).high > 1.0
-    alone = collective_interval(real, 1, 2**20, 0.0)
+    assert answers.collective_interval(real, 16, 2**20, 1.0, ideal=True).high == 1.0
+    assert answers.collective_interval(real, 16, 2**20, 1.0).high > 1.0
+    alone = answers.collective_interval(real, 1, 2**20, 0.0)
     assert (alone.low, alone.high) == (0.0, 0.0)
 
 
@@ -219,17 +211,14 @@ def test_a_mixture_of_one_part_is_that_part(share, centre):
     assert ends == pytest.approx((centre * math.exp(-0.2), centre * math.exp(0.2)))
 
 
-@pytest.mark.parametrize(
-    ("named_by", "names"),
-    [
-        (weight_width, {"mxfp4": "4 bits", "bf16": "16 bits"}),
-        (kernels_assumed, {"h100": False, "trn3": True}),
-        (kernel_kind, {"attention": "kernel.attention", "gather": "kernel.memory"}),
-        (runtime, {"trn2": "neuron", "h200": "nccl"}),
-        (generation, {"h200": "h100", "trn2": "trn2"}),
-        (vendors_test, {"h100": "nccl-tests", "trn2": "nccom-test"}),
-    ],
-)
+@pytest.mark.parametrize(("named_by", "names"), [
+    (answers.weight_width, {"mxfp4": "4 bits", "bf16": "16 bits"}),
+    (answers.kernels_assumed, {"h100": False, "trn3": True}),
+    (kernel_kind, {"attention": "kernel.attention", "gather": "kernel.memory"}),
+    (runtime, {"trn2": "neuron", "h200": "nccl"}),
+    (generation, {"h200": "h100", "trn2": "trn2"}),
+    (answers.vendors_test, {"h100": "nccl-tests", "trn2": "nccom-test"}),
+])  # fmt: skip
 def test_domains_are_named(named_by, names):
     assert {name: named_by(name) for name in names} == names
 

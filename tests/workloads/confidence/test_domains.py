@@ -151,16 +151,13 @@ def _covers(name: str) -> dict[str, list[Cover]]:
     return answers
 
 
-@pytest.mark.parametrize(
-    ("left_out", "least", "widest"),
-    [
-        pytest.param("table", {"serving": 0.8, "first_token": 0.78, "collective": 0.8,
-                               "kernel": 0.8}, 1.12, marks=pytest.mark.slow),
-        pytest.param("tool", {"serving": 0.69, "first_token": 0.74, "collective": 0.8,
-                              "kernel": 0.82}, 1.2, marks=pytest.mark.slow),
-        ("family", {"serving": 0.78, "first_token": 0.8, "kernel": 0.8}, 1.25),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("left_out", "least", "widest"), [
+    pytest.param("table", {"serving": 0.8, "first_token": 0.78, "collective": 0.8,
+                           "kernel": 0.8}, 1.12, marks=pytest.mark.slow),
+    pytest.param("tool", {"serving": 0.69, "first_token": 0.74, "collective": 0.8,
+                          "kernel": 0.82}, 1.2, marks=pytest.mark.slow),
+    ("family", {"serving": 0.78, "first_token": 0.8, "kernel": 0.8}, 1.25),
+])  # fmt: skip
 def test_what_was_left_out_is_covered(left_out, least, widest):
     covers = _covers(left_out)
     for family, share in least.items():

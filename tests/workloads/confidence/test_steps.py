@@ -101,15 +101,12 @@ def test_degrees_of_one_neuron_chip_hold_for_the_next():
     assert wider == pytest.approx([1.0, 1.0, DOUBLED["tp"]])
 
 
-@pytest.mark.parametrize(
-    ("stated", "least_mean", "most_below_half"),
-    [
-        pytest.param("", 0.8, 3, marks=pytest.mark.slow),
-        pytest.param(FRAMEWORK, 0.84, 4, marks=pytest.mark.slow),
-        (PLAN, 0.84, 4),
-        pytest.param(BARE, 0.78, 6, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("stated", "least_mean", "most_below_half"), [
+    pytest.param("", 0.8, 3, marks=pytest.mark.slow),
+    pytest.param(FRAMEWORK, 0.84, 4, marks=pytest.mark.slow),
+    (PLAN, 0.84, 4),
+    pytest.param(BARE, 0.78, 6, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_tables_that_were_left_out_are_covered(stated, least_mean, most_below_half):
     """Each table by the residuals of all others, at each level of what was stated.
 

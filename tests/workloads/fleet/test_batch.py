@@ -1,7 +1,6 @@
 """The batch tier: exact accounts, closed forms, deadlines, and where its units come from."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from tests.support.toy_fleet import scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -19,12 +18,11 @@ from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.lending.answer import Night
 from workloads.fleet.lending.front import lend_on
 from workloads.fleet.policies.rules import forecast, static
-from workloads.fleet.policies.view import Decision, View
+from workloads.fleet.policies.view import Decision
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import scenario
 from workloads.fleet.setup.demand import batch_work, interactive
-from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import BatchTier, BatchWork, Service
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
@@ -35,13 +33,13 @@ FREE = ChangeCosts.fixed(0.0)
 ECONOMICS = Economics(500.0, 100.0, usd_per_million_tokens=2.0, batch_discount=0.5)
 
 
-def _work(requests_per_minute: float, minutes: int, hours: float = 24.0) -> BatchWork:
+def _work(requests_per_minute, minutes, hours=24.0):
     """Requests of 1,100 tokens, of which a unit answers two a second, or 120 a minute."""
     demand = constant(requests_per_minute, minutes=minutes)
     return BatchWork(demand, np.full(minutes, 2.0), int(hours * 60))
 
 
-def _run(batch: BatchWork, units: int = 10, serve: int = 4, **options: Any) -> FleetRun:
+def _run(batch, units=10, serve=4, **options):
     """Serve one request a minute on some units, and lend the others."""
     minutes = batch.demand.minutes
     jobs = options.pop("jobs", (evaluation_job(units),))
@@ -51,8 +49,8 @@ def _run(batch: BatchWork, units: int = 10, serve: int = 4, **options: Any) -> F
     return simulate(demand, [SERVICE], fleet, policy, jobs=jobs, batch=batch, economics=ECONOMICS)
 
 
-def _account(run: FleetRun) -> dict[str, Any]:
-    document: dict[str, Any] = summary(run)["batch"]
+def _account(run):
+    document = summary(run)["batch"]
     for what in ("requests", "tokens"):
         parts = [document[f"{kind}_{what}"] for kind in ("served", "waiting", "late")]
         assert document[f"arrived_{what}"] == sum(parts)
@@ -63,8 +61,7 @@ def test_a_night_with_room_serves_everything_in_unit_time_of_its_work():
     """240 requests a minute are the work of two units; six are free."""
     account = _account(_run(_work(240.0, 1440)))
     work_h = account["served_requests"] / 120 / 60 * 64
-    assert account["late_requests"] == 0
-    assert account["arrived_requests"] == 240 * 1440
+    assert (account["late_requests"], account["arrived_requests"]) == (0, 240 * 1440)
     assert account["waiting_requests"] <= 240 * 16
     assert account["chip_hours"] == pytest.approx(work_h, rel=0.02)
     assert account["wait_s"]["p99"] <= 31 * 60
@@ -80,8 +77,7 @@ def test_a_constant_night_without_enough_units_expires_what_the_closed_form_says
     late = (arriving - served) * (1440 - begins)
     assert account["served_requests"] == pytest.approx(served * 1440, rel=0.015)
     assert account["late_requests"] == pytest.approx(late, rel=0.03)
-    first = int(np.flatnonzero(run.batch.late)[0])
-    assert first == pytest.approx(begins, rel=0.03)
+    assert int(np.flatnonzero(run.batch.late)[0]) == pytest.approx(begins, rel=0.03)
     assert account["wait_s"]["max"] <= deadline * 60 == account["deadline_s"]
 
 
@@ -109,9 +105,9 @@ def test_serving_comes_first_and_batch_work_waits_for_the_night():
 
 
 def test_a_policy_sees_the_deadlines_and_may_say_how_many_units():
-    seen: list[float] = []
+    seen = []
 
-    def policy(view: View) -> Decision:
+    def policy(view):
         seen.append(float(view.batch_due[-1]) if len(view.batch_due) else -1.0)
         assert np.all(np.diff(view.batch_due) >= 0)
         return Decision(4.0, batch=3)
@@ -171,8 +167,7 @@ NINE, FIVE = constant(1.0, minutes=9), constant(1.0, minutes=5)
     (lambda: batch_work(NINE, [SERVICE], BatchTier(demand=FIVE)), "as long"),
 ])  # fmt: skip
 def test_mistakes_are_refused(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
+    refused(message, call)
 
 
 def test_batch_work_of_the_last_day_needs_its_part_of_the_loans():

@@ -1,12 +1,15 @@
-"""Changes of roles: what each costs, limits, spikes, reclaimed jobs and refusals."""
+"""Changes of roles, what each costs, and the ledger, store, queue and gangs behind them."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.support.refusals import refused
 from tests.support.toy_fleet import FLAT_DAY, FREE, SERVICE, scaled_to_fleet, simulate
-from topologies.errors import InputError
 from workloads.demand import azure_conv, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
@@ -14,9 +17,9 @@ from workloads.fleet.policies.rules import best_static, clock, forecast, oracle,
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import changes_frame, role_server_ms, summary
-from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.services import Service, units_needed
-from workloads.fleet.state.world import Role
+from workloads.fleet.state.services import Queue, Service, split_tokens, units_needed, waits_s
+from workloads.fleet.state.store import Store
+from workloads.fleet.state.world import GROUPS, Ledger, Role
 from workloads.serving.tables import fixed_rate
 
 
@@ -29,8 +32,7 @@ from workloads.serving.tables import fixed_rate
 ], ids=["threshold", "forecast", "static", "clock", "oracle"])  # fmt: skip
 def test_flat_demand_changes_no_roles(policy):
     run = simulate(FLAT_DAY, [SERVICE], Fleet(100), policy, jobs=default_jobs(100))
-    assert run.changes == ()
-    assert summary(run)["slo_attainment"] == 1.0
+    assert (run.changes, summary(run)["slo_attainment"]) == ((), 1.0)
 
 
 @pytest.mark.parametrize("policy", [threshold(), forecast(), clock(90, 10)])
@@ -62,8 +64,7 @@ def test_units_stay_for_the_length_of_their_lease():
 ])  # fmt: skip
 def test_a_fleet_without_units_and_jobs_too_large_for_it_are_refused(arguments, message):
     accepted = {"services": [SERVICE], "fleet": Fleet(100), **arguments}
-    with pytest.raises(InputError, match=message):
-        simulate(FLAT_DAY, policy=static(1), **accepted)
+    refused(message, simulate, FLAT_DAY, policy=static(1), **accepted)
 
 
 WEIGHTS_BYTES, STATE_BYTES, MORE_S = 3e12, 2e13, 7.0
@@ -83,7 +84,7 @@ DURATIONS = (
 )  # fmt: skip
 
 
-def _run(costs: ChangeCosts, before: int, after: int, jobs: list[TrainingJob]) -> FleetRun:
+def _run(costs, before, after, jobs):
     """Let ``before`` units serve in the first minute and ``after`` units from then on."""
     return simulate(
         constant(1.0, minutes=MINUTES), [Service("chat", fixed_rate(10.0), WEIGHTS_BYTES)],
@@ -92,7 +93,7 @@ def _run(costs: ChangeCosts, before: int, after: int, jobs: list[TrainingJob]) -
     )  # fmt: skip
 
 
-def _jobs(kind: str) -> list[TrainingJob]:
+def _jobs(kind):
     if kind == "spare":
         return []
     if kind == "evaluation":
@@ -101,14 +102,14 @@ def _jobs(kind: str) -> list[TrainingJob]:
     return [TrainingJob("job", GANG, least, reclaim=kind, state_bytes=STATE_BYTES)]
 
 
-def _back_s(costs: ChangeCosts, kind: str) -> float:
+def _back_s(costs, kind):
     """Time from the order until a unit that did other work serves [s]."""
     (change,) = _run(costs, UNITS - GANG, UNITS - GANG + 1, _jobs(kind)).changes
     assert change.arrived == 1
     return (change.ready_ms - change.ordered_ms) / 1000.0
 
 
-def _back_closed_s(costs: ChangeCosts, kind: str) -> float:
+def _back_closed_s(costs, kind):
     rate = min(costs.store_client_bytes_per_s, costs.store_bytes_per_s / GANG)
     values = {"load": WEIGHTS_BYTES / costs.load_bytes_per_s, "save": STATE_BYTES / GANG / rate}
     return sum(values[name] if name in values else getattr(costs, name) for name in BACK[kind])
@@ -135,7 +136,7 @@ def test_a_change_to_serving_takes_the_sum_of_its_costs(kind):
 def test_a_gang_computes_when_its_units_have_changed_and_it_has_started():
     job = TrainingJob("job", GANG, GANG, reclaim="pause", checkpoint_every_s=1e9)
 
-    def trained_s(costs: ChangeCosts) -> float:
+    def trained_s(costs):
         run = _run(costs, UNITS, UNITS - GANG, [job])
         return float(role_server_ms(run.kinds[0])[-1, Role.TRAINING]) / 1000.0
 
@@ -146,3 +147,77 @@ def test_a_gang_computes_when_its_units_have_changed_and_it_has_started():
         longer = replace(COSTS, **{name: getattr(COSTS, name) + MORE_S})
         expected = -GANG * MORE_S * (name in FORTH)
         assert trained_s(longer) - base == pytest.approx(expected, abs=0.1), name
+
+
+def test_groups_hold_every_role_once():
+    roles = [role for group in GROUPS.values() for role in group]
+    assert sorted(roles) == list(Role)
+
+
+def test_ledger_books_unit_time_exactly():
+    ledger = Ledger(3, 1)
+    ledger.put(np.array([0, 1]), Role.SERVING, 0, 0)
+    ledger.put(np.array([1]), Role.DRAINING, 700)
+    ledger.advance(1000)
+    assert ledger.spent_server_ms[len(Role)] == 1000 + 700
+    assert ledger.spent_server_ms[Role.DRAINING] == 300
+    assert (ledger.spent_server_ms[Role.SPARE], ledger.count(Role.SERVING)) == (1000, 1)
+
+
+def test_store_shares_its_bandwidth_fairly():
+    """Loads of 1 and 2 units, caps 1 and 10 B/s, on 5 B/s: rates 1, then 2 for each of the two."""
+    env = simpy.Environment()
+    store = Store(env, 5.0)
+    slow = store.load(units=1, bytes_per_unit=10.0, cap_bytes_per_s=1.0)
+    fast = store.load(units=2, bytes_per_unit=10.0, cap_bytes_per_s=10.0)
+    env.run(until=fast)
+    assert env.now == 5000
+    env.run(until=slow)
+    assert env.now == 10_000
+    assert store.moved_bytes == pytest.approx(30.0)
+
+
+def test_store_speeds_up_when_another_load_ends():
+    env = simpy.Environment()
+    store = Store(env, 2.0)
+    first = store.load(units=1, bytes_per_unit=4.0, cap_bytes_per_s=2.0)
+    second = store.load(units=1, bytes_per_unit=8.0, cap_bytes_per_s=2.0)
+    env.run(until=first)
+    assert env.now == 4000
+    env.run(until=second)
+    assert env.now == 6000
+
+
+def test_queue_waits_and_sheds():
+    queue = Queue(np.array([10, 30, 0, 0]), patience_minutes=1.5)
+    for minute, capacity in enumerate((10, 10, 10, 10)):
+        queue.finish(minute, capacity)
+    assert (queue.served.tolist(), queue.shed.tolist()) == ([10, 10, 10, 5], [0, 5, 0, 0])
+    assert queue.backlog.tolist() == [0, 15, 5, 0]
+    waits = waits_s(queue)
+    assert waits[0] == 0
+    assert waits[1] == pytest.approx(60 * (2.25 - 1.5))
+
+
+@given(
+    st.lists(st.integers(0, 500), min_size=1, max_size=40),
+    st.lists(st.integers(0, 300), min_size=40, max_size=40), st.floats(0, 5), st.integers(0, 5000),
+)  # fmt: skip
+def test_tokens_are_served_queued_or_shed(arrivals, capacity, patience, tokens_each):
+    queue = Queue(np.array(arrivals), patience)
+    for minute in range(len(arrivals)):
+        queue.finish(minute, capacity[minute])
+    tokens = np.array(arrivals) * tokens_each + np.minimum(np.array(arrivals), 1)
+    served, waiting, shed = split_tokens(queue, tokens)
+    assert served.sum() + waiting[-1] + shed.sum() == tokens.sum()
+    assert min(served.min(), waiting.min(), shed.min()) >= 0
+    total = queue.served.sum() + queue.shed.sum() + queue.backlog[-1]
+    assert total == queue.arrivals.sum()
+    assert waits_s(queue).min() >= 0
+
+
+def test_capacity_without_latency_attains_unless_it_queues():
+    capacity = fixed_rate(2.0)
+    assert capacity.attained(np.array([0.5, 1.0]), np.array([0.5, 2.0])).tolist() == [1.0, 0.0]
+    assert capacity.work(100.0, [1.0, 2.0]).tolist() == [1.0, 1.0]
+    refused("above 0", fixed_rate, 0.0)

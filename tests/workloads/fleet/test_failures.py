@@ -6,10 +6,10 @@ from math import exp, inf, sqrt
 import numpy as np
 import pytest
 
+from tests.support.refusals import refused
 from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from topologies.views.measures import measure
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -17,7 +17,6 @@ from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_jo
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption, failures_from
 from workloads.fleet.results import role_server_ms, summary
-from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.job.causes import failure_rates
@@ -35,13 +34,13 @@ def test_the_catalogue_has_the_published_rate_of_a_chip():
     assert entry.value == pytest.approx(hours * 3600, rel=0.02)
 
 
-def _broken_unit_h(domain: Domain, parts: int, size_units: float, hours: float) -> float:
+def _broken_unit_h(domain, parts, size_units, hours):
     """Expected unit-hours under repair by a time, from none at the start: independent repairs."""
     rate_per_h, repair_h = parts / domain.mtbf_s * 3600, domain.repair_s / 3600
     return rate_per_h * size_units * repair_h * (hours - repair_h * (1 - exp(-hours / repair_h)))
 
 
-def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
+def _run_with(failures, units, days, seed):
     return simulate(
         constant(60.0, minutes=days * 1440),
         [Service("chat", fixed_rate(3.5), 1e9)],
@@ -98,7 +97,7 @@ def test_domains_of_machines_from_the_catalogue():
     assert failures_from(cluster("trn2-ultraserver:2000"), ()).domains == ()
 
 
-def _trained_through(failures: Failures, days: int) -> FleetRun:
+def _trained_through(failures, days):
     """A fleet of 100 units of which 90 are in one gang that always trains."""
     units = 100
     return simulate(
@@ -134,8 +133,7 @@ def test_faults_that_never_occur_change_nothing():
     without, with_them = _trained_through(some, 1), _trained_through(never, 1)
     assert without.failures_by_domain == with_them.failures_by_domain != {}
     assert np.array_equal(without.kinds[0].spent_server_ms, with_them.kinds[0].spent_server_ms)
-    with pytest.raises(InputError, match="switch: a mean time of 0 s"):
-        Interruption("switch", 0.0)
+    refused("switch: a mean time of 0 s", Interruption, "switch", 0.0)
 
 
 def test_interruptions_of_machines_are_those_of_a_job_on_all_chips():
@@ -188,7 +186,7 @@ def test_a_gang_loses_the_whole_unit_which_then_works_on():
 def test_serving_is_topped_up_for_servers_that_are_down():
     load = scaled_to_fleet(constant(1.0, minutes=1440), [SERVICE], 40)
     often = Failures(unit_mtbf_s=40 * 3600.0, repair_s=10 * 3600.0, servers=4)
-    seen: list[int] = []
+    seen = []
     fleet, jobs = Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often), [evaluation_job(60)]
     run = simulate(load, [SERVICE], fleet, lambda view: seen.append(view.broken) or 40.0, jobs=jobs)
     # A policy sees the servers that are down as units, of which it counts whole ones.

@@ -1,23 +1,22 @@
 """Gangs of night jobs: sizes that failures allow, what a failure loses, copies in host memory."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import simpy
 
 import cluster_sim as cs
+from tests.support.refusals import refused
 from tests.support.toy_fleet import simulate
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
-from workloads.fleet.scenario import Scenario, notes, scenario
+from workloads.fleet.scenario import notes, scenario
 from workloads.fleet.setup.night_work import (
     LEAST_GOODPUT,
     gang_goodput,
@@ -38,11 +37,11 @@ COSTS = ChangeCosts.of(cluster("trn2-ultraserver:8"))
 SERVICE, FREE = Service("chat", fixed_rate(3.5), 1e9), ChangeCosts.fixed(0.0)
 
 
-def _fleet(units: int, unit_mtbf_s: float) -> Fleet:
+def _fleet(units, unit_mtbf_s):
     return Fleet(units, costs=COSTS, failures=Failures(unit_mtbf_s, 600.0))
 
 
-def _job(units: int, checkpoint: str) -> TrainingJob:
+def _job(units, checkpoint):
     return TrainingJob(
         "gang", units=units, min_units=units, tokens_per_s=((1, 1e5),), step_tokens=16e6,
         state_bytes=5.6e12, checkpoint=checkpoint, standby="warm", checkpoint_every_s=1800.0,
@@ -116,7 +115,7 @@ def test_a_fleet_whose_gangs_were_made_smaller_says_so():
     assert gang_note(default_jobs(1000), replace(large.fleet, units=1000)) == ""
 
 
-def _gang(job: TrainingJob, costs: ChangeCosts) -> tuple[simpy.Environment, Ledger, Gang]:
+def _gang(job, costs):
     env = simpy.Environment()
     ledger = Ledger(10, 1)
     return env, ledger, Gang(0, job, env, ledger, costs, 10**9)
@@ -132,10 +131,8 @@ def test_a_gang_checkpoints_and_loses_what_it_did_not_save():
     env.run(until=200_000)
     assert units.tolist() == [0, 1, 2, 3]
     gang.settle()
-    assert gang.tally.tokens == 800.0
-    assert gang.tally.lost_tokens == 320.0
-    assert gang.tally.held_unit_ms == 4 * 150_000
-    assert gang.tally.useful_unit_ms == 4 * 100_000
+    assert (gang.tally.tokens, gang.tally.lost_tokens) == (800.0, 320.0)
+    assert (gang.tally.held_unit_ms, gang.tally.useful_unit_ms) == (4 * 150_000, 4 * 100_000)
     ledger.advance(150_000)
     assert ledger.spent_server_ms[Role.CHECKPOINTING] == 4 * 10_000
 
@@ -150,8 +147,7 @@ def test_a_restart_waits_and_a_restore_is_shorter():
     gang.admit(np.arange(2))
     env.run(until=900_000)
     gang.settle()
-    assert gang.tally.tokens == 100 + 40
-    assert gang.tally.starts == 2
+    assert (gang.tally.tokens, gang.tally.starts) == (100 + 40, 2)
 
 
 def test_a_failure_stops_all_and_shrinks_to_what_fits():
@@ -165,8 +161,7 @@ def test_a_failure_stops_all_and_shrinks_to_what_fits():
     assert (gang.size, len(left)) == (6, 2)
     env.run(until=200_000)
     gang.settle()
-    assert gang.tally.tokens == 6 * 50
-    assert gang.tally.lost_tokens == 9 * 50
+    assert (gang.tally.tokens, gang.tally.lost_tokens) == (6 * 50, 9 * 50)
 
 
 def test_peers_lose_what_was_computed_since_the_last_copy():
@@ -178,8 +173,7 @@ def test_peers_lose_what_was_computed_since_the_last_copy():
     gang.place(np.arange(2))
     env.run(until=51_000)
     gang.fail(np.array([0]), np.array([5]))
-    assert gang.size == 2
-    assert gang.tally.lost_tokens == 2.0
+    assert (gang.size, gang.tally.lost_tokens) == (2, 2.0)
 
 
 def test_a_night_job_recovers_as_a_job_of_weeks_does():
@@ -231,11 +225,10 @@ def test_jobs_of_a_file_state_copies_and_spares(tmp_path):
     settings = [(job.checkpoint, job.standby) for job in read_jobs(file)]
     assert settings == [("peer", "warm"), ("peer", "cold"), ("async", "cold")]
     file.write_text("name,units,checkpoint\na,2,pear\n")
-    with pytest.raises(InputError, match=r"checkpoint 'pear' is none of .* Did you mean peer\?"):
-        read_jobs(file)
+    refused(r"checkpoint 'pear' is none of .* Did you mean peer\?", read_jobs, file)
 
 
-def _prepared(folder: Path, row: str) -> Scenario:
+def _prepared(folder, row):
     file = folder / "jobs.csv"
     file.write_text(f"name,units,min_units,state_bytes,reclaim,checkpoint,tokens_per_s\n{row},10\n")
     options = FleetOptions(FleetInputs(unit_rate=10.0, training=file))
@@ -251,8 +244,7 @@ def _prepared(folder: Path, row: str) -> Scenario:
 ])  # fmt: skip
 def test_copies_and_states_are_held_against_host_memory(tmp_path, row, message):
     """8 TB over four servers are 2 TB a server, and 7 TB 1.75; the host has room for 1.76 TB."""
-    with pytest.raises(InputError, match=message):
-        _prepared(tmp_path, row)
+    refused(message, _prepared, tmp_path, row)
     assert _prepared(tmp_path, "a,2,1,7e12,pause,async").jobs[0].reclaim == "pause"
 
 

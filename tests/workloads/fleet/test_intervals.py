@@ -1,8 +1,6 @@
 """Intervals of a fleet's results: points without uncertainty, brute force with it, and pairs."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +13,9 @@ from tests.support.commands import document_of
 from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import Horizon, azure_code
-from workloads.fleet.front import FleetResult, daily_training, paired_interval
+from workloads.fleet.front import daily_training, paired_interval
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.inputs.jobs import default_jobs
 from workloads.fleet.intervals import (
     STATED,
     Causes,
@@ -29,12 +27,10 @@ from workloads.fleet.intervals import (
     slowed,
 )
 from workloads.fleet.policies.rules import static, threshold
-from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import summary
-from workloads.fleet.scenario import Scenario, policy_of, run
+from workloads.fleet.scenario import policy_of, run
 from workloads.fleet.setup.demand import demand_level
-from workloads.fleet.simulation import FleetRun
 
 KNOWN = Causes(AS_STATED, AS_STATED, AS_STATED, AS_STATED)
 SPREAD = Uncertain(0.8, 1.25, "assumed by this test")
@@ -42,7 +38,7 @@ ALL = Causes(SPREAD, SPREAD, SPREAD, Uncertain(0.5, 2.0))
 
 
 @pytest.fixture(scope="module")
-def fleet() -> FleetResult:
+def fleet():
     """Half a day of a fleet whose jobs are rated, as if by a simulated step."""
     done = cs.run_fleet("trn2-ultraserver:64", unit_rate=5.0, days=0.5, start_day=2.0)
     jobs = tuple(_rated(job) for job in done.scenario.jobs)
@@ -50,22 +46,22 @@ def fleet() -> FleetResult:
     return replace(done, scenario=built, run=run(built, _forecast(built)))
 
 
-def _rated(job: TrainingJob) -> TrainingJob:
+def _rated(job):
     return replace(job, tokens_per_s=((1, 5e4),), step_tokens=16e6, step_time=SPREAD)
 
 
-def _forecast(scenario: Scenario) -> Policy:
+def _forecast(scenario):
     return policy_of("forecast", scenario)
 
 
-def _ends(fleet: FleetResult, causes: Causes) -> dict[str, Any]:
+def _ends(fleet, causes):
     return fleet_intervals(fleet.scenario, fleet.summary, _forecast, causes=causes)
 
 
 def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(fleet):
-    repeated: list[Any] = []
+    repeated = []
 
-    def watch(each: Iterable[Any], _: str) -> Sequence[Any]:
+    def watch(each, _):
         """Note what is repeated."""
         repeated.extend(each)
         return repeated
@@ -99,7 +95,7 @@ def test_the_step_time_scales_tokens_and_nothing_else(fleet):
     )
 
 
-def test_the_price_scales_money_and_nothing_else(fleet: FleetResult) -> None:
+def test_the_price_scales_money_and_nothing_else(fleet):
     ends, results = _ends(fleet, replace(KNOWN, price=SPREAD)), fleet.summary
     for name in STATED:
         low, high = (0.8, 1.25) if name.startswith(("cost", "usd")) else (1.0, 1.0)
@@ -109,7 +105,7 @@ def test_the_price_scales_money_and_nothing_else(fleet: FleetResult) -> None:
 
 
 @pytest.mark.parametrize("words", ["fleet --days 0.1", "lend --until 06:00 --confidence 70%"])
-def test_answers_carry_the_range_of_a_price_and_name_its_row(words: str) -> None:
+def test_answers_carry_the_range_of_a_price_and_name_its_row(words):
     """The price of a Trn3 of 144 chips is assumed: 504 USD/h, 432 to 648."""
     shared = ["--cluster=trn3-gen2:20", "--demand=azure-code", "--unit-rate=5", "--failures=off"]
     document = document_of([*words.split(), *shared, "--json"])
@@ -121,7 +117,7 @@ def test_answers_carry_the_range_of_a_price_and_name_its_row(words: str) -> None
     assert ends["high"] / document[name] == pytest.approx(648 / 504, rel=0.01)
 
 
-def _by_brute_force(fleet: FleetResult, causes: Causes, draws: int) -> list[dict[str, Any]]:
+def _by_brute_force(fleet, causes, draws):
     """Return the results of runs with all inputs drawn together, and failures of other seeds."""
     inputs = (causes.demand, causes.capacity, causes.step_time, causes.failures)
     scores = np.random.default_rng(3).normal(size=(len(inputs), draws))
@@ -207,7 +203,7 @@ UNITS = 60
 FAILING = Failures(43_200.0, 60.0)
 
 
-def _run(policy: Policy, *, failures: Failures = FAILING, days: int = 3, seed: int = 0) -> FleetRun:
+def _run(policy, *, failures=FAILING, days=3, seed=0):
     load = scaled_to_fleet(azure_code().between(0, days * 1440), [SERVICE], UNITS)
     costs = replace(ChangeCosts.from_catalogue(4), miss_share=0.3)
     fleet, rng = Fleet(UNITS, costs=costs, failures=failures), np.random.default_rng(seed)

@@ -30,8 +30,7 @@ def test_sizes_and_rates_of_jobs():
     job = TrainingJob("j", units=100, min_units=10, step_units=20, tokens_per_s=((10, 1.0),))
     assert [job.fits(n) for n in (9, 10, 29, 30, 99, 1000)] == [0, 10, 10, 30, 90, 90]
     curve = TrainingJob("k", units=100, tokens_per_s=((10, 100.0), (100, 500.0)))
-    assert curve.rate(5) == 50.0
-    assert curve.rate(200) == 1000.0
+    assert (curve.rate(5), curve.rate(200)) == (50.0, 1000.0)
     assert 100 < curve.rate(30) < 500
 
 
@@ -47,8 +46,7 @@ def test_jobs_from_a_file(tmp_path):
     assert [job.name for job in small] == ["small-1", "small-2", "small-3"]
     assert all(job.fixed for job in small)
     assert evaluation.evaluation
-    assert evaluation.min_units == 1
-    assert evaluation.reclaim == "drain"
+    assert (evaluation.min_units, evaluation.reclaim) == (1, "drain")
     path.write_text("name,units,arrives_h,deadline_h,work_tokens\nnight,4,20,30,1e12\n")
     (job,) = read_jobs(path)
     assert (job.arrives_s, job.deadline_s, job.work_tokens) == (72_000.0, 108_000.0, 1e12)
@@ -151,8 +149,7 @@ def test_checkpoints_are_written_to_the_store():
 
 
 def test_money_adds_up():
-    run = _run(_job("one"))
-    document = summary(run)
+    document = summary(_run(_job("one")))
     assert document["revenue_usd"] == pytest.approx(document["served_tokens"] * 2e-6)
     cost = document["cost_usd"]
     by_tokens = document["usd_per_million_tokens"] * document["served_tokens"] / 1e6

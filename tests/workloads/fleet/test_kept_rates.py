@@ -1,28 +1,23 @@
 """Kept training rates are equal to computed ones, and are named by all their inputs."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.files import kept_files
 from workloads.fleet.setup import night_work
 from workloads.fleet.setup.night_work import TrainingRate, rate_digest, training_rate
 from workloads.models.huggingface import named
-from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
 
 MODEL = named("llama-3.1-8b")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(kept_files.FOLDER_VARIABLE, str(tmp_path))
     kept_files.folders.cache_clear()
     yield tmp_path
@@ -47,7 +42,7 @@ def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(machine, units
     searched, plan = [], ParallelPlan(tp=8)
     speeds = {"none": 6.0, "selective": 7.0}
 
-    def search(_model: Model, part: Cluster, chips: int, *, stated: Any, **_how: object) -> Any:
+    def search(_model, part, chips, *, stated, **_how):
         """Note the machine that is searched; a plan fits it if nothing or little runs again."""
         searched.append((part.domains, chips, stated["recompute"]))
         if (speed := speeds.get(stated["recompute"])) is None:

@@ -1,9 +1,7 @@
 """Several kinds of units in one fleet: laws, placement, and what users state wrongly."""
 
 import pickle
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, PRICES
-from workloads.demand import Demand, constant
+from workloads.demand import constant
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.predictive import (
@@ -24,7 +22,7 @@ from workloads.fleet.policies.predictive import (
     predictive,
 )
 from workloads.fleet.policies.rules import forecast, static, threshold
-from workloads.fleet.policies.view import Decision, Limits, Policy, Situation, View
+from workloads.fleet.policies.view import Decision, Limits, Situation
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, role_units, summary, timeline
 from workloads.fleet.simulation import Kind, serving_units, simulate, speeds_of
@@ -36,7 +34,7 @@ from workloads.serving.tables import fixed_rate
 MINUTES = 480
 
 
-def _kind(name: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
+def _kind(name, units, rate=2.0, **others):
     """Return a kind whose units serve at a rate, and evaluate what is left."""
     fleet = Fleet(units, chips_per_unit=others.pop("chips", 64), costs=others.pop("costs", FREE))
     fleet = replace(fleet, failures=others.pop("failures", None))
@@ -45,7 +43,7 @@ def _kind(name: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
     return Kind(name, (service,), fleet, jobs, PRICES, **others)
 
 
-def _demand(peak_per_s: float) -> Demand:
+def _demand(peak_per_s):
     """Return eight hours of a day's demand with a peak."""
     wave = 1 + np.sin(np.arange(MINUTES) * 2 * np.pi / MINUTES)
     return constant(60.0, minutes=MINUTES).times(peak_per_s * wave / 2)
@@ -133,7 +131,7 @@ def test_a_kind_that_never_serves_trains_all_the_time():
 
 
 def test_a_policy_sees_the_kinds_and_may_place_them_itself():
-    seen: list[View] = []
+    seen = []
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
     run = simulate(constant(450.0, minutes=10), kinds, lambda view: seen.append(view) or [[1], [3]])
     assert [float(kind.service_units[-1, 0]) for kind in run.kinds] == [1.0, 3.0]
@@ -198,7 +196,7 @@ def test_speed_is_the_ratio_of_rates():
     assert speeds_of(constant(6.0, minutes=3), kinds)[:, 0] == pytest.approx([1.0, 1.5, 0.0])
 
 
-def _planning() -> Policy:
+def _planning():
     """Plan by the forecast, at no time of a change."""
     situation = Situation(np.ones((1, 1)), lead_s=0.0, back_s=0.0)
     return predictive(expected_by_forecast(), PolicyInputs(), situation)
@@ -213,8 +211,7 @@ def test_a_plan_serves_with_the_kind_whose_training_is_worth_least():
         away=np.zeros((2, 1), bool), rise=np.ones(2), worth=np.array([1.0, 0.2]),
     )  # fmt: skip
     step = first_step(ahead)
-    assert step.kept.tolist() == [[0.0], [6.0]]
-    assert step.training.tolist() == [4.0, 2.0]
+    assert (step.kept.tolist(), step.training.tolist()) == ([[0.0], [6.0]], [4.0, 2.0])
     dear = first_step(replace(ahead, worth=np.array([1.0, 0.8])))
     assert (dear.kept.tolist(), dear.training.tolist()) == ([[3.0], [0.0]], [1.0, 8.0])
     # Four units' power is spent where a watt trains most, and a job runs on its kind alone.
@@ -224,7 +221,7 @@ def test_a_plan_serves_with_the_kind_whose_training_is_worth_least():
     assert first_step(replace(ahead, jobs=(job,))).jobs.tolist() == [2.0]
 
 
-def _batch(rate: float, per_minute: float) -> BatchWork:
+def _batch(rate, per_minute):
     """Return requests that may wait two hours."""
     return BatchWork(constant(per_minute, minutes=MINUTES), np.full(MINUTES, rate), 120)
 
@@ -247,8 +244,8 @@ def test_batch_requests_run_on_every_kind_that_serves(policy, speeds):
 FLEET = ("trn2-ultraserver:6", "trn3-gen2:3")
 
 
-def _fleet(clusters: Any = FLEET, policy: str | Policy = "threshold", **words: Any) -> Any:
-    usual: Mapping[str, Any] = {"unit_rate": 5.0, "days": 0.2, "failures": "off"}
+def _fleet(clusters=FLEET, policy="threshold", **words):
+    usual = {"unit_rate": 5.0, "days": 0.2, "failures": "off"}
     return cs.run_fleet(clusters, "azure-code", policy=policy, **{**usual, **words})
 
 

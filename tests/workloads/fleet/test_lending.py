@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,9 +13,8 @@ import cluster_sim as cs
 from experiments.figures.fleet import loan_figure
 from tests.support.commands import document_of
 from tests.support.examples import examples
-from topologies.arrays import FloatArray
+from tests.support.refusals import refused
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.confidence.poisson import fewest_of_sizes
 from workloads.demand import burstgpt
 from workloads.fleet.lending.answer import (
@@ -35,7 +33,7 @@ from workloads.fleet.processes.failures import failures_from
 DAY = 1440
 
 
-def _trace(seed: int, days: int = 50, *, noise: float, level: float, weekend: float) -> FloatArray:
+def _trace(seed, days=50, *, noise, level, weekend):
     """Requests a minute with a day's shape, quiet weekends, days of unequal size, and noise."""
     rng = np.random.default_rng(seed)
     minute = np.arange(days * DAY)
@@ -49,7 +47,7 @@ def _trace(seed: int, days: int = 50, *, noise: float, level: float, weekend: fl
 NOISY = _trace(2, noise=0.15, level=0.1, weekend=0.7)
 
 
-def _units(trace: FloatArray, units: int = 1000) -> FloatArray:
+def _units(trace, units=1000):
     return trace / trace.max() * 0.9 * units
 
 
@@ -170,16 +168,12 @@ def test_what_a_loan_earns():
 
 def test_mistakes_are_told_in_a_line(tmp_path):
     flat = np.full(3 * DAY, 10.0)
-    with pytest.raises(InputError, match="whole nights; at least 5"):
-        lend(flat, "2024-01-01T00:00", Night("06:00"), Terms(20))
-    with pytest.raises(InputError, match="not a time of day"):
-        lend(flat, "2024-01-01T00:00", Night("6am"), Terms(20))
-    with pytest.raises(InputError, match="confidence of 1 is not in"):
-        Night("06:00", confidence=1.0)
+    refused("whole nights; at least 5", lend, flat, "2024-01-01T00:00", Night("06:00"), Terms(20))
+    refused("not a time of day", lend, flat, "2024-01-01T00:00", Night("6am"), Terms(20))
+    refused("confidence of 1 is not in", Night, "06:00", confidence=1.0)
     for text, expected in (("25 December", "'25' is no date; write 2"), ("", "has no date; write")):
         (tmp_path / "holidays.txt").write_text(text)
-        with pytest.raises(InputError, match=expected):
-            read_calendar(tmp_path / "holidays.txt")
+        refused(expected, read_calendar, tmp_path / "holidays.txt")
 
 
 def test_the_figure_names_the_confidence():
@@ -189,7 +183,7 @@ def test_the_figure_names_the_confidence():
     assert "could have been lent" in bottom.get_legend_handles_labels()[1]
 
 
-def _weeks_with_holidays() -> tuple[FloatArray, tuple[str, ...]]:
+def _weeks_with_holidays():
     """Eight weeks whose Wednesdays are holidays, with half of the load, in every other week."""
     days = np.where(np.arange(56) % 7 >= 5, 40.0, 80.0)
     rest = np.arange(2, 56, 14)
@@ -245,7 +239,7 @@ def test_a_weekday_that_breaks_too_often_is_named():
 
 def test_a_loan_carries_all_its_uncertain_inputs():
     """Tokens are less sure than unit-hours, and without any uncertainty everything is a point."""
-    stated: dict[str, Any] = {"unit_rate": 10.0, "confidence": "90%", "scale_to_peak": 0.8}
+    stated = {"unit_rate": 10.0, "confidence": "90%", "scale_to_peak": 0.8}
     certain = cs.lend("trn2-ultraserver:40", "burstgpt", **stated, failures="off")
     ends, summary = certain.intervals, certain.summary
     assert ends["inputs"]["capacity"]["low"] == ends["inputs"]["failures"]["high"] == 1.0

@@ -1,12 +1,10 @@
 """The stated confidence of a loan holds on traces of many kinds, to none of which it was fitted."""
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand import azure_code, azure_conv, burstgpt, period_means, servegen
 from workloads.fleet.lending.answer import Night, Terms, lend
@@ -21,35 +19,35 @@ HOUR = np.arange(DAYS * DAY) % DAY / 60
 SHAPE = 1 + 0.8 * np.sin((HOUR - 9) / 12 * np.pi)
 
 
-def _noisy(rng: np.random.Generator, mean: FloatArray, spread: float = 0.07) -> FloatArray:
+def _noisy(rng, mean, spread=0.07):
     gamma = rng.gamma(spread**-2, spread**2, len(mean))
     return rng.poisson(np.maximum(mean, 0) * gamma).astype(float)
 
 
-def _by_day(factor: FloatArray) -> FloatArray:
+def _by_day(factor):
     return np.repeat(factor, DAY)
 
 
-def _weekly(quiet: float) -> FloatArray:
+def _weekly(quiet):
     return np.where(np.arange(DAYS * DAY) // DAY % 7 >= 5, quiet, 1.0)
 
 
-def _growing(rng: np.random.Generator) -> FloatArray:
+def _growing(rng):
     trend = np.exp(np.arange(DAYS * DAY) / DAY * rng.uniform(0.005, 0.02))
     return _noisy(rng, 1000 * SHAPE * _weekly(0.7) * trend * _by_day(_days(rng, 0.05)))
 
 
-def _days(rng: np.random.Generator, spread: float) -> FloatArray:
+def _days(rng, spread):
     return np.exp(rng.normal(0, spread, DAYS))
 
 
-def _holidays(rng: np.random.Generator) -> FloatArray:
+def _holidays(rng):
     days = _days(rng, 0.05)
     days[rng.choice(DAYS, DAYS // 12, replace=False)] *= 0.45
     return _noisy(rng, 1000 * SHAPE * _weekly(0.5) * _by_day(days))
 
 
-def _bursts(rng: np.random.Generator) -> FloatArray:
+def _bursts(rng):
     load = _noisy(rng, 300 * SHAPE * _weekly(0.7), 0.2)
     for _ in range(rng.poisson(0.6 * DAYS)):
         begin, length = int(rng.integers(0, DAYS * DAY)), int(rng.integers(10, 300))
@@ -57,23 +55,23 @@ def _bursts(rng: np.random.Generator) -> FloatArray:
     return load
 
 
-def _walk(rng: np.random.Generator) -> FloatArray:
+def _walk(rng):
     return _noisy(rng, 1000 * SHAPE * _by_day(np.exp(np.cumsum(rng.normal(0, 0.1, DAYS)))), 0.1)
 
 
-def _wandering_phase(rng: np.random.Generator) -> FloatArray:
+def _wandering_phase(rng):
     shift = _by_day(rng.normal(0, 0.7, DAYS))
     return _noisy(rng, 1000 * (1 + 0.8 * np.sin((HOUR - 9 - shift) / 12 * np.pi)))
 
 
-def _flat(rng: np.random.Generator) -> FloatArray:
+def _flat(rng):
     return _noisy(rng, np.full(DAYS * DAY, 1000.0), 0.1)
 
 
-def _week_again(week: FloatArray) -> Callable[[np.random.Generator], FloatArray]:
+def _week_again(week):
     """A bundled week, every day of it of another size each time."""
 
-    def again(rng: np.random.Generator) -> FloatArray:
+    def again(rng):
         days = week[: len(week) // DAY * DAY].reshape(-1, DAY)
         parts = [days[day % len(days)] * np.exp(rng.normal(0, 0.1)) for day in range(DAYS)]
         return _noisy(rng, np.concatenate(parts))
@@ -81,12 +79,12 @@ def _week_again(week: FloatArray) -> Callable[[np.random.Generator], FloatArray]
     return again
 
 
-def _hourly_bursts(rng: np.random.Generator) -> FloatArray:
+def _hourly_bursts(rng):
     days = burstgpt().requests.sum(axis=0).reshape(-1, DAY)
     return np.roll(np.tile(days, (6, 1)), -int(rng.integers(0, 60)), axis=0)[:DAYS].ravel()
 
 
-KINDS: dict[str, Callable[[np.random.Generator], FloatArray]] = {
+KINDS = {
     "growing": _growing, "holidays": _holidays, "bursts": _bursts, "walk": _walk,
     "wandering phase": _wandering_phase, "flat": _flat, "burstgpt": _hourly_bursts,
     "azure code": _week_again(azure_code().requests[0]),
@@ -95,14 +93,14 @@ KINDS: dict[str, Callable[[np.random.Generator], FloatArray]] = {
 }  # fmt: skip
 
 
-def _broken(kind: str, seed: int, question: Night, every: int) -> int:
+def _broken(kind, seed, question, every):
     """Nights of the last 60 on which demand exceeded the answer, which knew earlier nights only."""
     load = KINDS[kind](np.random.default_rng([seed, 11]))
     need = period_means(load, every) / np.quantile(load, 0.9995) * 900
     return int(lend(need, START, question, TERMS).tested.violated[-JUDGED:].sum())
 
 
-def _check(seeds: range, questions: list[tuple[Night, int]]) -> None:
+def _check(seeds, questions):
     cases = itertools.product(KINDS, seeds, questions)
     broken = np.array([_broken(kind, seed, *question) for kind, seed, question in cases])
     assert 0.03 <= broken.mean() / JUDGED <= 0.055
@@ -140,7 +138,7 @@ def test_99_per_cent_holds_on_nights_whose_history_bears_it_out(monkeypatch, see
     shape = 1 + 0.8 * np.sin((hour - 9) / 12 * np.pi)
     for name, value in (("DAYS", 300), ("HOUR", hour), ("SHAPE", shape)):
         monkeypatch.setitem(globals(), name, value)
-    violated: list[bool] = []
+    violated = []
     for kind in KINDS:
         for seed in range(seeds):
             load = KINDS[kind](np.random.default_rng([seed, 77]))

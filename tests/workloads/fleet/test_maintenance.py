@@ -81,8 +81,7 @@ def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave
     assert (_units(idle, Role.SERVING) == 8).all()
     rolled = _run(replace(ROLL, units=4), load=8.0, units=12, costs=ChangeCosts.fixed(120.0))
     assert (_units(rolled, Role.SERVING) >= 8 - 1e-9).all()
-    assert rolled.kinds[0].maintained == 12
-    assert rolled.queues[0].backlog.max() == 0
+    assert (rolled.kinds[0].maintained, rolled.queues[0].backlog.max()) == (12, 0)
 
 
 def test_a_fleet_without_spare_units_serves_less_meanwhile():

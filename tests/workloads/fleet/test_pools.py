@@ -2,14 +2,13 @@
 
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.toy_fleet import check_conserved, scaled_to_fleet, simulate
 from topologies.clusters.names import cluster
-from workloads.demand import Demand, azure_mix
+from workloads.demand import azure_mix
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import default_jobs
@@ -17,7 +16,6 @@ from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import changes_frame, summary, timeline
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Pool, Service, by_pool
 from workloads.fleet.state.world import Role, World
 from workloads.options.fleet import FleetInputs
@@ -30,7 +28,7 @@ MIX = azure_mix().between(0, 3 * 1440)
 
 
 @cache
-def _run(demand: Demand, weights: str = "") -> FleetRun:
+def _run(demand, weights=""):
     services = [Service(of, fixed_rate(3.5), WEIGHTS, weights=weights) for of in demand.services]
     return simulate(
         scaled_to_fleet(demand, services, UNITS, peak_share=0.9), services,
@@ -82,7 +80,7 @@ def test_rows_of_services_are_summed_by_pool(services, shape):
 )
 def test_a_pool_divides_its_time_by_the_work_of_its_services(waiting, shares):
     queues = [SimpleNamespace(waiting=count, arrivals=np.zeros(1, np.int64)) for count in waiting]
-    world: Any = SimpleNamespace(
+    world = SimpleNamespace(
         queues=queues, pools=[Pool("both", (0, 1), 1.0)], rate_max_per_s=np.array([[1.0], [3.0]])
     )
     assert [share for *_, share, _ in World.shares(world, 0)] == shares

@@ -1,7 +1,6 @@
 """Power, energy and money: caps over several kinds of units, and kinds whose power is unknown."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from experiments.cli.main import run
 from tests.support.examples import examples
 from tests.support.toy_fleet import FLAT_DAY, SERVICE, view_of
 from tests.support.toy_fleet import simulate as simulate_one
-from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, constant
 from workloads.economics import Economics
@@ -21,25 +19,25 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.rules import static
-from workloads.fleet.policies.view import Decision, JobView, KindView, Situation, View, answer
+from workloads.fleet.policies.view import Decision, JobView, KindView, Situation, answer
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.processes.power import units_within
 from workloads.fleet.results import power_w, regret, role_server_ms, summary
-from workloads.fleet.simulation import FleetRun, Kind, simulate
+from workloads.fleet.simulation import Kind, simulate
 from workloads.fleet.state.services import BatchWork, Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
 from workloads.serving import fixed_rate
 
 
-def _kind(name: str, units: int, serving: int, busy_w: float, worth: float = 1.0) -> KindView:
+def _kind(name, units, serving, busy_w, worth=1.0):
     """Return a kind whose units draw a third of their power when idle."""
     at_work, none, one = np.array([serving]), np.zeros(1, np.int64), np.ones(1)
     fields = (name, units, 0, at_work, none, 0, one, busy_w, busy_w / 3, "", one)
     return KindView(*fields, worth=worth)
 
 
-def _view(*kinds: KindView, jobs: tuple[JobView, ...] = ()) -> View:
+def _view(*kinds, jobs=()):
     units, serving = sum(kind.units for kind in kinds), [kind.serving for kind in kinds]
     return view_of(units=units, serving=np.sum(serving, axis=0), look_at_jobs=lambda: jobs,
                    kinds=kinds)  # fmt: skip
@@ -49,7 +47,7 @@ IDLE_W, BUSY_W, CHIPS, PUE = 300.0, 900.0, (16, 64), 1.1
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 
 
-def _watts(run: FleetRun, minute: int) -> float:
+def _watts(run, minute):
     """Draw of a minute: its roles at idle or full power, and serving units as far as they work."""
     watts = 0.0
     for kind in run.kinds:
@@ -65,7 +63,7 @@ def _watts(run: FleetRun, minute: int) -> float:
 
 
 @st.composite
-def _capped(draw: st.DrawFn) -> tuple[FleetRun, float]:
+def _capped(draw):
     """A night and a morning of one kind or two under a cap, with all that may happen on the way."""
     minutes, rng = 60 * draw(st.integers(2, 8)), np.random.default_rng(draw(st.integers(0, 999)))
     count = draw(st.integers(1, 2))
@@ -101,7 +99,7 @@ def _capped(draw: st.DrawFn) -> tuple[FleetRun, float]:
     return simulate(demand, kinds, policy, batch=batch, rng=rng), cap_w
 
 
-def _check_cap(run: FleetRun, cap_w: float) -> None:
+def _check_cap(run, cap_w):
     draws_w, over = power_w(run), 0
     for minute in range(run.minutes):
         watts = _watts(run, minute)
@@ -126,9 +124,7 @@ def test_nothing_trains_above_the_cap_of_any_fleet(capped):
     _check_cap(*capped)
 
 
-def _of_regions(
-    loads: FloatArray, cap_w: float, policy: str, chips: tuple[int, int] = CHIPS
-) -> FleetRun:
+def _of_regions(loads, cap_w, policy, chips=CHIPS):
     """Run two regions under a cap, each of ten units and a gang."""
     names, lengths = ("us", "eu"), np.full(loads.shape, 100.0)
     demand = Demand(("chat@us", "chat@eu"), "2024-01-04T00:00", loads, lengths, lengths)
@@ -163,7 +159,7 @@ def test_nothing_trains_above_the_cap_of_regions(seed: int, load: float, share: 
     _check_cap(_of_regions(loads, cap_w, str(rng.choice(["mpc", "power-cap"]))), cap_w)
 
 
-def test_serving_of_regions_leaves_the_power_that_it_does_not_draw() -> None:
+def test_serving_of_regions_leaves_the_power_that_it_does_not_draw():
     """Three units serve a need of one and a half, and the power for 4.5 trains four units."""
     cap_w = (20 * IDLE_W + 6.0 * (BUSY_W - IDLE_W)) * 64 * PUE
     run = _of_regions(np.repeat([[60.0], [30.0]], 240, axis=1), cap_w, "power-cap", (64, 64))
@@ -172,7 +168,7 @@ def test_serving_of_regions_leaves_the_power_that_it_does_not_draw() -> None:
     assert draws_w[60:].mean() > cap_w - 1.0 * (BUSY_W - IDLE_W) * 64 * PUE
 
 
-def test_urgent_batch_work_takes_spare_units_and_no_replica_of_a_gang() -> None:
+def test_urgent_batch_work_takes_spare_units_and_no_replica_of_a_gang():
     """Eight of ten units are free, the power is for four, and a gang of four has it all."""
     demand = constant(60.0, minutes=240)
     power = Economics(BUSY_W, IDLE_W, PUE)
@@ -183,7 +179,7 @@ def test_urgent_batch_work_takes_spare_units_and_no_replica_of_a_gang() -> None:
     costs = ChangeCosts.from_catalogue(4)
     kind = Kind("unit", (Service("chat", fixed_rate(1.0)),), Fleet(10, 64, costs), (gang,), power)
 
-    def policy(view: View) -> Decision:
+    def policy(view):
         """Give batch work two units in every other quarter of an hour."""
         return Decision([2], batch=2 * (view.minute // 15 % 2), power_w=cap_w)
 
@@ -230,14 +226,13 @@ def test_training_is_shed_first_where_a_watt_trains_least():
     assert units_within(view, 150.0, [0, 2]) == [1, 2]
     gangs = JobView("a", 9, 4, 0, kind="frugal", step_units=5), JobView("b", 9, 1, 0, kind="hungry")
     view = _view(*(kind._replace(rest_units=0.0) for kind in view.kinds), jobs=gangs)
-    assert units_within(view, 140.0) == [4, 1]
-    assert units_within(view, 70.0) == [0, 1]
+    assert (units_within(view, 140.0), units_within(view, 70.0)) == ([4, 1], [0, 1])
 
 
 @pytest.mark.parametrize("serves", ["trn2-ultraserver", "trn3-gen2"])
 def test_a_fleet_of_two_kinds_trains_on_both_under_a_cap(serves):
     kinds = ["trn2-ultraserver:10", "trn3-gen2:10"]
-    words: dict[str, Any] = {"unit_rate": 5.0, "days": 0.4, "scale_to_peak": 0.5, "failures": "off"}
+    words = {"unit_rate": 5.0, "days": 0.4, "scale_to_peak": 0.5, "failures": "off"}
     done = cs.run_fleet(kinds, policy="mpc", power_cap=2.0, serve_on=serves, **words)
     assert done.summary["over_cap_minutes"] == 0
     assert all(kind["training_tokens"] > 0 for kind in done.summary["kinds"])
@@ -255,7 +250,7 @@ def test_a_policy_states_a_cap_that_is_a_power(kind_w, cap_w, message):
 
 
 def test_a_cap_is_refused_where_no_policy_acts():
-    words: dict[str, Any] = {"power_cap": 2.0, "days": 1.0, "change_time": "2d", "unit_rate": 5.0}
+    words = {"power_cap": 2.0, "days": 1.0, "change_time": "2d", "unit_rate": 5.0}
     with pytest.raises(cs.InputError, match="role that take longer than the run of 1 day, in"):
         cs.run_fleet("trn2-ultraserver:4", policy="mpc", **words)
     done = cs.run_fleet("trn2-ultraserver:4", policy="forecast", **words)

@@ -2,9 +2,7 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,6 @@ from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.predictive import (
     SAFE,
-    FirstStep,
     JobNeed,
     Outlook,
     _batch_needs,
@@ -32,11 +29,11 @@ from workloads.fleet.policies.predictive import (
     predictive,
 )
 from workloads.fleet.policies.rules import forecast
-from workloads.fleet.policies.view import Decision, JobView, KindView, Policy, Situation, View
+from workloads.fleet.policies.view import Decision, JobView, KindView, Situation
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import regret, summary
-from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.simulation import FleetRun, Signals
+from workloads.fleet.scenario import policy_of, run, scenario
+from workloads.fleet.simulation import Signals
 from workloads.fleet.state.services import Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 from workloads.serving import fixed_rate
@@ -46,7 +43,7 @@ LEAD_S, BACK_S = 900.0, 900.0
 STEADY = Situation(np.ones((1, 1)), lead_s=LEAD_S, back_s=BACK_S)
 
 
-def _run(valley: int, policy: Policy) -> FleetRun:
+def _run(valley, policy):
     """Run a day of 20 needed units, but for valleys of 10 units every four hours."""
     low = np.arange(DAY) % 240 < valley
     day = np.where(low, 600.0, 1200.0)[None, :]
@@ -62,16 +59,16 @@ def _run(valley: int, policy: Policy) -> FleetRun:
     )  # fmt: skip
 
 
-def _planning() -> Policy:
+def _planning():
     """Plan by the forecast, without headroom."""
     return predictive(expected_by_forecast(headroom=0.0), PolicyInputs(), STEADY)
 
 
-def _tokens(run: FleetRun) -> float:
+def _tokens(run):
     return sum(tally.tokens for _, tally in run.jobs)
 
 
-def _moved(run: FleetRun) -> int:
+def _moved(run):
     return sum(one.units for one in run.changes)
 
 
@@ -90,7 +87,7 @@ def test_a_programme_without_a_solution_serves_the_need(monkeypatch):
     assert run.queues[0].served.sum() == run.queues[0].arrivals.sum()
 
 
-def _ahead(need: list[float], price: list[float], **changes: Any) -> FirstStep:
+def _ahead(need, price, **changes):
     """Solve the programme for steps of a quarter of an hour and ten units, none of which serves."""
     steps = len(need)
     outlook = Outlook(
@@ -140,7 +137,7 @@ def test_the_programme_weighs_prices_deadlines_and_power():
     assert tight.training == pytest.approx(5)
 
 
-def test_a_plan_charges_a_job_for_the_units_that_begin() -> None:
+def test_a_plan_charges_a_job_for_the_units_that_begin():
     """A start takes 10 of 15 minutes: 200 unit-minutes in two steps then take all ten units."""
     late = {"share": 0.0, "back": 10.0, "jobs": (JobNeed(10.0, 200.0, 2, now=0.0),)}
     assert _ahead([0, 0], [1.0, 0.0], **late).jobs.tolist() == [pytest.approx(10)]
@@ -160,7 +157,7 @@ def test_a_job_gets_a_size_at_which_it_does_what_the_plan_wants(
     assert job.fits(size) >= min(units, most) - 1e-6 or (size == 0 and units < least / 2)
 
 
-def test_a_plan_serves_and_trains_on_whole_units() -> None:
+def test_a_plan_serves_and_trains_on_whole_units():
     """Of ten units 7.3 have to serve: eight do, and two are left to train."""
     none, one = np.zeros(1, np.int64), np.ones(1)
     kind = KindView("unit", 10, 0, none, none, 0, one, 900.0, 300.0, "", one, np.ones(1440))
@@ -169,7 +166,7 @@ def test_a_plan_serves_and_trains_on_whole_units() -> None:
     plan = predictive(lambda *_: (expected, expected), PolicyInputs(price_share=1.0), STEADY)
     decision = plan(view)
     assert isinstance(decision, Decision)
-    assert math.ceil(float(np.sum(decision.serving))) == 8  # type: ignore[arg-type]
+    assert math.ceil(float(np.sum(decision.serving))) == 8
     assert decision.training == [2]
 
 
@@ -180,7 +177,7 @@ second,20,20,1,pause,1,20,4e5,28
 """
 
 
-def _scenario(folder: Path, **demand: Any) -> Scenario:
+def _scenario(folder, **demand):
     """A hundred units from a Saturday on, with two days of history and two deadlines."""
     (jobs := folder / "jobs.csv").write_text(JOBS)
     options = FleetOptions(
@@ -201,7 +198,7 @@ def test_deadlines_are_met_that_other_policies_miss(tmp_path):
     assert missed["regret_training_chip_hours"] > 0
 
 
-def _noisy_prices(_start: str, minutes: int) -> Prices:
+def _noisy_prices(_start, minutes):
     """Power that is dear in the last third of a day, and changes in every quarter of an hour."""
     quarter = np.arange(minutes) // 15
     noise = np.random.default_rng(0).normal(0, 15, minutes // 15 + 1)[quarter]
@@ -212,7 +209,7 @@ def test_prices_are_weighed_with_deadlines_and_changes(tmp_path):
     economics = Economics(750.0, 400.0, 1.12, 0.001)
     plain = _scenario(tmp_path).changed(lambda _: {"economics": economics})
     priced = replace(plain, tariff=_noisy_prices).at(plain.horizon)
-    wanted: list[tuple[str, Any]] = [(name, {}) for name in ("forecast", "price", "mpc")]
+    wanted = [(name, {}) for name in ("forecast", "price", "mpc")]
     always, cheap, planned, due = (
         summary(run(priced, policy_of(name, priced, **share)), priced.prices)
         for name, share in [*wanted, ("mpc", {"price_share": 0.0})]
@@ -275,15 +272,13 @@ def test_a_plan_knows_prices_but_not_their_unit_or_level(prices, more, unit):
 
 def test_a_policy_limits_single_jobs(tmp_path):
     prepared = _scenario(tmp_path)
-    seen: list[dict[str, int]] = []
+    seen = []
 
-    def policy(view: View) -> Decision:
+    def policy(view):
         seen.append({job.name: job.size for job in view.jobs})
         late = view.minute >= 120
         return Decision(20.0, jobs={"endless": 0, "first": 10} if late else {"second": 0})
 
     run(prepared, policy)
     assert seen[60] == {"endless": 80, "first": 0, "second": 0}
-    assert seen[240]["endless"] == 0
-    assert seen[240]["first"] == 10
-    assert seen[240]["second"] == 20
+    assert (seen[240]["endless"], seen[240]["first"], seen[240]["second"]) == (0, 10, 20)

@@ -1,7 +1,6 @@
 """Properties of every policy and mix of jobs: sums, scale and growth."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +20,7 @@ from workloads.fleet.policies.rules import threshold
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Failures, Fleet, Window
 from workloads.fleet.results import role_units, summary, timeline
-from workloads.fleet.scenario import Scenario, policy_of, run, scenario, what_ifs
-from workloads.fleet.simulation import FleetRun
+from workloads.fleet.scenario import policy_of, run, scenario, what_ifs
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
@@ -36,11 +34,11 @@ due,6,2,2,checkpoint,2,6,6e4,5
 SETTINGS = {"power_cap": 1.4}
 
 
-def _prices(_start: str, minutes: int) -> Prices:
+def _prices(_start, minutes):
     return Prices(30.0 + 20.0 * np.sin(np.arange(minutes) / 90.0))
 
 
-def _demand(seed: int, *, days: float, units: float) -> Demand:
+def _demand(seed, *, days, units):
     """Waves of random height and phase with noise, whose mean needs so many units."""
     rng = np.random.default_rng(seed)
     minute = np.arange(round(days * 1440))
@@ -52,9 +50,7 @@ def _demand(seed: int, *, days: float, units: float) -> Demand:
     return Demand(("chat",), "2024-05-10T00:00", requests, prompt, prompt / 5)
 
 
-def _prepared(
-    demand: Demand, folder: Path, *, units: int = 24, days: float = 0.4, failing: bool = True
-) -> Scenario:
+def _prepared(demand, folder, *, units=24, days=0.4, failing=True):
     (jobs := folder / "jobs.csv").write_text(JOBS)
     failures = "domains" if failing else "off"
     options = FleetOptions(
@@ -66,7 +62,7 @@ def _prepared(
     return built.at(built.horizon)
 
 
-def _run(prepared: Scenario, name: str, seed: int = 0) -> FleetRun:
+def _run(prepared, name, seed=0):
     return run(prepared, policy_of(name, prepared, **SETTINGS), seed=seed)
 
 

@@ -18,7 +18,6 @@ from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import forecast, oracle, static, threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms
-from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
@@ -26,20 +25,20 @@ from workloads.serving.tables import fixed_rate
 UNITS, DAY = 300, 1440
 SERVICE = Service("chat", fixed_rate(3.5), weights="m")
 PRICES = Economics(750.0, 400.0)
-TRACES: dict[str, Callable[[], Demand]] = {
+TRACES = {
     "code": azure_code,
     "conv": azure_conv,
     "burstgpt": lambda: burstgpt().only("conversation").between(0, 7 * DAY),
 }
 
 
-def _need(requests: FloatArray) -> FloatArray:
+def _need(requests):
     """Units a minute: requests over the 210 that a unit of 3.5/s serves in a minute."""
     whole = np.diff(np.rint(np.cumsum(requests)), prepend=0.0)
     return np.asarray(whole / 210.0)
 
 
-def _static(need: FloatArray) -> FloatArray:
+def _static(need):
     hours = [need[first : first + 60].mean() for first in range(0, len(need), 60)]
     return np.full(len(need), math.ceil(max(hours) - 1e-9), float)
 
@@ -48,7 +47,7 @@ Decide = Callable[[FloatArray, int, float, float], float | None]
 """Units wanted from the need, the minutes seen of it, the units there and the backlog in units."""
 
 
-def _threshold(need: FloatArray, seen: int, have: float, backlog: float) -> float:
+def _threshold(need, seen, have, backlog):
     """10 % above the last minute; given up when more than 5 % was idle for 15 minutes."""
     wanted = 1.1 * need[seen - 1] + backlog / 10
     lower = max(wanted, 1.1 * need[max(seen - 15, 0) : seen].max())
@@ -60,11 +59,11 @@ def _threshold(need: FloatArray, seen: int, have: float, backlog: float) -> floa
 class _Forecast:
     """Every 15 minutes: now or the earlier day, by the 99.9 % quantile of past errors, and 5 %."""
 
-    def __init__(self, need: FloatArray, weekday: int) -> None:
+    def __init__(self, need, weekday):
         self.smooth = np.array([need[max(0, at - 4) : at + 1].mean() for at in range(len(need))])
         self.weekday = weekday
 
-    def __call__(self, need: FloatArray, seen: int, have: float, backlog: float) -> float | None:
+    def __call__(self, need, seen, have, backlog):
         if seen > 1 and seen % 15:
             return None
         ratios = [
@@ -75,14 +74,14 @@ class _Forecast:
         margin = min(max(np.quantile(ratios, 0.999), 1.0), 3.0) if ratios else 1.0
         return float(self._expected(seen - 1) * margin * 1.05 + backlog / 10)
 
-    def _expected(self, at: int) -> float:
+    def _expected(self, at):
         back = _days_back((at + 1) // DAY, self.weekday) * DAY
         now = self.smooth[max(0, at - 14) : at + 1].max()
         then = self.smooth[at + 1 - back : at + 16 - back].max() if back else 0.0
         return float(max(now, then))
 
 
-def _days_back(day: int, first_weekday: int) -> int:
+def _days_back(day, first_weekday):
     """A week where it is known, else the last day of the same kind, else none."""
     if day >= 7:
         return 7
@@ -91,11 +90,7 @@ def _days_back(day: int, first_weekday: int) -> int:
     return back if back <= day else 0
 
 
-def _oracle(need: FloatArray) -> FloatArray:
-    return np.minimum(np.ceil(need - 1e-9), UNITS)
-
-
-def _followed(need: FloatArray, decide: Decide, lead: int = 0) -> FloatArray:
+def _followed(need, decide, lead=0):
     """Serving units by the minute: a queue of one line, and units that come a lead later."""
     coming = np.zeros(len(need) + lead + 1)
     serving = waiting = 0.0
@@ -118,15 +113,15 @@ def _followed(need: FloatArray, decide: Decide, lead: int = 0) -> FloatArray:
     return result
 
 
-def _expected_units(name: str, need: FloatArray, weekday: int) -> FloatArray:
+def _expected_units(name, need, weekday):
     if name == "static":
         return _static(need)
     if name == "oracle":
-        return _oracle(need)
+        return np.minimum(np.ceil(need - 1e-9), UNITS)
     return _followed(need, _threshold if name == "threshold" else _Forecast(need, weekday))
 
 
-def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
+def _run(demand, name, costs=FREE):
     need = units_needed(demand, [SERVICE])
     policy = {
         "static": static(_static(need[0])[:1]), "threshold": threshold(), "forecast": forecast(),
@@ -136,7 +131,7 @@ def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
     return simulate(demand, [SERVICE], fleet, policy, jobs=jobs, economics=PRICES)
 
 
-def _serving_units(run: FleetRun) -> FloatArray:
+def _serving_units(run):
     return np.asarray(np.diff(role_server_ms(run.kinds[0])[:, Role.SERVING]) / 60_000)
 
 
@@ -171,7 +166,7 @@ def test_serving_hours_when_a_change_takes_ten_minutes(trace):
 
 
 @st.composite
-def _demands(draw: st.DrawFn) -> Demand:
+def _demands(draw):
     """Hours to a day and a half with a wave, a level, noise and a jump, of any of these."""
     minutes = draw(st.integers(6, 36)) * 60
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))

@@ -1,19 +1,19 @@
 """What no fleet can have, and what would change nothing, is refused or named in one line."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cluster_sim as cs
 from experiments.cli.main import run
+from tests.support.refusals import refused
 from workloads.options.fleet import FleetInputs
 
 KINDS = ("trn2-ultraserver:6", "trn3-gen2:3")
 REGIONS = {"us": ["trn2-ultraserver:6", "trn3-gen2:1"], "eu": "trn3-gen2:2"}
 ZONES = ("us=-8:70%", "eu=+1:30%")
 RATE = {"unit_rate": 5.0}
-OF_ONE: tuple[tuple[dict[str, Any], str], ...] = (
+OF_ONE = (
     ({"start_day": 900}, "day 900 is not before the end of a demand of"),
     ({"model": ","}, "--model ',' has an empty name"),
     ({"model": "gpt2,"}, "has an empty name"),
@@ -30,7 +30,7 @@ OF_ONE: tuple[tuple[dict[str, Any], str], ...] = (
     ({"carbon_price": 40.0, "price": "plain.csv"}, "no column carbon_g_per_kwh; add it"),
     ({"price": "regions.csv"}, "the fleet has none; state --region"),
 )
-OF_KINDS: tuple[tuple[dict[str, Any], str], ...] = (
+OF_KINDS = (
     ({"serve_on": "trn3-gen1"}, "'trn3-gen1' is no kind of the fleet; choose from trn2-ultra"),
     ({"serve_on": "trn3-gen2,trn3-gen2"}, "is stated twice"),
     ({"serve_on": ""}, "'' is no kind of the fleet"),
@@ -42,7 +42,7 @@ OF_KINDS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"cluster": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
      r"llama-3\.1-405b .*trn1\.32xlarge"),
 )  # fmt: skip
-OF_REGIONS: tuple[tuple[dict[str, Any], str], ...] = (
+OF_REGIONS = (
     ({"region": "us=-8:70%"}, "in region 'eu'; write NAME:COUNT@ and one of us"),
     ({"region": (*ZONES, "asia=9:10%")}, "region asia has no chips; state some by --kind"),
     ({"region": (*ZONES, "us=9:10%")}, "--region us=9:10% is not a new name"),
@@ -66,11 +66,11 @@ OF_REGIONS: tuple[tuple[dict[str, Any], str], ...] = (
     ),
 )  # fmt: skip
 """Words of a fleet of one kind, of several, and of regions, each with a part of its refusal."""
-USUAL: dict[str, Any] = {**RATE, "days": 1, "policy": "threshold", "failures": "off"}
+USUAL = {**RATE, "days": 1, "policy": "threshold", "failures": "off"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path, monkeypatch):
     """A folder with the files that the tables name."""
     monkeypatch.chdir(tmp_path)
     hours = range(24)
@@ -109,14 +109,12 @@ def test_a_mistake_is_one_line(words, message):
     ({"tp": 8, "prefix_cache": "50%"}, "^--tp and --prefix-cache change"),
 ])  # fmt: skip
 def test_settings_of_replicas_change_nothing_beside_a_rate(words, named):
-    with pytest.raises(cs.InputError, match=f"{named} nothing beside --unit-rate"):
-        FleetInputs(unit_rate=3.0, **words)
+    refused(f"{named} nothing beside --unit-rate", FleetInputs, unit_rate=3.0, **words)
 
 
 @pytest.mark.parametrize("cluster", [["a", "b"], {"us": "a"}, "trn2-ultraserver:8,trn3-gen2:4"])
 def test_lending_of_several_kinds_says_what_to_ask_instead(cluster):
-    with pytest.raises(cs.InputError, match="one kind of units in one region; ask for each"):
-        cs.lend(cluster, "burstgpt")
+    refused("one kind of units in one region; ask for each", cs.lend, cluster, "burstgpt")
 
 
 @pytest.mark.parametrize(("more", "note"), [
@@ -132,9 +130,7 @@ def test_a_discount_that_no_request_gets_is_named(more, note, capsys):
     assert all(note in line for line in notes)
 
 
-def test_a_wrong_job_is_refused_before_the_demand_is_read(tmp_path: Path) -> None:
+def test_a_wrong_job_is_refused_before_the_demand_is_read(tmp_path):
     """A unit's capacity, which takes a minute, comes after the demand."""
-    jobs = tmp_path / "jobs.csv"
-    jobs.write_text("name,units\nnight,many\n")
-    with pytest.raises(cs.InputError, match=r"jobs\.csv.*many"):
-        cs.run_fleet("trn2-ultraserver:6", "no-such-demand", training=jobs)
+    (jobs := tmp_path / "jobs.csv").write_text("name,units\nnight,many\n")
+    refused(r"jobs\.csv.*many", cs.run_fleet, "trn2-ultraserver:6", "no-such-demand", training=jobs)

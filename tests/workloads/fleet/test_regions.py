@@ -1,8 +1,6 @@
 """Regions with chips, users and clocks of their own: routes, laws, what users state wrongly."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import cluster_sim as cs
 from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, PRICES
 from topologies.clusters.names import cluster
-from workloads.demand import Demand, Horizon, constant
+from workloads.demand import Horizon, constant
 from workloads.demand.trace import beside
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.policies.rules import static, threshold
@@ -21,7 +19,7 @@ from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, service_minutes, summary
 from workloads.fleet.setup.regions import Region, in_regions, regions_from, services_in
-from workloads.fleet.simulation import FleetRun, Kind, simulate
+from workloads.fleet.simulation import Kind, simulate
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
@@ -41,7 +39,7 @@ REGIONS = {
 }  # fmt: skip
 
 
-def _kind(region: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
+def _kind(region, units, rate=2.0, **others):
     """Return a region's units, which serve at a rate, and evaluate what is left."""
     services = (Service("chat", fixed_rate(rate), weights_bytes=1e12),)
     fleet = Fleet(units, costs=FREE, failures=others.pop("failures", None))
@@ -52,13 +50,13 @@ def _kind(region: str, units: int, rate: float = 2.0, **others: Any) -> Kind:
     )  # fmt: skip
 
 
-def _demand(*per_s: float, minutes: int = MINUTES) -> Demand:
+def _demand(*per_s, minutes=MINUTES):
     """Return a constant demand of three regions."""
     parts = [constant(60.0 * rate, minutes=minutes) for rate in per_s]
     return beside(parts, [f"chat@{name}" for name in NAMES])
 
 
-def _units(run: FleetRun) -> list[list[float]]:
+def _units(run):
     """Mean units of each kind that answer each region's requests in the last minute."""
     return [kind.service_units[-1].round(6).tolist() for kind in run.kinds]
 
@@ -156,7 +154,7 @@ def test_every_request_and_every_chip_of_every_region_is_counted(units, rates, l
 
 
 def test_a_single_region_is_a_fleet_in_one_place():
-    words: Mapping[str, Any] = {"unit_rate": 5.0, "days": 1.5, "policy": "threshold"}
+    words = {"unit_rate": 5.0, "days": 1.5, "policy": "threshold"}
     plain = cs.run_fleet("trn2-ultraserver:9", "azure-code", **words)
     region = cs.run_fleet({"us": "trn2-ultraserver:9"}, "azure-code", region="us=0:100%", **words)
     for name in ("training_tokens", "served_tokens", "slo_attainment", "cost_usd", "role_changes"):

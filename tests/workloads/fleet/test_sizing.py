@@ -8,15 +8,14 @@ import pytest
 
 from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
-from workloads.demand import Demand, azure_code, constant
+from workloads.demand import azure_code, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.missed import missed_note, missed_quarters
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import attainment, service_minutes
-from workloads.fleet.scenario import Scenario, scenario, what_ifs
-from workloads.fleet.simulation import FleetRun
+from workloads.fleet.scenario import scenario, what_ifs
 from workloads.fleet.state.services import Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import fixed_rate
@@ -24,7 +23,7 @@ from workloads.serving import fixed_rate
 FLEET = cluster("trn2-ultraserver:50")
 
 
-def _scenario(demand: Demand, period: DemandInputs | None = None) -> Scenario:
+def _scenario(demand, period=None):
     inputs = FleetInputs(unit_rate=2.0, failures="off")
     return scenario(FLEET, demand, FleetOptions(inputs, period or DemandInputs()), seed=3)
 
@@ -62,21 +61,20 @@ def test_a_week_repeats_for_whole_weeks():
 LEAD_S = 600.0
 
 
-def _step(after: float, minute: int = 120) -> Demand:
+def _step(after, minute=120):
     """Ten units of requests, then so many."""
     flat = constant(600.0, minutes=300)
-    requests = np.where(np.arange(300) < minute, 600.0, after)[None, :]
-    return replace(flat, requests=requests)
+    return replace(flat, requests=np.where(np.arange(300) < minute, 600.0, after)[None, :])
 
 
-def _run(demand: Demand, headroom: float) -> FleetRun:
+def _run(demand, headroom):
     costs = replace(ChangeCosts.fixed(0.0), drain_s=LEAD_S)
     services, fleet = [Service("chat", fixed_rate(1.0))], Fleet(40, costs=costs)
     policy, jobs = threshold(headroom=headroom), [evaluation_job(40)]
     return simulate(demand, services, fleet, policy, jobs=jobs)
 
 
-def _attained(run: FleetRun) -> float:
+def _attained(run):
     minutes = [service_minutes(run, 0)]
     offered = minutes[0].offered_requests
     return float((attainment(minutes) * offered).sum() / offered.sum())

@@ -108,8 +108,7 @@ def test_a_lost_server_takes_the_group_that_spans_it_and_no_other(service):
     small = _service("1:3", tp=4)
     assert not service.lives_in_a_server(4)
     assert small.lives_in_a_server(4)
-    assert failures_from(UNIT, [service]).servers == 1
-    assert failures_from(UNIT, [small]).servers == 4
+    assert (failures_from(UNIT, [service]).servers, failures_from(UNIT, [small]).servers) == (1, 4)
 
 
 def test_the_caches_of_prefill_replicas_fill_after_a_change(served):
@@ -197,8 +196,7 @@ def test_a_unit_counts_as_capacity_when_its_cache_is_full():
     demand, fleet = constant(60.0, minutes=30), Fleet(10, costs=costs)
     run = simulate(demand, [service], fleet, lambda view: 2.0 if view.minute < 10 else 8.0)
     serving = role_units(run)[:, Role.SERVING]
-    assert serving[:16].max() == 2.0
-    assert serving[16:].min() == 8.0
+    assert (serving[:16].max(), serving[16:].min()) == (2.0, 8.0)
     assert role_units(run)[11:16, Role.WARMING].min() == 6.0
     warm_s = to_serving_s(costs, [replace(service, cold_s=0.0)])
     assert to_serving_s(costs, [service]) == warm_s + 300.0

@@ -15,7 +15,8 @@ from workloads.job import Job, Recovery
 from workloads.job.checkpoints import PeerCopies
 from workloads.job.front import replicas_of
 from workloads.job.goodput import smooth_goodput
-from workloads.job.job import JobPlan, Replicas
+from workloads.job.job import Replicas
+from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
 COPIES = PeerCopies(every_s=10.0, copy_s=0.0, restart_s=300.0, bytes_per_server=1e9)
@@ -51,7 +52,7 @@ def test_a_scaled_batch_leaves_out_the_tokens_of_the_replicas_that_are_gone():
     scaled = elastic(failing(1e9, replaces=True), spares=1, replicas=replace(FOUR, scaled=True))
     assert parts_s(scripted(scaled, [505]))["fewer_replicas"] == pytest.approx(280 / 4, abs=0.002)
     with pytest.raises(InputError, match="--elastic-batch scaled is for replicas that go on"):
-        JobPlan(scaled=True)
+        JobInputs(elastic_batch="scaled")
 
 
 def test_without_a_spare_the_others_go_on_until_the_repair():
@@ -144,4 +145,4 @@ def test_replicas_of_a_plan():
     with pytest.raises(InputError, match=r"a unit of 64 chips stops 8 of 8 replicas, so that none"):
         replicas_of(replace(inner, pp=8, dp=8), 8, 64, 1.0)
     with pytest.raises(InputError, match="add --checkpoint peer"):
-        JobPlan(elastic=True)
+        JobInputs(elastic=True)

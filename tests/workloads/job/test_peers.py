@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.refusals import refused
 from tests.support.toy_training import TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import host_bytes_per_server, machines
@@ -21,7 +22,7 @@ from workloads.job.checkpoints import (
     trained_parameters,
 )
 from workloads.job.goodput import smooth_goodput
-from workloads.job.job import JobPlan
+from workloads.options.job import JobInputs
 
 COPIES = PeerCopies(every_s=10.0, copy_s=4.0, restart_s=60.0, bytes_per_server=1e9)
 
@@ -105,12 +106,8 @@ def test_copies_are_as_frequent_as_the_network_lets_them():
 
 
 def test_settings_that_exclude_each_other_are_refused():
-    with pytest.raises(InputError, match="a pair needs two"):
-        job(1000.0, units=1)
-    with pytest.raises(InputError, match="blocking or with peers"):
-        JobPlan(blocking=True, peers=True)
-    with pytest.raises(InputError, match="leave out --restart"):
-        JobPlan(warm=True, restart_s=60.0)
+    refused("a pair needs two", job, 1000.0, units=1)
+    refused("leave out --restart", JobInputs, standby="warm", restart="60s")
 
 
 PAIR = cluster("trn2.48xlarge:2")
@@ -126,8 +123,7 @@ def copies_of(part_bytes: float) -> float:
 def test_copies_that_fill_their_room_fit_and_more_do_not():
     most = room_for_copies(PAIR, CATALOGUE) / held_bytes(1.0)
     assert copies_of(most) == held_bytes(most)
-    with pytest.raises(InputError, match="--checkpoint peer keeps"):
-        copies_of(most * 1.001)
+    refused("--checkpoint peer keeps", copies_of, most * 1.001)
 
 
 def test_every_machine_with_a_fabric_states_its_host_memory():

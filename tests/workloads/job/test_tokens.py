@@ -4,8 +4,8 @@ import pytest
 
 import cluster_sim as cs
 from workloads.economics import Economics
-from workloads.job import JobPlan
 from workloads.job.front import whole_job
+from workloads.options.job import JobInputs
 from workloads.training.iteration import Iteration
 
 GOAL = 30_000_000_000
@@ -63,12 +63,12 @@ def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"days": 3.0, "tokens": GOAL}, "3 days and 30,000,000,000 tokens both state the length"),
-    ({"tokens": 0}, "a run of 0 tokens; there must be at least 1"),
+    ({"days": 3.0, "tokens": str(GOAL)}, "3 days and 30,000,000,000 tokens both state the length"),
+    ({"tokens": "0"}, "--tokens"),
 ])  # fmt: skip
 def test_impossible_lengths_are_refused(changes, message):
     with pytest.raises(cs.InputError, match=message):
-        JobPlan(**changes)
+        JobInputs(**changes)
 
 
 def test_a_job_without_progress_is_refused(step):

@@ -76,9 +76,7 @@ def test_every_way_to_divide_is_tried():
         ("dgx-a100:2", False, False),
     ],
 )
-def test_a_rule_spares_machines_on_which_its_reason_is_not_true(
-    machine, without_sharding, without_sequence_parallel
-):
+def test_rules_spare_machines_without_reason(machine, without_sharding, without_sequence_parallel):
     plans = candidates(TOY, cluster(machine), 32, stated=SHORT).plans
     assert without_sharding == any(one.zero == 0 and one.replicas > 1 for one in plans)
     plain = any(one.tp > 1 and not one.sequence_parallel for one in plans)

@@ -2,13 +2,13 @@
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 import cluster_sim as cs
 from experiments.reports.plan_rows import differing
 from experiments.reports.remarks import remarks
+from tests.support.refusals import refused
 from tests.support.toy_training import TOY, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -23,7 +23,7 @@ from workloads.search.choice import (
     usual_batch,
     usual_or_searched,
 )
-from workloads.search.search import Search, own_plan, search, single_changes
+from workloads.search.search import own_plan, search, single_changes
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
 from workloads.training.usual_plan import BATCH_TOKENS, complete, is_open
@@ -112,7 +112,7 @@ STATED = {"tp": 2, "pp": 1, "global_batch": 64, "seq": 4096, "recompute": "selec
 
 
 def test_needless_recomputation_and_degrees_are_named():
-    def changed(**stated: Any) -> dict[str, Any]:
+    def changed(**stated):
         plan = complete({**STATED, **stated}, MODEL, PLACE)
         best = faster_neighbour(MODEL, plan, PLACE)
         return differing(best[0], plan) if best else {}
@@ -144,8 +144,7 @@ def test_long_sequences_are_divided_and_short_ones_put_together(seq, quick, monk
         raise InputError("nothing fits.")
 
     monkeypatch.setattr(choice, "_best", refuse)
-    with pytest.raises(InputError, match="nothing fits"):
-        searched_plan({"seq": seq}, SMALL, WHERE)
+    refused("nothing fits", searched_plan, {"seq": seq}, SMALL, WHERE)
     first, second = tried
     assert (first.get("microbatch"), first.get("cp")) == quick
     assert not {"microbatch", "cp"} & second.keys()
@@ -161,7 +160,7 @@ def test_without_memory_or_a_whole_machine_there_is_none():
 
 
 @pytest.fixture(scope="module")
-def searched() -> Search:
+def searched():
     """A search whose finalists are all plans that fit."""
     return search(TOY, sixteen(), 16, stated={"seq": 1024, "pp": 1}, finalists=10_000)
 
@@ -201,8 +200,7 @@ def test_python_ranks_a_plan_and_refuses_one_that_does_not_fit():
     )
     alone = iteration(beside.model, cs.cluster("trn2-ultraserver"), plan)
     assert beside.own_plan.finalist.iteration_s == alone.iteration_s
-    with pytest.raises(InputError, match="the plan needs"):
-        own_plan(beside, replace(plan, tp=1, dp=64))
+    refused("the plan needs", own_plan, beside, replace(plan, tp=1, dp=64))
 
 
 def test_replicas_make_up_for_a_changed_degree():

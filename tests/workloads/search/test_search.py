@@ -4,25 +4,22 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cluster_sim.processes import WorkerEndedError
 from tests.support.forks import forks
+from tests.support.refusals import refused
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.economics import Economics, step_cost
 from workloads.models.huggingface import named
 from workloads.search.candidates import candidates
-from workloads.search.search import PROCESSES, Finalist, Runner, Search, bundles, search
+from workloads.search.search import PROCESSES, Runner, bundles, search
 from workloads.training.iteration import iteration
-from workloads.training.plan.plan import ParallelPlan
 
 SHORT = {"seq": 1024}
 
@@ -46,22 +43,19 @@ def test_the_search_finds_the_best_of_all_plans():
         assert one.estimate_s == pytest.approx((1 + one.estimate_error) * one.iteration_s)
 
 
-def _rivals(result: Search) -> list[ParallelPlan]:
+def _rivals(result):
     """The twenty plans of the shortest estimates, and each fortieth of all."""
     order = np.argsort(result.estimate_s)
     return [result.plans[place] for place in {*order[:20].tolist(), *order[::40].tolist()}]
 
 
 @pytest.mark.parametrize("all_plans", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("model", "machine", "batch"),
-    [
-        pytest.param(TOY, "trn2.48xlarge:3", 48, marks=pytest.mark.slow),
-        pytest.param(TOY, "trn1.32xlarge:2", 32, marks=pytest.mark.slow),
-        pytest.param(SPARSE, "dgx-h100:2", 16, marks=pytest.mark.slow),
-        (TOY, "gb200-nvl72", 24),
-    ],
-)
+@pytest.mark.parametrize(("model", "machine", "batch"), [
+    pytest.param(TOY, "trn2.48xlarge:3", 48, marks=pytest.mark.slow),
+    pytest.param(TOY, "trn1.32xlarge:2", 32, marks=pytest.mark.slow),
+    pytest.param(SPARSE, "dgx-h100:2", 16, marks=pytest.mark.slow),
+    (TOY, "gb200-nvl72", 24),
+])  # fmt: skip
 def test_finalists_have_the_fastest_of_all_plans_that_fit(model, machine, batch, all_plans):
     where = cluster(machine)
     stated = SHORT if all_plans else {**SHORT, "order": "tp-cp-dp-pp"}
@@ -154,17 +148,13 @@ def test_plans_of_the_same_degrees_go_to_one_process():
     assert [[place for _, place, _ in bundle] for bundle in bundled] == [[1, 2, 4], [0, 3]]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"objective": "enrgy"}, r"objective 'enrgy' is none of time, cost, energy.*energy"),
-        ({"memory_margin": 1.0}, r"memory margin 1 is outside 0 to 0.9"),
-        ({"finalists": 0}, r"finalists is 0; at least one plan must be simulated"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"objective": "enrgy"}, r"objective 'enrgy' is none of time, cost, energy.*energy"),
+    ({"memory_margin": 1.0}, r"memory margin 1 is outside 0 to 0.9"),
+    ({"finalists": 0}, r"finalists is 0; at least one plan must be simulated"),
+])  # fmt: skip
 def test_a_wrong_aim_is_refused(changes, message):
-    with pytest.raises(InputError, match=message):
-        search(TOY, sixteen(), 64, stated=SHORT, **changes)
+    refused(message, search, TOY, sixteen(), 64, stated=SHORT, **changes)
 
 
 SEARCH = import_module("workloads.search.search")  # the package has a function of this name
@@ -193,7 +183,7 @@ def test_where_no_process_can_be_forked_there_is_one(monkeypatch):
 def test_a_progress_bar_with_a_thread_leaves_the_processes():
     workers = []
 
-    def watch(items: Sequence[Any], task: str) -> Iterator[Any]:
+    def watch(items, task):
         over = threading.Event()
         bar = threading.Thread(target=over.wait)  # as a bar in a terminal is drawn
         bar.start()
@@ -214,7 +204,7 @@ def test_a_progress_bar_with_a_thread_leaves_the_processes():
 def test_a_killed_process_is_an_error_of_one_line(monkeypatch):
     finalist = Runner.finalist
 
-    def killed(*task: Any) -> Finalist:
+    def killed(*task):
         if multiprocessing.parent_process() is not None:  # else this would end the tests
             os.kill(os.getpid(), signal.SIGKILL)
         return finalist(*task)

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 import cluster_sim as cs
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from tests.support.toy_serving import requests_of, toy_replica
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from workloads.serving import Batching, ServingOptions, batching_from, serve
 from workloads.serving.batching import BESIDE, FIRST, WHOLE, engine_batching, engine_numbers
 from workloads.serving.engine_files import launch_command, read_engine_file
-from workloads.serving.profile import Profile, profile
+from workloads.serving.profile import profile
 from workloads.serving.replica import closed_loop
 from workloads.serving.speculation import Speculation
 
 
-def _flat() -> Profile:
+def _flat():
     """A toy replica whose cache costs nothing."""
     return toy_replica(name="flat", decode_kv_s=0.0, kv_bytes_per_token=1.0, kv_budget_bytes=1e6)
 
@@ -210,35 +210,25 @@ SGLANG = (
      {"scheduler": "vllm", "tp": 2}, (), ()),
 ])  # fmt: skip
 def test_a_replica_is_read_and_other_keys_are_named(tmp_path, name, text, fields, may, cannot):
-    path = tmp_path / name
-    path.write_text(text)
+    (path := tmp_path / name).write_text(text)
     read = read_engine_file(path)
     assert dict(read.fields) == fields
     assert read.may_change_time == may
     assert tuple(key for key in read.ignored if key not in may) == cannot
 
 
-@pytest.mark.parametrize(
-    ("text", "named", "may"),
-    [
-        (SCRIPT, "meta-llama/Llama-3.1-70B-Instruct", ("gpu-memory-utilization",)),
-        ("vllm serve RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "", ()),
-        ("vllm serve owner/Llama-3_1-8B", "", ()),
-        ("M=llama-3.1-8b\nvllm serve $M", "", ()),
-        (
-            'MODEL=${MODEL:-openai/gpt-oss-120b}\nvllm serve \\\n "$MODEL"',
-            "openai/gpt-oss-120b",
-            (),
-        ),
-        ("vllm serve $MODEL", "", ("checkpoint",)),
-        ("vllm serve $ARGS", "", ("$ARGS",)),
-        ("trtllm-serve serve /models/current", "", ()),
-        ("sglang.launch_server --model-path Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ()),
-    ],
-)
-def test_a_launch_of_another_model_is_named(
-    tmp_path: Path, text: str, named: str, may: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("text", "named", "may"), [
+    (SCRIPT, "meta-llama/Llama-3.1-70B-Instruct", ("gpu-memory-utilization",)),
+    ("vllm serve RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "", ()),
+    ("vllm serve owner/Llama-3_1-8B", "", ()),
+    ("M=llama-3.1-8b\nvllm serve $M", "", ()),
+    ('MODEL=${MODEL:-openai/gpt-oss-120b}\nvllm serve \\\n "$MODEL"', "openai/gpt-oss-120b", ()),
+    ("vllm serve $MODEL", "", ("checkpoint",)),
+    ("vllm serve $ARGS", "", ("$ARGS",)),
+    ("trtllm-serve serve /models/current", "", ()),
+    ("sglang.launch_server --model-path Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ()),
+])  # fmt: skip
+def test_a_launch_of_another_model_is_named(tmp_path, text, named, may):
     (tmp_path / "a.sh").write_text(text)
     read = read_engine_file(tmp_path / "a.sh").beside(cs.model("llama-3.1-8b"))
     assert read.differs == ((f"model is {named}",) if named else ())
@@ -266,10 +256,8 @@ def test_a_launch_of_another_model_is_named(
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(tmp_path, name, text, message):
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_engine_file(path)
+    (path := tmp_path / name).write_text(text)
+    refused(message, read_engine_file, path)
 
 
 def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path):

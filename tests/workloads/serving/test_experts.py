@@ -11,17 +11,8 @@ from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.serving import Batching, Requests, profile, serve
 from workloads.serving.batching import engine_numbers
+from workloads.serving.rank import times
 from workloads.serving.rank.share import RankShare
-from workloads.serving.rank.times import (
-    block_s,
-    busiest_group,
-    expert_blocks,
-    experts_s,
-    mlp_s,
-    products_s,
-    reduces_s,
-    small_kernels_s,
-)
 
 TRN2, SHIPPED = cluster("trn2.48xlarge"), shipped_catalogue()
 
@@ -30,10 +21,10 @@ def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched():
     sparse = named("qwen3-235b-a22b")
     rank = RankShare(sparse, TRN2, 16, "bf16", SHIPPED)
     some, tokens = sparse.experts, np.array([1.0, 2.0, 16.0, 32.0])
-    fetched = experts_s(rank, tokens)
+    fetched = times.experts_s(rank, tokens)
     row = SHIPPED.entry("serving.trn2", "expert_token")
     without_fetch = SHIPPED.with_rows([row._replace(value=1e-30, low=None)])
-    free = experts_s(RankShare(sparse, TRN2, 16, "bf16", without_fetch), tokens)
+    free = times.experts_s(RankShare(sparse, TRN2, 16, "bf16", without_fetch), tokens)
     once = SHIPPED.value("serving.trn2", "expert_token")
     last = some.count / some.per_token - 1
     assert fetched - free == pytest.approx(once * np.array([0, 1, last, last]), abs=1e-12)
@@ -43,36 +34,38 @@ def test_a_prompt_has_a_block_an_expert_however_short_it_is():
     rank = RankShare(named("qwen3-235b-a22b"), TRN2, 16, "bf16", SHIPPED)
     # ceil((T k - 127) / 512) + 127 of 128 experts, at most one for each routed token.
     tokens = np.array([8.0, 64.0, 128.0, 512.0, 4096.0])
-    assert expert_blocks(rank, tokens).tolist() == [64, 128, 129, 135, 191]
+    assert times.expert_blocks(rank, tokens).tolist() == [64, 128, 129, 135, 191]
     few = replace(rank, ep=32)
-    assert expert_blocks(few, tokens).tolist() == [4, 4, 5, 11, 67]
+    assert times.expert_blocks(few, tokens).tolist() == [4, 4, 5, 11, 67]
 
 
 def test_prompts_run_experts_by_blocks_and_decode_does_not():
     sparse = named("qwen3-235b-a22b")
     rank = RankShare(sparse, TRN2, 16, "bf16", SHIPPED)
     tokens = np.array([63.0, 64.0, 4096.0])
-    decode, prompts = products_s(rank, tokens), products_s(rank, tokens, prompts=True)
+    decode, prompts = times.products_s(rank, tokens), times.products_s(rank, tokens, prompts=True)
     assert prompts[0] == decode[0]
-    blocks_s = 94 * expert_blocks(rank, tokens) * block_s(rank)
+    blocks_s = 94 * times.expert_blocks(rank, tokens) * times.block_s(rank)
     dense = prompts[1:] - blocks_s[1:]
     assert (dense > 0).all()
     assert (dense < decode[1:]).all()
     replica = profile(sparse, TRN2)
-    reduces = [reduces_s(rank, tokens, "serving.trainium", prompts=of)[1] for of in (True, False)]
-    added_s = prompts[1] - decode[1] + reduces[0] - reduces[1]
+    of_prompts, of_decode = (
+        times.reduces_s(rank, tokens, "serving.trainium", prompts=of)[1] for of in (True, False)
+    )
+    added_s = prompts[1] - decode[1] + of_prompts - of_decode
     assert replica.prompt_linear(64) - replica.linear(64) == pytest.approx(added_s)
     plain = RankShare(named("llama-3.1-8b"), TRN2, 16, "bf16", SHIPPED)
-    assert (products_s(plain, tokens, prompts=True) == products_s(plain, tokens)).all()
+    assert (times.products_s(plain, tokens, prompts=True) == times.products_s(plain, tokens)).all()
 
 
 def test_a_shared_expert_adds_a_gated_mlp_to_every_token():
     sparse, tokens = named("deepseek-v3"), np.array([1.0, 64.0, 4096.0])
     rank = RankShare(sparse, TRN2, 16, "bf16", SHIPPED)
     routed = replace(rank, model=replace(sparse, experts=replace(sparse.experts, shared_ffn=0)))
-    added_s = experts_s(rank, tokens) - experts_s(routed, tokens)
+    added_s = times.experts_s(rank, tokens) - times.experts_s(routed, tokens)
     assert (added_s > 0).all()
-    assert added_s == pytest.approx(mlp_s(rank, tokens, sparse.experts.shared_ffn))
+    assert added_s == pytest.approx(times.mlp_s(rank, tokens, sparse.experts.shared_ffn))
 
 
 def test_a_hidden_state_of_the_experts_takes_a_product_before_and_one_after_them():
@@ -80,7 +73,7 @@ def test_a_hidden_state_of_the_experts_takes_a_product_before_and_one_after_them
     as_wide = replace(sparse, experts=replace(sparse.experts, latent=sparse.hidden))
     apart, usual = (RankShare(each, TRN2, 16, "bf16", SHIPPED) for each in (as_wide, sparse))
     product_s = apart.alone.product_s(tokens, sparse.hidden, sparse.hidden)
-    added_s = experts_s(apart, tokens) - experts_s(usual, tokens)
+    added_s = times.experts_s(apart, tokens) - times.experts_s(usual, tokens)
     assert added_s == pytest.approx(2 * product_s)
 
 
@@ -126,7 +119,7 @@ SPARSE = cs.model("qwen3-235b-a22b")
 def test_one_group_touches_what_balanced_routing_does():
     some = SPARSE.experts
     tokens = np.array([1.0, 4.0, 64.0])
-    touched, rows = busiest_group(some, tokens, 1)
+    touched, rows = times.busiest_group(some, tokens, 1)
     chance = 1 - (1 - some.per_token / some.count) ** tokens
     assert touched == pytest.approx(some.count * chance)
     assert rows == pytest.approx(tokens * some.per_token)
@@ -141,7 +134,7 @@ def test_the_busiest_group_is_as_busy_as_drawn_routing_makes_it(tokens):
         chosen = np.argsort(rng.random((tokens, some.count)), axis=1)[:, : some.per_token]
         touched = np.unique(chosen) // each
         trial[:] = np.bincount(touched).max(), np.bincount(chosen.ravel() // each).max()
-    of_touched, of_rows = busiest_group(some, np.array([float(tokens)]), groups)
+    of_touched, of_rows = times.busiest_group(some, np.array([float(tokens)]), groups)
     assert of_touched[0] == pytest.approx(drawn[:, 0].mean(), rel=0.1)
     assert of_rows[0] == pytest.approx(drawn[:, 1].mean(), rel=0.1)
 
@@ -187,14 +180,13 @@ def test_small_kernels_are_those_that_a_model_has():
     ):
         rank = RankShare(cs.model(name), cs.cluster("dgx-b200"), 8, "bf16", SHIPPED)
         expected_s = kernels * launched + layers * attention_s
-        assert small_kernels_s(rank, none, "serving.gpu")[0] == pytest.approx(expected_s)
+        assert times.small_kernels_s(rank, none, "serving.gpu")[0] == pytest.approx(expected_s)
 
 
 def test_experts_of_one_token_take_what_engines_measured():
     """Qwen3-30B-A3B in bf16 on one H100: 48 us by vLLM, 54 by SGLang (aiconfigurator)."""
-    machine = cs.cluster("dgx-h100")
-    rank = RankShare(cs.model("qwen3-30b-a3b"), machine, 1, "bf16", SHIPPED)
-    assert experts_s(rank, np.ones(1))[0] == pytest.approx(51e-6, rel=0.15)
+    rank = RankShare(cs.model("qwen3-30b-a3b"), cs.cluster("dgx-h100"), 1, "bf16", SHIPPED)
+    assert times.experts_s(rank, np.ones(1))[0] == pytest.approx(51e-6, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +196,6 @@ def test_reading_and_computing_experts_add_up(groups, tokens, measured_s):
     """DeepSeek-V3 in fp8 on eight H200 by vLLM 0.19, even routing (aiconfigurator)."""
     rank = RankShare(cs.model("deepseek-v3"), cs.cluster("dgx-h200"), 8, "fp8", SHIPPED, ep=groups)
     sizes = np.array([1.0, float(tokens)])
-    routed_s = experts_s(rank, sizes) - mlp_s(rank, sizes, 2048)
+    routed_s = times.experts_s(rank, sizes) - times.mlp_s(rank, sizes, 2048)
     assert routed_s[1] == pytest.approx(measured_s, rel=0.3)
     assert routed_s[1] > routed_s[0]

@@ -1,7 +1,8 @@
-"""Ways to serve give the same results by every door; requests are read; benchmarks predicted."""
+"""Ways to serve give the same results by every door, and what cannot be served is refused."""
 
 import json
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,17 +13,34 @@ import cluster_sim as cs
 from experiments.cli.main import run
 from experiments.sweeps.runner import run_row
 from experiments.validation.predictions.serving import benchmark, static_batch
+from tests.support.refusals import refused
 from tests.support.toy_serving import requests_of, toy_replica
 from tools.fit_serving import Point, fit
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from topologies.files.kept_files import exact_text
 from workloads.confidence.interval import Interval
 from workloads.demand.bundled import data_file
 from workloads.models.huggingface import named
-from workloads.serving import Requests, Speculation, fixed_lengths, poisson, profile, serve
-from workloads.serving.batching import Batching, batching_from
-from workloads.serving.deployment import Deployment, pools, rate_ends, serve_apart
+from workloads.serving import (
+    Speculation,
+    closed_loop,
+    fixed_lengths,
+    parse_slo,
+    parse_speculation,
+    poisson,
+    profile,
+    serve,
+)
+from workloads.serving.batching import FIRST, Batching, batching_from, engine_batching
+from workloads.serving.deployment import (
+    Deployment,
+    Pools,
+    parse_pools,
+    pools,
+    rate_ends,
+    serve_apart,
+)
+from workloads.serving.engine_files import launch_command
 from workloads.serving.requests import azure_lengths, read_requests, with_prefix_cache
 
 CLUSTER = cs.cluster("trn2.48xlarge:2")
@@ -30,7 +48,7 @@ MODEL = named("llama-3.1-8b")
 
 
 @pytest.fixture(scope="module")
-def requests() -> Requests:
+def requests():
     return poisson(2.0, 40, fixed_lengths(512, 64), np.random.default_rng(0))
 
 
@@ -108,7 +126,7 @@ def test_the_command_gives_the_same_numbers(tmp_path):
     words = ["serve", "--model=llama-3.1-8b", "--cluster=trn2.48xlarge", "--tp=8", "--seed=2"]
     outcome = run_row(run, [*words, f"--requests={log}", *options, "--json", "--quiet"])
     assert outcome["status"] == "ok", outcome["message"]
-    ways: dict[str, Any] = how
+    ways = how
     result = cs.serve(MODEL, "trn2.48xlarge", str(log), tp=8, seed=2, **ways)
     summary = json.loads(json.dumps(result.summary))
     assert {key: outcome["document"][key] for key in summary} == summary
@@ -122,8 +140,7 @@ def test_the_command_gives_the_same_numbers(tmp_path):
     ({"disaggregate": "1:1", "prefill_cluster": 3}, "prefill_cluster"),
 ])  # fmt: skip
 def test_mistakes_are_told(ways, message, requests):
-    with pytest.raises(cs.InputError, match=message):
-        cs.serve(MODEL, CLUSTER, requests, **ways)
+    refused(message, cs.serve, MODEL, CLUSTER, requests, **ways)
 
 
 @pytest.mark.parametrize("service", ["conv", "code"])
@@ -138,18 +155,15 @@ def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("timestamp_ms,prompt_tokens,output_tokens\n2000,5,1\n0,7,0\n")
     logged = read_requests(path)
-    assert logged.arrival_s.tolist() == [0.0, 2.0]
-    assert logged.prompt.tolist() == [7, 5]
+    assert (logged.arrival_s.tolist(), logged.prompt.tolist()) == ([0.0, 2.0], [7, 5])
     assert logged.output.tolist() == [1, 1]
     for text, message in (
         ("timestamp_ms,prompt_tokens\n0,7\n", "no column output_tokens"),
         ("time,prompt_tokens,output_tokens\n0,x,1\n", "row 2: prompt_tokens is 'x'"),
     ):
         path.write_text(text)
-        with pytest.raises(InputError, match=message):
-            read_requests(path)
-    with pytest.raises(InputError, match="there is no such file"):
-        read_requests(tmp_path / "none.csv")
+        refused(message, read_requests, path)
+    refused("there is no such file", read_requests, tmp_path / "none.csv")
 
 
 TRN2 = cluster("trn2.48xlarge")
@@ -213,3 +227,63 @@ def test_first_tokens_have_residuals_of_their_own():
     assert ends["low"] <= served.tokens_per_s <= ends["high"]
     alone = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", count=5, output=1, tp=8)
     assert alone.tpot_interval is None  # nothing comes after a single token
+
+
+H100, NEURON = cs.cluster("dgx-h100"), cs.cluster("trn2.48xlarge")
+SMALL, LARGE, MIXTURE = map(named, ("llama-3.1-8b", "llama-3.1-405b", "mixtral-8x7b"))
+LONE = requests_of((0.0, 10, 1))
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (partial(batching_from, H100, scheduler="vlm"), "scheduler 'vlm' is none of vllm"),
+    (partial(batching_from, H100, scheduler="vllm", prefill="chunked"), "leave --prefill chunked"),
+    *((partial(batching_from, H100, scheduler="tensorrt-llm", gather=text), "write 20:0.9")
+      for text in ("20", "20:1.5")),
+    (partial(batching_from, H100, prefill="separate", gather="20:0.9"), "leave --gather out"),
+    (partial(batching_from, H100, prefill="chunked", poll=0), "every 0 passes"),
+    (lambda: engine_batching(NEURON, "vllm", 4), "served by Neuron's engine.*Leave the scheduler"),
+    (lambda: Batching(4, prompts=FIRST), "separate prompts run one at a time"),
+    (lambda: Batching(4, 100, prompts="besides"), "prompts 'besides' is none of"),
+    (lambda: Batching(64, 64), "leave no room"),
+    (lambda: Batching(1, 1), "leave no room"),
+    (partial(launch_command, "vllm", {"tp": 2, "gather": "20:0.9"}, "m"),
+     "no launch of vllm is written with --gather 2"),
+    (partial(launch_command, "vllm", {"tp": 4, "ep": 2}, "m"), "written with --ep 2"),
+    (partial(launch_command, "sglang", {"tp": 8, "attention_dp": 8}, "m"),
+     "sglang is written with --attention-dp 8"),
+    (partial(launch_command, "vllm", {"scheduler": "sglang"}, "m"), "runs as sglang"),
+    (lambda: serve(toy_replica(), requests_of((0.0, 1100, 100))), "a request of 1,200 tokens does"),
+    (lambda: closed_loop(toy_replica(), LONE, 0), "at least 1"),
+    (lambda: fixed_lengths(0, 1), "both are at least 1"),
+    (lambda: poisson(0.0, 1, fixed_lengths(1, 1), np.random.default_rng(0)), "rate is above 0"),
+    (partial(parse_slo, "ttf=2s"), "not of the form.*Did you mean ttft"),
+    (partial(parse_slo, "ttft"), "not of the form"),
+    (partial(parse_slo, "ttft=0s"), "above 0"),
+    (partial(parse_slo, "ttft=2"), "unit"),
+    *((partial(parse_speculation, text, lambda _: toy_replica()), "two numbers")
+      for text in ("4", "x:0.5")),
+    (partial(parse_speculation, "4:often", lambda _: toy_replica()), "no acceptance"),
+    *((partial(parse_speculation, text, lambda _: toy_replica()), "use 1 to 64")
+      for text in ("0:0.5", "65:0.5")),
+    *((partial(parse_speculation, text, lambda _: toy_replica()), "share between 0 and 1")
+      for text in ("4:1.5", "4:nan")),
+    (partial(parse_speculation, "4:0.5:2", lambda _: toy_replica()), "below 1"),
+    *((partial(with_prefix_cache, LONE, text, kv_tokens=100), "--prefix-cache")
+      for text in ("half", "1.0", "-5%", "150%", "50%:warm", "nan", "")),
+    (lambda: with_prefix_cache(LONE, "trace", kv_tokens=100), "drawn requests share nothing"),
+    (lambda: profile(replace(LARGE, layers=400), NEURON), "16 chips hold"),
+    (lambda: profile(SMALL, NEURON, tp=99), "within one scale-up domain of 16"),
+    (lambda: profile(named("qwen3-235b-a22b"), NEURON, ep=3), "divisor of 64"),
+    (lambda: profile(SMALL, NEURON, ep=2), "no experts"),
+    (lambda: profile(SMALL, H100, cache_precision="fp4"), "cache precision .fp4. is none of bf16"),
+    (lambda: profile(SMALL, H100, attention_dp=2), "8b has no experts to share"),
+    (lambda: profile(MIXTURE, H100, attention_dp=3), "mixtral-8x7b has 8 ranks to divide"),
+    (lambda: profile(MIXTURE, NEURON, attention_dp=2), "on trn2 is served by Neuron's engine"),
+    *((partial(parse_pools, text), "write 1:3")
+      for text in ("1", "1:2:3", "a:b", "1:-2", "1.5:2", "")),
+    (lambda: Pools(0, 1, 1.0), "use 1 to"),
+    (lambda: Pools(1, 1, 0.0), "cannot move"),
+    (lambda: pools(NEURON, profile(SMALL, NEURON, tp=8), 1, 2), "take 24 chips"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(call, message):
+    refused(message, call)

@@ -10,22 +10,12 @@ from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from experiments.validation.predictions.serving import GPU_CHUNK, ROUNDS, benchmark
 from tests.support.toy_serving import requests_of
 from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
-from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.models.model import Model
-from workloads.serving import BUCKETS, Batching, Profile, profile, serve
+from workloads.serving import BUCKETS, Batching, profile, serve
 from workloads.serving.profile import prompt_overhead_s
+from workloads.serving.rank import times
 from workloads.serving.rank.share import RankShare
-from workloads.serving.rank.times import (
-    SIZES,
-    direct_reduce_s,
-    library_reduce_s,
-    products_s,
-    reduces_s,
-    scan_token_s,
-    small_kernels_s,
-)
 
 TRN2, SHIPPED = cluster("trn2.48xlarge"), shipped_catalogue()
 
@@ -60,7 +50,7 @@ def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_t
     trn1, h100 = (cluster(name) for name in ("trn1.32xlarge", "dgx-h100"))
     once = 2 * 80 * 8 * 128 * 2
 
-    def bytes_per_token(model: Model, machine: Cluster, chips: int) -> float:
+    def bytes_per_token(model, machine, chips):
         return RankShare(model, machine, chips, "bf16", SHIPPED).kv_bytes_per_token()
 
     assert bytes_per_token(llama, h100, 8) == bytes_per_token(llama, TRN2, 16) == once
@@ -94,23 +84,22 @@ def test_70b_on_gpus_is_near_the_published_table(machine, tp, prompt, output, us
 def test_a_direct_all_reduce_takes_what_engines_measured(size, measured_us):
     """Medians of three engines on 8 H100 in CUDA graphs, aiconfigurator's tables."""
     rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", SHIPPED)
-    (seconds,) = direct_reduce_s(rank, np.array([float(size)]), "serving.gpu")
+    (seconds,) = times.direct_reduce_s(rank, np.array([float(size)]), "serving.gpu")
     assert seconds == pytest.approx(measured_us * 1e-6, rel=0.15)
 
 
 def test_a_library_s_reduction_lies_on_lines_between_powers_of_two():
     rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "bf16", SHIPPED)
-    before, last = library_reduce_s(rank, SIZES[-2:])
-    size = np.array([SIZES[0] / 2, SIZES[-1] / np.sqrt(2), 3 * SIZES[-1]])
-    seconds = library_reduce_s(rank, size)
+    before, last = times.library_reduce_s(rank, times.SIZES[-2:])
+    size = np.array([times.SIZES[0] / 2, times.SIZES[-1] / np.sqrt(2), 3 * times.SIZES[-1]])
+    seconds = times.library_reduce_s(rank, size)
     assert seconds == pytest.approx([0.0, np.sqrt(before * last), 3 * last])
 
 
 def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop():
     tokens, share = np.array([8.0, 4096.0]), (named("llama-3.1-70b"), cluster("dgx-b200"), 8)
-    half, whole = (
-        products_s(RankShare(*share, precision, SHIPPED), tokens) for precision in ("fp8", "bf16")
-    )
+    ranks = (RankShare(*share, precision, SHIPPED) for precision in ("fp8", "bf16"))
+    half, whole = (times.products_s(rank, tokens) for rank in ranks)
     assert (half < whole).all()
 
 
@@ -141,8 +130,8 @@ def test_states_of_a_prompt_are_scanned_chunk_by_chunk():
     rank = RankShare(gated, TRN2, 2, "bf16", SHIPPED, 8)
     chunk_s = SHIPPED.value("serving.trn2", "scan_chunk")
     # 24 of 32 layers, 32 heads of 128 x 128 over 8 ranks.
-    assert scan_token_s(rank) * 512 == pytest.approx(24 * 4 * 4 * chunk_s)
-    assert scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", SHIPPED)) == 0
+    assert times.scan_token_s(rank) * 512 == pytest.approx(24 * 4 * 4 * chunk_s)
+    assert times.scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", SHIPPED)) == 0
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", "trn2.48xlarge"])
@@ -160,10 +149,8 @@ def test_layers_with_windows_read_no_more_of_a_cache(machine):
 
 def test_layers_of_mi300x_start_later_where_inputs_are_scaled():
     model, machine = named("llama-3.1-70b"), cluster("mi300x-platform")
-    plain_s, scaled_s = (
-        small_kernels_s(RankShare(model, machine, 8, precision, SHIPPED), np.ones(1), "serving.gpu")
-        for precision in ("bf16", "fp8")
-    )
+    ranks = (RankShare(model, machine, 8, name, SHIPPED) for name in ("bf16", "fp8"))
+    plain_s, scaled_s = (times.small_kernels_s(rank, np.ones(1), "serving.gpu") for rank in ranks)
     assert scaled_s - plain_s == pytest.approx(80 * (45e-6 - 15e-6))
 
 
@@ -172,7 +159,7 @@ def test_prompts_of_trainium_wait_for_all_reduces_of_their_size():
     machine, tokens = cluster("trn1.32xlarge"), np.array([1.0, 128.0])
     rank = RankShare(named("llama-3.1-8b"), machine, 16, "bf16", SHIPPED)
     (one, short), (one_of_decode, as_decode) = (
-        reduces_s(rank, tokens, "serving.trainium", prompts=of) for of in (True, False)
+        times.reduces_s(rank, tokens, "serving.trainium", prompts=of) for of in (True, False)
     )
     group = Group(machine, np.arange(16), 2)
     library_ps = duration_ps(CollectiveCall("all-reduce", group, 2**20))
@@ -195,6 +182,7 @@ def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_model
     for chip, name, each_layer in (
         ("trn1", "llama-3.1-8b", 0.155e-9 * 4096),
         ("trn2", "llama-3.1-8b", 0.1e-9 * 4096),
+        ("trn2", "qwen2.5-0.5b", 0.25e-6),  # the least, of narrow models
         ("trn2", "llama-3.1-405b", 0.49e-6),
         ("trn2", "qwen3-235b-a22b", 0.49e-6),
     ):
@@ -218,7 +206,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 PROMPTS = tuple(2**power for power in range(6, 18))
 
 
-def _replicas(precision: str) -> list[tuple[str, str, int, Profile]]:
+def _replicas(precision):
     """Profiles of all models and degrees that fit the memory of a machine."""
     replicas = []
     for machine, degrees in MACHINES.items():

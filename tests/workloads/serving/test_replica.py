@@ -14,7 +14,6 @@ from workloads.serving.deployment import Deployment
 from workloads.serving.profile import Profile
 from workloads.serving.replica import Lockstep, closed_loop, passes_until, serve
 from workloads.serving.requests import Requests
-from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
 
 
@@ -23,9 +22,7 @@ def test_one_request_by_hand():
     served = serve(toy_replica(), requests_of((5.0, 10, 3)))
     assert served.ttft_s.tolist() == [2.0]
     assert served.end_s[0] == pytest.approx(7.0 + 1.1 + 0.10 + 1.1 + 0.11)
-    assert served.kv_peak_tokens == 12
-    assert served.iterations == 3
-    assert served.batch_mean == 1.0
+    assert (served.kv_peak_tokens, served.iterations, served.batch_mean) == (12, 3, 1.0)
 
 
 def test_a_prompt_makes_decode_wait():
@@ -151,16 +148,14 @@ def test_summary_has_the_keys_of_the_command_line():
     served = serve(replica, requests_of((0.0, 10, 3), (0.0, 10, 1)))
     document = serving_summary(served, replica, Slo(2.5, 10.0))
     assert document["ttft_s"] == {"p50": 2.0, "p90": 4.0, "p99": 4.0, "mean": 3.0, "n": 2}
-    assert document["tpot_s"]["n"] == 1
-    assert document["slo_attainment"] == 0.5
+    assert (document["tpot_s"]["n"], document["slo_attainment"]) == (1, 0.5)
     assert document["kv_peak_bytes"] == served.kv_peak_tokens * 2.0
     assert attained(served, Slo()).all()
 
 
 def test_a_closed_loop_keeps_its_users_busy():
     """Two users, three requests each of 2 s of prefill and one token: one after the other."""
-    requests = requests_of(*[(0.0, 10, 1)] * 6)
-    served = closed_loop(toy_replica(), requests, 2)
+    served = closed_loop(toy_replica(), requests_of(*[(0.0, 10, 1)] * 6), 2)
     assert served.end_s.tolist() == pytest.approx([2, 4, 6, 8, 10, 12])
     assert served.ttft_s.tolist() == pytest.approx([2, 4, 4, 4, 4, 4])
 
@@ -190,7 +185,7 @@ SECONDS = np.array([0.003, 0.004, 0.009, 0.031, 3.1])
 REPLICA = Profile("a", 1, TOKENS, SECONDS, 1e-7, 1e-6, 1e-10, 1e9, 1e5, 1e5 * 3000)
 
 
-def batchings() -> st.SearchStrategy[Batching]:
+def batchings():
     """Batchings of all kinds: with and without pieces of prompts, polls, gathering and buckets."""
     usual = {
         "slots": st.sampled_from([1, 2, 7]),
@@ -222,9 +217,7 @@ def test_a_stretch_of_passes_is_as_long_as_single_passes(how, seed, apart_s, spe
     assert stretches.kv_peak_tokens == passes.kv_peak_tokens
 
 
-def outcome(
-    requests: Requests, how: Batching, speculation: Speculation | None, *, single: bool
-) -> Served:
+def outcome(requests, how, speculation, *, single):
     """Serve the requests with decode in stretches, or in single passes."""
     with pytest.MonkeyPatch.context() as patch:
         if single:

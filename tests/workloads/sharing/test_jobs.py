@@ -1,7 +1,6 @@
 """Jobs from files and dictionaries, and the chips that they get."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from workloads.sharing.jobs import PLACEMENTS, chips_of_jobs, read_jobs
 from workloads.sharing.sharing import share
 
 MACHINE = cluster("trn2.48xlarge:4")
-JOB: dict[str, Any] = {"name": "a", "model": TOY, "tp": 4, "dp": 2, "seq": 1024}
+JOB = {"name": "a", "model": TOY, "tp": 4, "dp": 2, "seq": 1024}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Jobs side by side: equal to runs of all ranks, and near runs of all messages."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.toy_training import SPARSE
 from tools.shared_jobs import TOY, USUAL, ready, shared_ends, thin_cluster, whole_ends
-from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.sharing.jobs import jobs_from
 from workloads.sharing.sharing import Meeting, Ran, _share, _side_by_side, share
@@ -21,11 +19,11 @@ EVEN = np.concatenate([np.arange(start, start + 4) for start in range(0, 32, 8)]
 
 
 @pytest.fixture
-def thin() -> Cluster:
+def thin():
     return thin_cluster()
 
 
-def cost_ps(beside: Sequence[int], alone: Sequence[list[int]]) -> int:
+def cost_ps(beside, alone):
     return sum(beside) - sum(each for (each,) in alone)
 
 
@@ -53,8 +51,7 @@ def test_folded_jobs_take_the_times_of_all_ranks(thin):
     assert shared_ends(jobs) == whole_ends(jobs, as_flows=True) == shared_ends(jobs, "reference")
     program, use = folded(meeting.program, meeting.use)
     assert len(program) < len(meeting.program) // 2
-    trace = run(side_by_side(program, use, meeting.use.links).schedule)
-    assert violations(trace) == []
+    assert violations(run(side_by_side(program, use, meeting.use.links).schedule)) == []
 
 
 def test_folded_jobs_that_meet_on_a_torus_take_the_times_of_all_ranks():
@@ -102,8 +99,7 @@ def test_jobs_that_share_no_link_lose_nothing():
     answer = share("trn2.48xlarge", [{**stated, "name": "a"}, {**stated, "name": "b"}], steps=2)
     assert [each.slowdown for each in answer.jobs] == [1.0, 1.0]
     assert [each.meets for each in answer.jobs] == [(), ()]
-    assert answer.links == ()
-    assert answer.lost() == 0
+    assert (answer.links, answer.lost()) == ((), 0)
 
 
 def test_a_share_is_of_the_steps_until_the_first_job_ends(thin):
@@ -111,8 +107,7 @@ def test_a_share_is_of_the_steps_until_the_first_job_ends(thin):
     alone = Ran([np.array([10, 20, 30])], [{"tp": 0.5, "dp": 1.0}], 0)
     beside = Ran([np.array([9]), np.array([12, 25, 45])], [{}, {"tp": 0.75, "dp": 3.0}], 0)
     part = _share(mine, alone, beside, 1, 44, ("other",))
-    assert part.alone_ps.tolist() == [10, 10]
-    assert part.beside_ps.tolist() == [12, 13]
+    assert (part.alone_ps.tolist(), part.beside_ps.tolist()) == ([10, 10], [12, 13])
     assert part.call_changes_s == {"tp": 0.25, "dp": 2.0}
     assert part.slowdown == 25 / 20
 

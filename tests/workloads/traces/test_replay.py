@@ -1,4 +1,4 @@
-"""Replay of Chakra and GOAL traces: ranks meet, bad traces are refused, steps come back."""
+"""Replay of Chakra and GOAL traces: ranks meet, strangers' traces are refused."""
 
 import gzip
 import json
@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
-from tests.support.small_traces import GOAL, RING, et, job, node, step
+from tests.fuzz.structure import LEFT_OUT, places, replaced
+from tests.support.kineto_profiles import exchange
+from tests.support.refusals import refused
+from tests.support.small_traces import GOAL, RING, et, job, node, profile, step
 from tests.support.toy_training import TOY
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra import read_chakra, training_recording, write_chakra
+from workloads.traces.goal import read_goal
+from workloads.traces.kineto import read_kineto
+from workloads.traces.recording import COMPUTE, LARGEST, Columns, Node
 from workloads.traces.replay import read_traces, replay, replay_document
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
@@ -46,10 +52,8 @@ def test_a_message_arrives_before_its_receive_ends(tmp_path):
 
 def test_operations_without_a_duration_are_timed_by_the_roofline(tmp_path):
     path = et(tmp_path / "one.et", node(1, schema.COMPUTE, num_ops=10**15, tensor_size=8))
-    played = replay([path], cluster("dgx-h100"))
-    assert played.iteration_s == pytest.approx(1e15 / 989.4e12)
-    with pytest.raises(InputError, match=r"node 1 .* no duration, and the cluster has no chip"):
-        replay([path], RING)
+    assert replay([path], cluster("dgx-h100")).iteration_s == pytest.approx(1e15 / 989.4e12)
+    refused(r"node 1 .* no duration, and the cluster has no chip", replay, [path], RING)
 
 
 def test_all_gathers_count_the_whole_result(tmp_path):
@@ -89,25 +93,22 @@ DAMAGED = {
 """Bytes of its file."""
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("missing", r"rank 2 of 4 missing; there are 3 files"),
-        ("cycle", r"job.1.et: node \d .* waits for itself: a cycle of nodes"),
-        ("unknown", r"job.1.et: node 1 waits for node 99, which is unknown"),
-        ("twice", r"job.1.et: node 1 is there twice"),
-        ("type", r"job.1.et: node 1 .* has the type 42, which is unknown"),
-        ("fewer", r"job.0.et: node 2 .* waits for rank 1, which calls 0 collectives"),
-        ("other", r"job.1.et: node 2 .* is all-gather where rank 0 calls all-reduce"),
-        ("unsent", r"job.1.et: node 9 .* receives from rank 0 .* nothing of that is sent"),
-        ("unread", r"job.1.et: node 9 .* sends to rank 0 .* nothing of that is received"),
-        ("negative", r"job.1.et: node 1 .* a negative or impossible time"),
-        ("cut", r"job.1.et: broken protobuf at message 3"),
-        ("garbage", r"job.1.et: "),
-        ("gzip", r"job.1.et: the gzip is truncated or corrupt"),
-        ("empty", r"job.1.et is empty"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ("missing", r"rank 2 of 4 missing; there are 3 files"),
+    ("cycle", r"job.1.et: node \d .* waits for itself: a cycle of nodes"),
+    ("unknown", r"job.1.et: node 1 waits for node 99, which is unknown"),
+    ("twice", r"job.1.et: node 1 is there twice"),
+    ("type", r"job.1.et: node 1 .* has the type 42, which is unknown"),
+    ("fewer", r"job.0.et: node 2 .* waits for rank 1, which calls 0 collectives"),
+    ("other", r"job.1.et: node 2 .* is all-gather where rank 0 calls all-reduce"),
+    ("unsent", r"job.1.et: node 9 .* receives from rank 0 .* nothing of that is sent"),
+    ("unread", r"job.1.et: node 9 .* sends to rank 0 .* nothing of that is received"),
+    ("negative", r"job.1.et: node 1 .* a negative or impossible time"),
+    ("cut", r"job.1.et: broken protobuf at message 3"),
+    ("garbage", r"job.1.et: "),
+    ("gzip", r"job.1.et: the gzip is truncated or corrupt"),
+    ("empty", r"job.1.et is empty"),
+])  # fmt: skip
 def test_a_bad_trace_is_refused_by_file_and_node(tmp_path, change, message):
     paths = job(tmp_path)
     if change == "missing":
@@ -127,27 +128,22 @@ def test_deadlocks_across_ranks_are_cycles(tmp_path):
        node(2, schema.COLLECTIVE, after=[1], **second))  # fmt: skip
     et(tmp_path / "d.1.et", node(1, schema.COLLECTIVE, **second),
        node(2, schema.COLLECTIVE, after=[1], **first))  # fmt: skip
-    with pytest.raises(InputError, match="waits for itself: a cycle of nodes of ranks 0, 1"):
-        replay([tmp_path], RING)
+    refused("waits for itself: a cycle of nodes of ranks 0, 1", replay, [tmp_path], RING)
 
 
 def test_more_ranks_or_nodes_than_there_may_be_are_refused(tmp_path, monkeypatch):
     paths = job(tmp_path, 5)
-    with pytest.raises(InputError, match="of 5 ranks, but ring:4 has 4 chips"):
-        replay(paths, RING)
+    refused("of 5 ranks, but ring:4 has 4 chips", replay, paths, RING)
     # Nothing can be scaled from the chip of the recording.
     with pytest.raises(InputError, match=r"--recorded-on trn1 .* and ring:4 has none"):
         replay(paths[:4], RING, recorded_on="trn1")
     monkeypatch.setattr("workloads.traces.recording.MOST_NODES", 10)
-    with pytest.raises(InputError, match="more than 10 nodes, the most that are read"):
-        read_chakra(paths[:4])
+    refused("more than 10 nodes, the most that are read", read_chakra, paths[:4])
 
 
 def test_a_bomb_is_inflated_no_further_than_the_bound(tmp_path):
-    path = tmp_path / "bomb.json.gz"
-    path.write_bytes(gzip.compress(bytes(2**20)) * 300)
-    with pytest.raises(InputError, match="over 256 MiB once it is decompressed"):
-        read_traces([path])
+    (path := tmp_path / "bomb.json.gz").write_bytes(gzip.compress(bytes(2**20)) * 300)
+    refused("over 256 MiB once it is decompressed", read_traces, [path])
 
 
 def test_a_training_step_goes_out_and_comes_back(tmp_path):
@@ -166,18 +162,14 @@ def test_a_training_step_goes_out_and_comes_back(tmp_path):
     write_chakra(again, tmp_path / "twice")
     assert json.loads((tmp_path / "twice" / "comm_group.json").read_text()) == members
     assert replay([tmp_path / "twice"], machine).iteration_s == played.iteration_s
-    with pytest.raises(InputError, match="holds traces already"):
-        write_chakra(again, tmp_path / "twice")
-    with pytest.raises(InputError, match="--unfolded"):
-        training_recording(iteration(TOY, machine, plan))
+    refused("holds traces already", write_chakra, again, tmp_path / "twice")
+    refused("--unfolded", training_recording, iteration(TOY, machine, plan))
 
 
 def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path):
     summary = {"total_time": 2e-3, "tensor_engine_active_time": 1e-3, "dma_active_time": 1.5e-3}
-    path = tmp_path / "summary.json"
-    path.write_text(json.dumps({"n1234": summary}))
-    played = replay([path], cluster("trn2.48xlarge"))
-    assert played.iteration_s == pytest.approx(2e-3)
+    (path := tmp_path / "summary.json").write_text(json.dumps({"n1234": summary}))
+    assert replay([path], cluster("trn2.48xlarge")).iteration_s == pytest.approx(2e-3)
     path.write_text(json.dumps({"n1234": {**summary, "tensor_engine_active_time": 5}}))
     with pytest.raises(InputError, match="tensor_engine_active_time is 5 s of a total_time of"):
         replay([path], cluster("trn2.48xlarge"))
@@ -195,13 +187,11 @@ def test_other_files_are_refused(tmp_path):
         ("empty", "holds no traces"),
         ("a.txt", "unknown kind of trace"),
     ):
-        with pytest.raises(InputError, match=message):
-            replay([tmp_path / name], RING)
+        refused(message, replay, [tmp_path / name], RING)
 
 
 def test_goal_is_replayed_and_other_lines_are_refused(tmp_path):
-    path = tmp_path / "ring.goal"
-    path.write_text(GOAL)
+    (path := tmp_path / "ring.goal").write_text(GOAL)
     message_ps = taken_ps("permute", 5 * 10**6, ranks=2)
     assert replay([path], RING).trace.total_ps == 10**6 + message_ps + 500_000
     for text, message in (
@@ -210,5 +200,93 @@ def test_goal_is_replayed_and_other_lines_are_refused(tmp_path):
         (GOAL.replace("}\nrank 1", "rank 1"), r"line 6: 'rank 1 \{' is no GOAL"),
     ):
         path.write_text(text)
-        with pytest.raises(InputError, match=message):
-            replay([path], RING)
+        refused(message, replay, [path], RING)
+
+
+SERVER = cluster("dgx-h100")
+
+
+REPLACED = {"null": None, "-1": -1, "10^30": 10**30, "text": "x", "list": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in REPLACED.values()), LEFT_OUT],
+    ids=[*REPLACED, "left-out"],
+)
+@pytest.mark.parametrize("document", [profile(), exchange(0).document()], ids=["sum", "messages"])
+def test_any_value_of_a_profile_is_read_or_refused(document, value, tmp_path):
+    path = tmp_path / "profile.json"
+    refused = 0
+    for place in places(document):
+        path.write_text(json.dumps(replaced(document, place, value)))
+        try:
+            replay([path], SERVER)
+        except InputError:
+            refused += 1
+    assert refused  # at least the whole document is no profile
+
+
+@pytest.mark.parametrize("digits", [str(2**63), "9" * 5000], ids=["2^63", "5000"])
+@pytest.mark.parametrize(("line", "old", "new"), [
+    (1, "num_ranks 2", "num_ranks {}"),
+    (2, "rank 0 {", "rank {} {{"),
+    (3, "calc 1000", "calc {}"),
+    (4, "5000000b to", "{}b to"),
+    (4, "to 1", "to {}"),
+    (4, "tag 3", "tag {}"),
+])  # fmt: skip
+def test_numbers_of_a_goal_schedule_that_nothing_has(digits, line, old, new, tmp_path):
+    (path := tmp_path / "huge.goal").write_text(GOAL.replace(old, new.format(digits), 1))
+    refused(f"huge.goal, line {line}: .* number of over 17 digits", read_goal, [path])
+
+
+def test_ranks_of_a_goal_schedule_take_memory_only_where_they_work(tmp_path):
+    path = tmp_path / "wide.goal"
+    path.write_text(GOAL.replace("num_ranks 2", "num_ranks 99999999999"))
+    recording = read_goal([path])
+    assert recording.files == {0: str(path), 1: str(path)}
+    refused("is of 99,999,999,999 ranks, but ring:4 has 4 chips", replay, [path], RING)
+
+
+def test_missing_ranks_are_counted_without_a_list_of_them(tmp_path):
+    first, _ = job(tmp_path, 2)
+    last = first.rename(tmp_path / "job.99999999999.et")
+    with pytest.raises(InputError, match="ranks 0, 2, 3, 4, 5, 6, 7, 8 … of 100000000000 missing"):
+        read_chakra([tmp_path / "job.1.et", last])
+
+
+def test_too_many_kernels_are_refused_before_they_are_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr("workloads.traces.kineto.MOST_KERNELS", 2)
+    monkeypatch.setattr("workloads.traces.kineto.json.loads", lambda _: pytest.fail("parsed"))
+    (path := tmp_path / "profile.json").write_text(json.dumps(profile()))
+    refused(r"profile.json: the profiles have more than 2 kernels", read_kineto, [path])
+
+
+def test_a_number_that_no_column_holds_is_refused_by_node():
+    with pytest.raises(InputError, match=r"node 7 \(gemm\) of rank 3 has the number 46116860184"):
+        Columns().add(3, 0, Node(COMPUTE, "gemm", 7, flops=LARGEST))
+
+
+def test_ranks_may_come_in_any_order():
+    columns = Columns()
+    for rank in (2, 0, 1):
+        first = columns.add(rank, 0, Node(COMPUTE, "a", 0, duration_ps=10 * rank))
+        columns.link(first, columns.add(rank, 0, Node(COMPUTE, "b", 1, duration_ps=1)))
+    recording = columns.finish({}, {})
+    assert recording.rank.tolist() == [0, 0, 1, 1, 2, 2]
+    assert recording.duration_ps.tolist() == [0, 1, 10, 1, 20, 1]
+    np.testing.assert_array_equal(np.sort(recording.src), [0, 2, 4])
+    np.testing.assert_array_equal(recording.dst, recording.src + 1)
+
+
+def test_a_group_without_its_caller_is_refused(tmp_path):
+    path, text = tmp_path / "profile.json", json.dumps(profile())
+    assert text.count('"[0, 1]"') == 1
+    path.write_text(text.replace('"[0, 1]"', '"[4, 5]"'))
+    refused("in which rank 0 is not", replay, [path], SERVER)
+
+
+def test_the_number_of_a_node_has_a_bound(tmp_path):
+    path = et(tmp_path / "a.0.et", node(2**63 + 5, schema.COMPUTE, us=3))
+    refused(r"a\.0\.et: node 9223372036854775813; numbers of nodes", read_chakra, [path])

@@ -12,17 +12,9 @@ from workloads.kernels.times import gemm, host_dispatch_s, step_overhead_s
 from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
+from workloads.training.layers import replicas
 from workloads.training.layers.adapters import layer_adapters, trained_share, with_adapters
 from workloads.training.layers.layer import backward, forward
-from workloads.training.layers.replicas import (
-    ReplicaExchange,
-    gather_parameters,
-    host_s,
-    orthogonalized,
-    reduce_gradients,
-    traced_update_s,
-    update,
-)
 from workloads.training.layers.steps import RankShapes, kernel
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
@@ -164,7 +156,7 @@ def test_the_host_traces_a_layer_of_a_deeper_model_more_slowly():
     """A layer of twice the depth takes the power of two that the catalogue has; 3.62 ms at 32."""
     catalogue, how = shipped_catalogue(), plan(runtime="xla")
     usual_s, deep_s, plain_s = (
-        host_s(RankShapes(replace(TOY, **shape), how, "trn2", catalogue), how, 0.0, 16, 2)
+        replicas.host_s(RankShapes(replace(TOY, **shape), how, "trn2", catalogue), how, 0.0, 16, 2)
         for shape in ({"layers": 32}, {"layers": 64}, {"layers": 32, "gated_mlp": False})
     )
     plain = catalogue.value("kernels.trainium", "host_plain_layer")
@@ -184,9 +176,9 @@ def test_the_host_traces_an_update_tensor_by_tensor():
     traced, tensor_s = ParallelPlan(**how), 0.087 * 4.25e-3
     shapes = RankShapes(bert, traced, "trn1", shipped_catalogue())
     gated = replace(shapes, model=replace(bert, gated_mlp=True))
-    assert traced_update_s(shapes, traced, 24) == pytest.approx(24 * 16 * tensor_s)
-    assert traced_update_s(gated, traced, 24) == pytest.approx(24 * 9 * tensor_s)
-    assert traced_update_s(shapes, replace(traced, runtime="compiled"), 24) == 0.0
+    assert replicas.traced_update_s(shapes, traced, 24) == pytest.approx(24 * 16 * tensor_s)
+    assert replicas.traced_update_s(gated, traced, 24) == pytest.approx(24 * 9 * tensor_s)
+    assert replicas.traced_update_s(shapes, replace(traced, runtime="compiled"), 24) == 0.0
     step = iteration(bert, cluster("trn1.32xlarge:16"), traced, allow_oversized=True)
     assert step.iteration_s == pytest.approx(0.64, rel=0.3)
 
@@ -254,7 +246,7 @@ def with_optimizer(optimizer: str, chip: str = "trn2", **changes: int) -> RankSh
 def test_states_take_their_bytes_an_element():
     owned, edges = Share(1000, 0), Share(400, 0)
     for name, moved in (("adamw", 30), ("sgd", 22), ("adafactor", 14), ("muon", 25.2)):
-        assert update(with_optimizer(name, dp=1), owned, edges).size_bytes == 1000 * moved
+        assert replicas.update(with_optimizer(name, dp=1), owned, edges).size_bytes == 1000 * moved
 
 
 def test_muon_takes_five_newton_schulz_steps_of_three_products():
@@ -262,24 +254,25 @@ def test_muon_takes_five_newton_schulz_steps_of_three_products():
     sides = [(1024, 1024, 4096), (1024, 1024, 1024), (1024, 4096, 1024)]
     matrix_s = 5 * sum(gemm("trn2", *side, "bf16", catalogue=SHIPPED).seconds for side in sides)
     matrices = Share(8 * 1024 * 4096 + 77, 0)
-    (step,) = orthogonalized(with_optimizer("muon", zero=0), matrices, Share(77, 0))
+    (step,) = replicas.orthogonalized(with_optimizer("muon", zero=0), matrices, Share(77, 0))
     assert step.seconds == pytest.approx(8 * matrix_s)
-    (part,) = orthogonalized(with_optimizer("muon", dp=4, zero=1), matrices, Share(77, 0))
+    (part,) = replicas.orthogonalized(with_optimizer("muon", dp=4, zero=1), matrices, Share(77, 0))
     assert part.seconds == pytest.approx(2 * matrix_s, rel=1e-4)
-    assert orthogonalized(with_optimizer("adamw"), matrices, Share(77, 0)) == []
+    assert replicas.orthogonalized(with_optimizer("adamw"), matrices, Share(77, 0)) == []
 
 
 def test_the_host_of_a_gpu_issues_each_newton_schulz_step_of_a_matrix():
     """TOY's layers have six matrices each, whose products are shorter than their launches."""
     layer = layer_share(TOY, plan()).total
     shapes = with_optimizer("muon", "h100", zero=0)
-    (step,) = orthogonalized(shapes, Share(3 * layer, 0), Share(0, 0))
+    (step,) = replicas.orthogonalized(shapes, Share(3 * layer, 0), Share(0, 0))
     per_layer = 7 if TOY.gated_mlp else 6
     assert step.seconds == pytest.approx(3 * per_layer * 5 * host_dispatch_s("h100"))
 
 
 def test_tensor_parallel_ranks_exchange_their_parts_before_and_after():
-    steps = orthogonalized(with_optimizer("muon", tp=4, dp=2, zero=1), Share(8000, 0), Share(0, 0))
+    shapes = with_optimizer("muon", tp=4, dp=2, zero=1)
+    steps = replicas.orthogonalized(shapes, Share(8000, 0), Share(0, 0))
     assert [step.collective for step in steps] == ["all-to-all", "", "all-to-all"]
     assert {step.size_bytes for step in steps if step.collective} == {2 * 4000}
 
@@ -301,9 +294,9 @@ def test_a_sharded_update_on_trn1_takes_its_graphs_besides():
     overhead_s = step_overhead_s("trn1", 256)
     assert overhead_s == pytest.approx(3 * 0.66)
     assert {step_overhead_s(chip, 4096) for chip in ("trn2", "trn3-gen2", "h100")} == {0}
-    owned = ReplicaExchange(sharded, 0, sharded.plan).owned
-    kernel_s = update(sharded, owned).seconds - overhead_s
-    assert 0 < kernel_s < update(replicated, owned).seconds < overhead_s
+    owned = replicas.ReplicaExchange(sharded, 0, sharded.plan).owned
+    kernel_s = replicas.update(sharded, owned).seconds - overhead_s
+    assert 0 < kernel_s < replicas.update(replicated, owned).seconds < overhead_s
 
 
 NARROW = {"optimizer_bytes": "bf16", "gradient_bytes": "bf16"}
@@ -324,8 +317,8 @@ NARROW = {"optimizer_bytes": "bf16", "gradient_bytes": "bf16"}
 def test_an_update_moves_the_bytes_of_its_stack(chip, variants, moved):
     chosen = {f"training.{quantity}": variant for quantity, variant in variants.items()}
     shapes = RankShapes(TOY, plan(dp=1), chip, shipped_catalogue().with_variants(chosen))
-    owned = ReplicaExchange(shapes, 0, shapes.plan).owned
-    assert update(shapes, owned).size_bytes == moved * owned.total
+    owned = replicas.ReplicaExchange(shapes, 0, shapes.plan).owned
+    assert replicas.update(shapes, owned).size_bytes == moved * owned.total
 
 
 def test_kernels_wait_only_for_shards_that_others_hold():
@@ -334,13 +327,13 @@ def test_kernels_wait_only_for_shards_that_others_hold():
     for dp in (1, 2, 4):
         how = plan(dp=dp, tp=8, pp=2, zero=3, ranks_per_chip=4)
         shapes = RankShapes(TOY, how, "trn2", shipped_catalogue())
-        exchange = ReplicaExchange(shapes, 0, how)
+        exchange = replicas.ReplicaExchange(shapes, 0, how)
         steps = exchange.waits(np.arange(4), gathers=True, reduces=True)
         waited[dp] = sum(step.seconds for step in steps)
     assert waited[1] == 0
     assert waited[4] / waited[2] == pytest.approx(0.75 / 0.5)
     sparse = RankShapes(SPARSE, plan(dp=8, tp=2, ep=4, etp=1, zero=3), "trn2", shipped_catalogue())
-    others = ReplicaExchange(sparse, 0, sparse.plan)._from_others(Share(800, 400))
+    others = replicas.ReplicaExchange(sparse, 0, sparse.plan)._from_others(Share(800, 400))
     assert others == 800 * 7 / 8 + 400 * 3 / 4  # four ranks hold the same experts
 
 
@@ -350,11 +343,11 @@ def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one():
     for zero, catalogue, count in ((3, chosen, 4), (3, shipped_catalogue(), 1), (1, chosen, 1)):
         shapes = RankShapes(TOY, plan(dp=8, zero=zero), "a100-80gb", catalogue)
         small, large = Share(4000, 0), Share(8 * 10**8, 0)
-        gathers = gather_parameters(shapes, "bucket", small)
+        gathers = replicas.gather_parameters(shapes, "bucket", small)
         assert [step.size_bytes for step in gathers] == count * [2 * 4000 // count]
-        assert len(gather_parameters(shapes, "rest", small)) == 1
-        reduced = [len(reduce_gradients(shapes, "bucket", share)) for share in (small, large)]
-        assert reduced == [1, count]
+        assert len(replicas.gather_parameters(shapes, "rest", small)) == 1
+        for share, steps in ((small, 1), (large, count)):
+            assert len(replicas.reduce_gradients(shapes, "bucket", share)) == steps
 
 
 @pytest.mark.parametrize(
@@ -366,20 +359,17 @@ def test_torchtitan_gathers_layers_in_fp8_where_one_scale_holds(changes, each):
     cast = shipped_catalogue().with_variants({"training.sharded_cast": "fsdp2"})
     for parts, gathered in ((cast, each), (shipped_catalogue(), 2)):
         shapes = RankShapes(TOY, how, "h100", parts)
-        (layer,) = gather_parameters(shapes, "bucket", Share(800, 0))
-        (rest,) = gather_parameters(shapes, "rest", Share(800, 0))
+        (layer,) = replicas.gather_parameters(shapes, "bucket", Share(800, 0))
+        (rest,) = replicas.gather_parameters(shapes, "rest", Share(800, 0))
         assert (layer.size_bytes, rest.size_bytes) == (gathered * 800, 2 * 800)
 
 
-@pytest.mark.parametrize(
-    ("changes", "ranks", "what"),
-    [
-        ({"tp": 2, "pp": 2, "dp": 4, "zero": 0}, 4, "pp"),
-        ({"tp": 2, "dp": 8, "zero": 0}, 2, "tp"),
-        ({"tp": 2, "cp": 2, "pp": 2, "dp": 2}, 16, "dp"),
-        ({"tp": 2, "pp": 2, "dp": 4, "ep": 4, "zero": 0}, 16, "dp"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "ranks", "what"), [
+    ({"tp": 2, "pp": 2, "dp": 4, "zero": 0}, 4, "pp"),
+    ({"tp": 2, "dp": 8, "zero": 0}, 2, "tp"),
+    ({"tp": 2, "cp": 2, "pp": 2, "dp": 2}, 16, "dp"),
+    ({"tp": 2, "pp": 2, "dp": 4, "ep": 4, "zero": 0}, 16, "dp"),
+])  # fmt: skip
 def test_the_norm_is_summed_over_all_different_gradients(changes, ranks, what):
     """Without sharding replicas hold the same ones; experts lie across replicas."""
     machine, how = cluster("trn2.48xlarge"), plan(**changes)

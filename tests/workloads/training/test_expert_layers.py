@@ -1,6 +1,5 @@
 """Layers of experts, and layers whose attention selects its keys."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +22,13 @@ from workloads.models.model import (
 from workloads.training.iteration import iteration
 from workloads.training.layers.feed_forward import load
 from workloads.training.layers.layer import backward, forward
-from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, RankShapes
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.stages import layer_share
 from workloads.training.program.groups import GroupCosts, group_of, group_ps
 
 
-def by_name(steps: Iterable[LayerOp]) -> dict[str, LayerOp]:
+def by_name(steps):
     return {step.name: step for step in steps}
 
 
@@ -85,9 +84,7 @@ def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes, blocks):
 @pytest.mark.parametrize(
     ("machine", "merged"), [("dgx-h100", True), ("dgx-b200", True), ("dgx-a100", False)]
 )
-def test_deepep_sends_a_token_once_to_a_rank_where_the_rates_of_its_kernels_are_known(
-    machine, merged
-):
+def test_deepep_sends_a_token_once_to_a_rank_where_rates_of_its_kernels_are_known(machine, merged):
     catalogue = shipped_catalogue().with_variants({"training.token_exchange": "deepep"})
     fabric, how = cluster(machine, catalogue=catalogue), plan(dp=8, ep=8, seq=4096)
     named = by_name(forward(RankShapes(SPARSE, how, fabric.chip, catalogue), moe=True))

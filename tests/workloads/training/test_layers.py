@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,7 @@ from tests.support.toy_training import LATENT, NARROW, SELECTING, SPARSE, TOY, p
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
-from workloads.kernels.chip_share import Timing
-from workloads.models.model import Model, attention_flops, layer_flops, training_flops
+from workloads.models.model import attention_flops, layer_flops, training_flops
 from workloads.training.iteration import iteration, recomputed_flops
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.layer import (
@@ -27,7 +25,7 @@ from workloads.training.layers.layer import (
     output_backward,
     weight_half,
 )
-from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, RankShapes
 from workloads.training.memory.memory import layer_activations, stack_of
 from workloads.training.plan.placement import place
 from workloads.training.plan.stages import layer_share
@@ -42,15 +40,12 @@ PLANS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("model", "moe", "changes"),
-    [
-        *product([TOY], [False], PLANS),
-        *product([SPARSE], [True, False], PLANS),
-        *product([NARROW], [True], PLANS),
-        *product([LATENT, UNCOMPRESSED, SELECTING, GATED], [True], [{}]),
-    ],
-)
+@pytest.mark.parametrize(("model", "moe", "changes"), [
+    *product([TOY], [False], PLANS),
+    *product([SPARSE], [True, False], PLANS),
+    *product([NARROW], [True], PLANS),
+    *product([LATENT, UNCOMPRESSED, SELECTING, GATED], [True], [{}]),
+])  # fmt: skip
 def test_products_are_the_flops_of_the_layer(model, moe, changes):
     """Forward two a weight and token, backward twice that; every rank does its part."""
     if not model.experts:
@@ -81,15 +76,12 @@ def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(changes,
     assert (not_kept < kept) == again
 
 
-@pytest.mark.parametrize(
-    ("stated", "variants", "cast"),
-    [
-        ({"precision": "fp8", "zero": 3}, {"training.gathered_cast": "whole"}, True),
-        ({"precision": "fp8", "zero": 1}, {"training.gathered_cast": "whole"}, False),
-        ({"precision": "bf16", "zero": 3}, {"training.gathered_cast": "whole"}, False),
-        ({"precision": "fp8", "zero": 3}, {}, False),
-    ],
-)
+@pytest.mark.parametrize(("stated", "variants", "cast"), [
+    ({"precision": "fp8", "zero": 3}, {"training.gathered_cast": "whole"}, True),
+    ({"precision": "fp8", "zero": 1}, {"training.gathered_cast": "whole"}, False),
+    ({"precision": "bf16", "zero": 3}, {"training.gathered_cast": "whole"}, False),
+    ({"precision": "fp8", "zero": 3}, {}, False),
+])  # fmt: skip
 def test_weights_gathered_in_bf16_are_cast_in_each_pass(stated, variants, cast):
     """Two bytes read and one written of every weight of the layer, forward and backward."""
     catalogue = shipped_catalogue().with_variants(variants)
@@ -140,21 +132,16 @@ def test_policies_of_jax_keep_attentions_projections_alone(attention, zero):
     assert product_flops(again) == pytest.approx((per_token - scores) * shapes.tokens, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("changes", "chip", "heads", "kernels"),
-    [
-        ({"tp": 8}, "h100", "", 3),
-        ({"tp": 8, "microbatch": 2}, "h100", "", 0),
-        ({"tp": 4}, "h100", "", 0),
-        ({"tp": 8, "attention": "fused"}, "h100", "", 0),
-        ({"tp": 8}, "mi300x", "", 0),
-        ({"tp": 4}, "mi300x", "eager", 3),
-        ({"tp": 4, "attention": "fused"}, "h100", "eager", 0),
-    ],
-)
-def test_scores_of_two_heads_are_normalised_by_kernels_of_pytorch(
-    changes: dict[str, Any], chip: str, heads: str, kernels: int
-) -> None:
+@pytest.mark.parametrize(("changes", "chip", "heads", "kernels"), [
+    ({"tp": 8}, "h100", "", 3),
+    ({"tp": 8, "microbatch": 2}, "h100", "", 0),
+    ({"tp": 4}, "h100", "", 0),
+    ({"tp": 8, "attention": "fused"}, "h100", "", 0),
+    ({"tp": 8}, "mi300x", "", 0),
+    ({"tp": 4}, "mi300x", "eager", 3),
+    ({"tp": 4, "attention": "fused"}, "h100", "eager", 0),
+])  # fmt: skip
+def test_scores_of_two_heads_are_normalised_by_kernels_of_pytorch(changes, chip, heads, kernels):
     """The fused kernel of masked softmax takes multiples of four heads; some stacks have none."""
     catalogue = shipped_catalogue().with_variants({"training.softmax_heads": heads})
     whole = counted(TOY, **{"attention": "unfused", **changes})
@@ -166,16 +153,13 @@ def test_scores_of_two_heads_are_normalised_by_kernels_of_pytorch(
         assert sum(step.issued for step in steps if step.name == name) == kernels
 
 
-@pytest.mark.parametrize(
-    ("changes", "early"),
-    [
-        ({}, True),
-        ({"tp": 2}, True),
-        ({"lora_rank": 8}, False),
-        ({"lora_rank": 8, "lora_on": "attention"}, True),
-        ({"recompute": "none"}, False),
-    ],
-)
+@pytest.mark.parametrize(("changes", "early"), [
+    ({}, True),
+    ({"tp": 2}, True),
+    ({"lora_rank": 8}, False),
+    ({"lora_rank": 8, "lora_on": "attention"}, True),
+    ({"recompute": "none"}, False),
+])  # fmt: skip
 def test_recomputation_that_ends_early_leaves_out_the_down_projection(changes, early):
     """What it gives only enters a sum; an adapter beside it needs its own input, after it."""
     catalogue = shipped_catalogue().with_variants({"training.again_to_the_end": "early-stop"})
@@ -277,9 +261,7 @@ def test_the_output_layer_is_not_in_fp8():
 
 
 @pytest.mark.parametrize(("sums", "element_bytes"), [("separate", 6), ("fp32", 18)])
-def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not(
-    sums, element_bytes
-):
+def test_gradients_of_several_microbatches_are_summed_where_products_do_not(sums, element_bytes):
     separate = shipped_catalogue().with_variants({"training.accumulation_bytes": sums})
     many, one = plan(tp=2), plan(tp=2, global_batch=1)
     fused = backward(RankShapes(TOY, many, "h100", shipped_catalogue()))
@@ -296,9 +278,7 @@ def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not
     ("stack", "forward_bytes", "backward_bytes"),
     [("written-out", 36, 96 + 2 * 6), ("autocast", 32 + 2 * 6, 102 + 2 * 18)],
 )
-def test_a_norm_that_is_written_out_moves_what_its_kernels_and_readers_do(
-    stack, forward_bytes, backward_bytes
-):
+def test_a_norm_written_out_moves_what_its_kernels_do(stack, forward_bytes, backward_bytes):
     """Gate and up-projection are two products that read the norm's result."""
     names = ["norm_forward", "norm_backward", "reader_backward"]
     names += ["reader_forward"] if stack == "autocast" else []
@@ -379,7 +359,7 @@ def test_no_host_issues_the_kernels_of_a_compiled_program(machine, issues):
     assert any(step.name == "host.issue" for step in whole.steps) == issues
 
 
-def packed_steps(model: Model, **changes: Any) -> tuple[LayerOp, ...]:
+def packed_steps(model, **changes):
     shapes = RankShapes(model, plan(**changes), "h100", shipped_catalogue())
     return forward(shapes) + backward(shapes)
 
@@ -396,7 +376,7 @@ def test_packed_samples_take_as_long_as_so_many_short_sequences(model):
 def test_scores_of_an_indexer_stay_within_a_sample():
     """The mean token sees 512.5 keys of a sample of 1,024 and 2,048.5 of a whole sequence."""
 
-    def index_s(**changes: Any) -> float:
+    def index_s(**changes):
         steps = packed_steps(SELECTING, seq=4096, **changes)
         return sum(step.seconds for step in steps if step.name == "attention.index")
 
@@ -414,7 +394,7 @@ def test_flops_count_the_scores_within_samples():
 class Undisturbed(RankShapes):
     """RankShapes whose products lose nothing to what runs beside them."""
 
-    def beside(self, timing: Timing) -> Timing:
+    def beside(self, timing):
         return timing
 
 

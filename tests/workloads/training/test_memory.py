@@ -15,7 +15,6 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
-from workloads.models.model import Model
 from workloads.training.explain import memory_in_use
 from workloads.training.memory.memory import (
     Memory,
@@ -25,7 +24,6 @@ from workloads.training.memory.memory import (
     memory,
     worst,
 )
-from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import edge_share, layer_share, layers_by_cost, stage_share
 
 GPT = replace(named("gpt3-175b"), dropout=True)
@@ -120,12 +118,12 @@ def test_chunks_in_flight(changes, first, last):
     assert [in_flight(plan(pp=4, **changes), stage) for stage in (0, 3)] == [first, last]
 
 
-def held_by(how: ParallelPlan, model: Model = TOY, stage: int = 0, chip: str = "trn2") -> Memory:
+def held_by(how, model=TOY, stage=0, chip="trn2"):
     """Memory of a rank of a stage."""
     return memory(model, how, stage, shipped_catalogue(), chip)
 
 
-def need(how: ParallelPlan, model: Model = TOY, chip: str = "h100", **variants: str) -> Memory:
+def need(how, model=TOY, chip="h100", **variants):
     """Need of a plan by a stack with these variants."""
     chosen = {f"training.{name}": variant for name, variant in variants.items()}
     return worst(model, how, shipped_catalogue().with_variants(chosen), chip)
@@ -251,15 +249,12 @@ def test_fragments_follow_what_comes_and_goes_and_the_runtime_stands_beside():
     assert held.reserved - held.allocated == held.fragments
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "layers", "allocated_gib", "reserved_gib"),
-    [
-        ("llama-3.1-70b", {"tp": 2, "dp": 4}, 12, 60.68, 62.53),
-        ("deepseek-v3", {"pp": 1, "dp": 8, "ep": 8}, 4, 104.3, 110.18),
-        ("deepseek-v2", {"pp": 1, "dp": 8, "ep": 8}, 4, 45.63, 48.79),
-        ("deepseek-v2", {"pp": 2, "dp": 4, "ep": 4}, 4, 44.7, 47.05),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes", "layers", "allocated_gib", "reserved_gib"), [
+    ("llama-3.1-70b", {"tp": 2, "dp": 4}, 12, 60.68, 62.53),
+    ("deepseek-v3", {"pp": 1, "dp": 8, "ep": 8}, 4, 104.3, 110.18),
+    ("deepseek-v2", {"pp": 1, "dp": 8, "ep": 8}, 4, 45.63, 48.79),
+    ("deepseek-v2", {"pp": 2, "dp": 4, "ep": 4}, 4, 44.7, 47.05),
+])  # fmt: skip
 def test_peaks_are_those_of_published_runs(name, changes, layers, allocated_gib, reserved_gib):
     """On eight B200 (SimuMax), one layer of four dense; none but the first had a part in a fit."""
     model = replace(named(name), layers=layers)
@@ -287,18 +282,14 @@ def test_no_stage_needs_more_memory_than_the_worst(data):
     assert need(how, model, "trn2").total == max(each)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"tp": 2, "pp": 2},
-        {"pp": 4, "schedule": "gpipe"},
-        {"pp": 4, "schedule": "interleaved", "vpp": 3},
-        {"pp": 4, "schedule": "zero-bubble"},
-        {"pp": 2, "recompute": "full"},
-        {"tp": 2, "pp": 2, "schedule": "dualpipe", "vpp": 2},
-    ],
-    ids=lambda how: how.get("schedule", how.get("recompute", "1f1b")),
-)
+@pytest.mark.parametrize("how", [
+    {"tp": 2, "pp": 2},
+    {"pp": 4, "schedule": "gpipe"},
+    {"pp": 4, "schedule": "interleaved", "vpp": 3},
+    {"pp": 4, "schedule": "zero-bubble"},
+    {"pp": 2, "recompute": "full"},
+    {"tp": 2, "pp": 2, "schedule": "dualpipe", "vpp": 2},
+], ids=lambda how: how.get("schedule", how.get("recompute", "1f1b")))  # fmt: skip
 def test_the_peak_is_what_the_stage_is_said_to_hold(how):
     step = train("gpt2", "trn2.48xlarge", global_batch=64, **how)
     assert memory_in_use(step, spans([0], ["tp"], [0], [5])) == []  # a trace of a collective

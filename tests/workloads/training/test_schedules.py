@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import CollectiveCall, Group
-from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from cluster_sim.collectives.duration.expert_library import visited
 from tests.support.toy_training import SPARSE, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
@@ -23,12 +22,8 @@ from workloads.search.estimate import estimate
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules import registry
 from workloads.training.plan.schedules.held import most_held, passes
-from workloads.training.plan.schedules.registry import (
-    all_schedules,
-    pipeline_schedule,
-    schedule_names,
-)
 from workloads.training.plan.schedules.schedule import (
     BACKWARD,
     FORWARD,
@@ -41,7 +36,7 @@ from workloads.training.program.groups import routed_ps
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-pipeline-schedule.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-EVERY = [(one, chunks) for one in all_schedules() for chunks in one.chunks_searched]
+EVERY = [(one, chunks) for one in registry.all_schedules() for chunks in one.chunks_searched]
 
 
 def exceeded(moment: tuple[int, ...], moments: set[tuple[int, ...]]) -> bool:
@@ -84,7 +79,7 @@ def test_a_schedule_that_leaves_out_a_pass_is_refused():
 def test_no_schedule_is_compared_by_name_elsewhere():
     """A name in another file would be a second place that a new schedule must be told to."""
     root = Path(__file__).parents[3]
-    quoted = re.compile("|".join(f"['\"]{name}['\"]" for name in schedule_names()))
+    quoted = re.compile("|".join(f"['\"]{name}['\"]" for name in registry.schedule_names()))
     places = [
         str(file.relative_to(root))
         for folder in ("workloads", "experiments", "cluster_sim", "topologies")
@@ -173,7 +168,7 @@ def routed(**changes: Any) -> ParallelPlan:
 @pytest.mark.parametrize("pp", [2, 3, 4, 8])
 def test_most_passes_are_pairs_and_few_microbatches_have_none(pp):
     """The steady state of a stage holds two pairs a microbatch; see the steps of the source."""
-    how = pipeline_schedule("dualpipe")
+    how = registry.pipeline_schedule("dualpipe")
     for stage in range(pp):
         order = passes(how, pp, stage, 5 * pp, 2)
         pair = (order.phase[:-1] == 0) & (order.phase[1:] == 1)
@@ -247,15 +242,12 @@ def test_routing_and_fp8_shorten_exchanges_and_memory():
     assert narrow.memory.activations < plain.memory.activations
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"routed_nodes": 3}, "ep 16 lies on 2. Use at most 2"),
-        ({"routed_nodes": 1, "ep": 8}, "ep 8 lies within one. Use --routed-nodes 0"),
-        ({"routed_nodes": 1, "level": "chunk"}, "--level chunk writes out a copy for each expert"),
-        ({"routed_nodes": 1, "level": "flow"}, "--level flow writes out a copy for each expert"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"routed_nodes": 3}, "ep 16 lies on 2. Use at most 2"),
+    ({"routed_nodes": 1, "ep": 8}, "ep 8 lies within one. Use --routed-nodes 0"),
+    ({"routed_nodes": 1, "level": "chunk"}, "--level chunk writes out a copy for each expert"),
+    ({"routed_nodes": 1, "level": "flow"}, "--level flow writes out a copy for each expert"),
+])  # fmt: skip
 def test_options_that_a_plan_cannot_have_are_refused(changes, message):
     level = changes.pop("level", "collective")
     with pytest.raises(InputError, match=message):

@@ -1,24 +1,20 @@
 """Faults in training: of kernels, links and adapters, at every level, folded and unfolded."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.hardware.faults import Fault, fault_table, parse_fault, spelled_out
+from cluster_sim.hardware.faults import fault_table, parse_fault, spelled_out
 from tests.support.examples import examples
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
-from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution import struck_groups
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.lower import lower
-from workloads.training.iteration import Iteration, iteration
+from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.fold import affected_ranks, fold
 
@@ -140,27 +136,24 @@ def test_tokens_routed_by_server_cross_a_slow_adapter():
     assert slow.iteration_s > healthy.iteration_s
 
 
-@pytest.mark.parametrize(
-    ("machine", "texts", "message"),
-    [
-        ("trn2.48xlarge", ("cable:0-5@0s:dead",), "no resource link:0-5 on trn2.48xlarge"),
-        ("trn2.48xlarge", ("cable:0-1@1ms:dead",), r"stand from the start\. Write @0s"),
-        ("trn2.48xlarge", ("adapter:0@0s:dead",), "chip 0 has no other way out"),
-        ("dgx-h100", ("link:3-s0@0s:dead",), "no other way to its switch"),
-        ("mi300x-platform", ("link:1-0@0s:dead",), "are timed over all links of a chip"),
-        ("trn2.48xlarge", ("server:3@0s:slow=1/2",), "servers are numbered 0 to 0"),
-        ("trn2.48xlarge", ("engine5@1ms:dead",),
-         r"is not RESOURCE@TIME:dead\|slow=P/Q. Write engine:5@1ms:slow=1/2"),
-        ("trn2.48xlarge", ("engine:5@1ms:slow=0/2",), "P and Q .* 1 to 32768. Use dead"),
-        ("trn2.48xlarge", ("engine:5@1:dead",), "has no unit"),
-        ("trn2.48xlarge", ("engine:99@1ms:dead",),
-         "no resource engine:99 in this run; kinds are cc, engine, host, receive"),
-        ("trn2.48xlarge", ("engine:5@1us:dead",), r"ops never ran\. First: op"),
-        ("trn2.48xlarge", ("engine:5@1us:dead", "engine:5@1us:slow=1/2"),
-         "engine:5 has two faults at 1,000,000 ps"),
-        ("trn2.48xlarge", ("uplink:0@0s:slow=1/2",), "no .*; use --level chunk or flow"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("machine", "texts", "message"), [
+    ("trn2.48xlarge", ("cable:0-5@0s:dead",), "no resource link:0-5 on trn2.48xlarge"),
+    ("trn2.48xlarge", ("cable:0-1@1ms:dead",), r"stand from the start\. Write @0s"),
+    ("trn2.48xlarge", ("adapter:0@0s:dead",), "chip 0 has no other way out"),
+    ("dgx-h100", ("link:3-s0@0s:dead",), "no other way to its switch"),
+    ("mi300x-platform", ("link:1-0@0s:dead",), "are timed over all links of a chip"),
+    ("trn2.48xlarge", ("server:3@0s:slow=1/2",), "servers are numbered 0 to 0"),
+    ("trn2.48xlarge", ("engine5@1ms:dead",),
+     r"is not RESOURCE@TIME:dead\|slow=P/Q. Write engine:5@1ms:slow=1/2"),
+    ("trn2.48xlarge", ("engine:5@1ms:slow=0/2",), "P and Q .* 1 to 32768. Use dead"),
+    ("trn2.48xlarge", ("engine:5@1:dead",), "has no unit"),
+    ("trn2.48xlarge", ("engine:99@1ms:dead",),
+     "no resource engine:99 in this run; kinds are cc, engine, host, receive"),
+    ("trn2.48xlarge", ("engine:5@1us:dead",), r"ops never ran\. First: op"),
+    ("trn2.48xlarge", ("engine:5@1us:dead", "engine:5@1us:slow=1/2"),
+     "engine:5 has two faults at 1,000,000 ps"),
+    ("trn2.48xlarge", ("uplink:0@0s:slow=1/2",), "no .*; use --level chunk or flow"),
+])  # fmt: skip
 def test_a_fault_that_cannot_be_is_one_line(machine, texts, message):
     with pytest.raises(InputError, match=message) as caught:
         step(machine, SHORT, {"dp": 8}, texts, partial=True)
@@ -210,8 +203,7 @@ def test_ranks_of_a_struck_chip_are_set_apart():
     faults = [parse_fault("engine:5@1ms:dead")]
     assert affected_ranks(toy, faults).tolist() == [5]
     few = fold(toy, affected_ranks(toy, faults))
-    assert few.count[few.rank == 5].tolist() == [1]
-    assert few.count.sum() == 16
+    assert (few.count[few.rank == 5].tolist(), few.count.sum()) == ([1], 16)
     assert fault_table(lower(few), faults).numerator.tolist() == [0]
 
 
@@ -245,10 +237,10 @@ SLACK_PS = 100
 """Rounding of the rates of flows; a fault may shorten a step by no more than this."""
 
 
-def _random_plan(draw: np.random.Generator) -> tuple[Model, Cluster, ParallelPlan]:
+def _random_plan(draw):
     """A plan of at most 64 ranks; not every one suits its model and machine."""
 
-    def pick(*choices: Any) -> Any:
+    def pick(*choices):
         return choices[draw.integers(len(choices))]
 
     machine, model = cluster(pick(*MACHINES)), pick(TOY, SPARSE, LATENT)
@@ -290,7 +282,7 @@ def test_a_random_fault_is_the_same_folded_and_never_helps(seed):
         faults = _random_faults(draw, names, healthy.trace.total_ps)
         done += 1
 
-        def step(faults: Sequence[Fault] = faults, **changes: Any) -> Iteration:
+        def step(faults=faults, **changes):
             return iteration(model, machine, plan, partial=True, faults=faults, **changes)  # noqa: B023
 
         few, whole = step(), step(folded=False)

@@ -53,7 +53,6 @@ from workloads.fleet.scenario import (
     fleet_options,
     read_demand,
     read_models,
-    read_options,
     scenario,
 )
 from workloads.fleet.setup.night_work import gang_goodput
@@ -69,6 +68,7 @@ from workloads.options.fleet import (
     NightInputs,
     PolicyInputs,
 )
+from workloads.options.keywords import read_options
 from workloads.serving import parse_share, parse_slo
 
 HOURS = (0, 1, 3, 6, 12, 24, 48)  # lead times that are compared [h]

@@ -1,4 +1,4 @@
-"""All built-in policies: a new one is a function with a ``PolicyKind``, and one entry here.
+"""Policies by name: those that are built in, and a user's own.
 
 A user's own policy is a function ``policy`` in a Python file that the user names. Its settings are
 parameters of that function, with their defaults, such as ``mine.py:margin=1.5`` states one.
@@ -20,24 +20,11 @@ from topologies.arguments import check_names
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import check_regular
 from topologies.registry import by_name
-from workloads.fleet.policies import predictive, rules
+from workloads.fleet.policies import rules
 from workloads.fleet.policies.view import Decision, Policy, PolicyKind, Situation, View
 from workloads.options.fleet import PolicyInputs
 
-KINDS: dict[str, PolicyKind] = by_name(
-    "policy",
-    (
-        rules.STATIC,
-        rules.CLOCK,
-        rules.THRESHOLD,
-        rules.FORECAST,
-        predictive.KIND,
-        rules.PRICE,
-        rules.POWER_CAP,
-        rules.ORACLE,
-        predictive.FORESIGHT,
-    ),
-)
+KINDS: dict[str, PolicyKind] = by_name("policy", rules.POLICIES)
 """Built-in policies by name."""
 
 
@@ -52,7 +39,7 @@ def check_name(name: str) -> None:
 
 def bound_of(name: str) -> str:
     """Name of the policy with foresight that bounds a policy from above."""
-    return KINDS[name].bound if name in KINDS else rules.ORACLE.name
+    return KINDS[name].bound if name in KINDS else PolicyKind.bound
 
 
 def _is_file(name: str) -> bool:

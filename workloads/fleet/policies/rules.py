@@ -11,6 +11,7 @@ import numpy.typing as npt
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
+from workloads.fleet.policies import predictive
 from workloads.fleet.policies.forecast import EVERY, with_margin
 from workloads.fleet.policies.view import (
     Decision,
@@ -234,17 +235,17 @@ def _oracle(settings: PolicyInputs, situation: Situation) -> Policy:
     )
 
 
-STATIC = PolicyKind("static", "what the busiest hour needs, always", _static)
-CLOCK = PolicyKind("clock", "the busiest hour's need by day, a share of it at night", _clock)
-THRESHOLD = PolicyKind("threshold", "the last minute's load, and a headroom", _threshold)
-FORECAST = PolicyKind("forecast", "the larger of now and an earlier day, by past errors", _forecast)
-PRICE = PolicyKind(
-    "price", "serves by forecast, trains in the cheapest hours", _price, bound="mpc-oracle"
+POLICIES = (
+    PolicyKind("static", "what the busiest hour needs, always", _static),
+    PolicyKind("clock", "the busiest hour's need by day, a share of it at night", _clock),
+    PolicyKind("threshold", "the last minute's load, and a headroom", _threshold),
+    PolicyKind("forecast", "the larger of now and an earlier day, by past errors", _forecast),
+    predictive.KIND,
+    PolicyKind("price", "serves by forecast, trains in the cheapest hours", _price, "mpc-oracle"),
+    PolicyKind(
+        "power-cap", "serves by forecast, trains within the site's power", _power_cap, "mpc-oracle"
+    ),
+    PolicyKind("oracle", "the future, ordered early enough: an upper bound", _oracle),
+    predictive.FORESIGHT,
 )
-POWER_CAP = PolicyKind(
-    "power-cap",
-    "serves by forecast, trains within the site's power",
-    _power_cap,
-    bound="mpc-oracle",
-)
-ORACLE = PolicyKind("oracle", "the future, ordered early enough: an upper bound", _oracle)
+"""Built-in policies; a new one is a function and an entry here."""

@@ -140,8 +140,7 @@ def test_scratchpads_leave_memory_out_of_time_and_bound():
 
 
 def test_a_byte_matrix_sends_just_its_bytes(tmp_path):
-    path = tmp_path / "sent.csv"
-    path.write_text("0,1MB,0\n0,0,0\n500kB,0,7\n")
+    (path := tmp_path / "sent.csv").write_text("0,1MB,0\n0,0,0\n500kB,0,7\n")
     row = row_of(f"all-to-all-v ring:3 --bytes {path} {LINKS}")
     assert row["time_s"] == pytest.approx(1e-6 + 1e6 / 1e11)
     assert (row["size_bytes"], row["semantics"]) == (1_500_007 // 3, "proven")
@@ -157,8 +156,7 @@ def test_a_byte_matrix_sends_just_its_bytes(tmp_path):
     ("1,2,3\n1,9999TiB,3\n1,2,3\n", "9999TiB is over"),
 ])  # fmt: skip
 def test_byte_matrices_that_are_none(tmp_path, text, message):
-    path = tmp_path / "m.csv"
-    path.write_text(text)
+    (path := tmp_path / "m.csv").write_text(text)
     refusal = refusal_of(f"collective all-to-all-v ring:3 --bytes {path} {LINKS}")
     assert re.search(message, refusal)
 

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -26,19 +25,19 @@ MEGATRON = "--tensor-model-parallel-size 8 --seq-length 1024 --recompute-activat
 
 
 @pytest.fixture
-def question(tmp_path: Path) -> str:
+def question(tmp_path):
     """Words of a model and the cluster that runs it."""
     model = config_file(tmp_path / "tiny.json", SMALL_CONFIG)
     return f"--model {model} --cluster trn2.48xlarge"
 
 
 @pytest.fixture
-def line(question: str) -> str:
+def line(question):
     return f"plan {question} --global-batch 32 --seq 1024 --recompute selective"
 
 
 @pytest.fixture
-def few(line: str) -> str:
+def few(line):
     """A search that is smaller still, where another would show nothing more."""
     return f"{line} --vpp 1 --microbatch 1 --finalists 4"
 
@@ -81,23 +80,18 @@ def test_the_train_command_that_it_tells_gives_the_same_time(stated, few, tmp_pa
     assert all(again[name] == first[name] for name in ("iteration_s", "breakdown_s"))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--best=FOLDER", "cannot write FOLDER: it is no file"),
-        ("--best=FOLDER/plan.yaml --rank=9", "--rank 9: 4 plans are simulated"),
-        ("--each=banana", "a plan has no 'banana'"),
-    ],
-)
-def test_what_follows_the_search_is_refused_before_it(
-    words: str, message: str, few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("words", "message"), [
+    ("--best=FOLDER", "cannot write FOLDER: it is no file"),
+    ("--best=FOLDER/plan.yaml --rank=9", "--rank 9: 4 plans are simulated"),
+    ("--each=banana", "a plan has no 'banana'"),
+])  # fmt: skip
+def test_what_follows_the_search_is_refused_before_it(words, message, few, tmp_path, monkeypatch):
     monkeypatch.setattr("workloads.search.search.candidates", None)  # no search is begun
     refusal = refusal_of(few, *words.replace("FOLDER", str(tmp_path)).split())
     assert message.replace("FOLDER", str(tmp_path)) in refusal
 
 
-def test_the_plan_of_each_cluster_has_its_command(few: str) -> None:
+def test_the_plan_of_each_cluster_has_its_command(few):
     beside = printed_by(few.replace("trn2.48xlarge", "trn2.48xlarge,dgx-h100"))
     for name in ("trn2.48xlarge", "dgx-h100"):
         (shown,) = (text for text in beside.splitlines() if text.startswith(f"Run that of {name}"))
@@ -215,8 +209,7 @@ def test_fewer_domains_are_named_where_all_divide_worse():
 
 def test_a_plan_of_a_tool_for_other_chips_states_the_batch_of_all(few, tmp_path):
     """Megatron-LM runs on GPUs; its degrees are compared on Trainium all the same."""
-    path = tmp_path / "megatron.txt"
-    path.write_text(MEGATRON + "--global-batch-size 32\n")
+    (path := tmp_path / "megatron.txt").write_text(MEGATRON + "--global-batch-size 32\n")
     few = few.replace("--global-batch 32", "")
     document = document_of(few, "--top=1", f"--with={path}")
     mine = document["own"]

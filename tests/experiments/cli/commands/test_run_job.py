@@ -1,7 +1,6 @@
 """The command ``run-job``: its keys, pictures, sweeps and refusals."""
 
 import math
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,7 +20,7 @@ DAY_S = 86400
 
 
 @pytest.fixture(scope="module")
-def answered() -> dict[str, Any]:
+def answered():
     """Answer of one quick run."""
     return document_of(QUICK)
 
@@ -63,8 +62,7 @@ def test_options_do_what_they_say(answered):
     assert often["breakdown"]["waiting_for_spares"] > 0.02
     assert often["interval"]["basis"].endswith("as stated")
     spared = answer("--failures=20 --checkpoint-interval=600s --spares=9 --restart=30min")
-    assert spared["breakdown"]["waiting_for_spares"] == 0
-    assert spared["restart_s"] == 1800
+    assert (spared["breakdown"]["waiting_for_spares"], spared["restart_s"]) == (0, 1800)
     blocking = answer("--checkpoint=blocking --no-stragglers")
     assert blocking["checkpoint_stall_s"] == blocking["checkpoint_write_s"]
     assert blocking["breakdown"]["stragglers"] == 0
@@ -89,8 +87,7 @@ def test_a_run_directory_has_pictures_and_tables(tmp_path):
     assert float(metrics["tokens_interval.low"]) < float(metrics["tokens"])
     runs = pd.read_csv(out / "runs.csv")
     assert runs[list(PARTS)].sum(axis=1).to_numpy() == pytest.approx(1)
-    timeline = pd.read_csv(out / "timeline.csv")
-    assert timeline["day"].iloc[-1] == pytest.approx(20, abs=0.3)
+    assert pd.read_csv(out / "timeline.csv")["day"].iloc[-1] == pytest.approx(20, abs=0.3)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The command ``train``: its keys, files and refusals."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -17,17 +15,17 @@ KEYS = {
 
 
 @pytest.fixture
-def question(tmp_path: Path) -> str:
+def question(tmp_path):
     model = config_file(tmp_path / "config.json", SMALL_CONFIG)
     return f"train --model {model} --cluster trn2.48xlarge"
 
 
 @pytest.fixture
-def line(question: str) -> str:
+def line(question):
     return f"{question} --tp 4 --pp 2 --seq 1024"
 
 
-def test_clusters_side_by_side_have_one_batch(question: str) -> None:
+def test_clusters_side_by_side_have_one_batch(question):
     """The largest default of any where none is stated: 16 microbatches of 16 ranks, of 8 before."""
     beside = document_of(f"{question},dgx-h100 --tp 1 --seq 1024 --microbatch 1")
     assert {row["plan"]["global_batch"] for row in beside["rows"]} == {256}
@@ -73,8 +71,7 @@ def test_an_option_without_effect_is_named(line):
 
 
 def test_options_go_before_the_plans_file(question, tmp_path):
-    file = tmp_path / "plan.yaml"
-    file.write_text("tp: 2\nseq: 1024\npp: 2\n")
+    (file := tmp_path / "plan.yaml").write_text("tp: 2\nseq: 1024\npp: 2\n")
     assert document_of(question, f"--plan={file}", "--tp=8")["plan"]["tp"] == 8
 
 
@@ -162,14 +159,12 @@ def test_the_plan_stays_while_numbers_move():
     ("{}", "holds no fields"),
 ])  # fmt: skip
 def test_a_mistaken_file_of_a_plan_is_refused_in_one_line(text, why, tmp_path):
-    file = tmp_path / "plan.yaml"
-    file.write_text(text)
+    (file := tmp_path / "plan.yaml").write_text(text)
     assert why in refusal_of(f"train --model=gpt2 --cluster=p5.48xlarge --plan={file}")
 
 
 def test_layers_of_the_only_chunk_may_be_stated(tmp_path):
-    file = tmp_path / "plan.yaml"
-    file.write_text("stage_layers: 12\n")
+    (file := tmp_path / "plan.yaml").write_text("stage_layers: 12\n")
     line = "train --model=gpt2 --cluster=p5.48xlarge"
     times_s = [document_of(line, *more)["iteration_s"] for more in ((), (f"--plan={file}",))]
     assert times_s[0] == times_s[1]

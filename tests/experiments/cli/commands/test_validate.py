@@ -96,9 +96,7 @@ def test_one_bad_cell_never_ends_the_command(kind, cell, tmp_path):
             assert (read["status"], read[column]) == ("unsupported", cell)
 
 
-def test_residuals_that_cannot_be_written_are_refused_before_any_row_is_predicted(
-    tmp_path, monkeypatch
-):
+def test_residuals_that_cannot_be_written_are_refused_before_any_prediction(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.validation.validate.validate_each", None)
     refusal = refusal_of(f"validate --residuals={tmp_path}")
     assert "it is no file. Choose another name." in refusal

@@ -1,8 +1,6 @@
-"""Alternatives of the catalogue and idle options: each changes a result, or is refused or named."""
+"""Alternatives of the catalogue and ``--sensitivity``: each changes a result or is named."""
 
-from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -10,11 +8,11 @@ import cluster_sim as cs
 from experiments.cli.main import run
 from experiments.sweeps.runner import run_row
 from tests.fuzz.seeds import files
-from tests.support.commands import document_of, ended
-from topologies.catalogue.catalogue import PREFIX, Catalogue, chip_family, choose, shipped_catalogue
+from tests.support.commands import document_of, ended, printed_by
+from tests.support.refusals import refused
+from topologies.catalogue.catalogue import PREFIX, chip_family, choose, shipped_catalogue
 from topologies.catalogue.reader import NAME, is_reference
 from topologies.clusters.machines import machines
-from topologies.errors import InputError
 from workloads.confidence.sensitivity import noting
 
 ROWS = shipped_catalogue().rows
@@ -23,7 +21,7 @@ DEMAND = ("--demand=azure-conv", "--days=0.1", "--model=llama-3.1-8b")
 MEASURED = ("build_s", "simulate_s", "wall_s", "peak_rss_bytes", "search_s", "interval")
 
 
-def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
+def commands(part, quantity):
     """Command lines that may read a row, the quick ones first."""
     catalogue = shipped_catalogue()
     for name in machines(catalogue):
@@ -53,11 +51,17 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
                 yield *train, "--pp=2", "--recompute=full"
                 latent = ("--model=deepseek-v2", "--ep=2", "--allow-oversized")
                 yield "train", *latent, f"--cluster={name}", f"--precision={precision}"
-        yield "serve", "--model=llama-3.1-8b", f"--cluster={name}", "--count=20", "--tp=1"
+        yield ("serve", "--model=llama-3.1-8b", f"--cluster={name}", "--count=20", "--tp=1")
         if part.startswith("serving"):
             yield "serve", "--model=mixtral-8x7b", f"--cluster={name}", "--count=20"
             prompts = ("--requests=poisson:1", "--prompt=4096", "--count=20", "--prefill=separate")
-            yield "serve", "--model=llama-3.1-8b", f"--cluster={name}", "--precision=fp8", *prompts
+            yield (
+                "serve",
+                "--model=llama-3.1-8b",
+                f"--cluster={name}",
+                "--precision=fp8",
+                *prompts,
+            )
         if several:
             yield "fleet", f"--cluster={name}:8", *DEMAND
     if part == "rainier":
@@ -67,7 +71,7 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
         yield "serve", "--model=llama-3.1-8b", "--cluster=p5.48xlarge:16", *pools
 
 
-def steady(value: Any) -> Any:
+def steady(value):
     """Drop what differs from run to run."""
     if isinstance(value, dict):
         return {key: steady(item) for key, item in value.items() if key not in MEASURED}
@@ -75,7 +79,7 @@ def steady(value: Any) -> Any:
 
 
 @cache
-def answer(words: tuple[str, ...]) -> Any:
+def answer(words):
     outcome = run_row(run, [*words, "--json", "--quiet"])
     return outcome["status"], steady(outcome["document"]) or outcome["message"]
 
@@ -85,8 +89,7 @@ def answer(words: tuple[str, ...]) -> Any:
 def test_an_alternative_changes_a_result_or_is_refused(part, quantity, name):
     variant = f"{part}.{quantity}={name}"
     if is_reference(part, quantity, shipped_catalogue().entry(part, quantity).unit):
-        with pytest.raises(InputError, match="kept for reference"):
-            choose([variant])
+        refused("kept for reference", choose, [variant])
         return
     tried = []
     for words in commands(part, quantity):
@@ -118,12 +121,12 @@ def test_an_alternative_of_another_machine_is_named(words):
     assert (status, f"{ELSEWHERE.replace('=', ' ', 1)} {IDLE}" in errors) == (0, True)
 
 
-def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
+def parts_of(machine, catalogue):
     """Return the parts that answers about a machine may read, by the words in its rows."""
     # From the machine to its chip and fabric, to the chip's family, and to the kernels and serving
     # engine of it; parts such as ``serving.<chip>`` come along, those of no machine do not.
     every = catalogue.parts()
-    reached: set[str] = set()
+    reached = set()
     names = [machine]
     while names:
         name = names.pop()
@@ -208,3 +211,47 @@ def test_options_without_effect_are_named(line, idle, tmp_path, monkeypatch):
 def test_each_of_several_clusters_names_what_has_no_effect():
     line = "collective all-reduce trn2.48xlarge,dgx-h100 --size=1MiB --unrestricted"
     assert all("unrestricted" in row["without_effect"] for row in document_of(line)["rows"])
+
+
+KEYS = {"input", "low", "high", "change_low", "change_high", "elasticity", "grade", "unit"}
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("line", [
+    "serve --model qwen2.5-0.5b --cluster dgx-h100 --tp 1 --count 20",
+    pytest.param("train --model gpt2 --cluster dgx-h100 --tp 4 --global-batch 2", marks=SLOW),
+    pytest.param(
+        "plan --model gpt2 --cluster dgx-h100 --global-batch 4 --tp 4 --pp 1 --top 1",
+        marks=SLOW,
+    ),
+])  # fmt: skip
+def test_numbers_are_ranked_with_their_ranges(line):
+    rows = document_of(line, "--sensitivity")["sensitivity"]
+    assert rows
+    assert all(row.keys() == KEYS for row in rows)
+    assert all(abs(row["elasticity"]) < 2 for row in rows), "no number acts more than twice over"
+
+
+def test_a_run_directory_has_the_tornado(tmp_path):
+    line = "collective all-reduce trn2.48xlarge --size 1MiB --algorithm mesh --sensitivity"
+    printed = printed_by(line, f"--out={tmp_path}")
+    assert "What the time of the first size depends on" in printed
+    assert (tmp_path / "sensitivity.csv").exists()
+    assert (tmp_path / "tornado.png").exists()
+
+
+@SLOW
+def test_a_fleet_ranks_what_it_lends_and_what_serving_costs(tmp_path):
+    """What is not lent is paid for: the price acts in full, all else as on the share kept."""
+    document = document_of(
+        "fleet --cluster trn2-ultraserver:20 --demand azure-conv --days 0.5 --unit-rate 30 "
+        f"--failures off --no-compare --sensitivity --out {tmp_path}"
+    )
+    share = document["expected_lendable_share"]
+    lent = {row["input"]: row["elasticity"] for row in document["sensitivity"]}
+    cost = {row["input"]: row["elasticity"] for row in document["sensitivity_cost"]}
+    assert lent["fleet.change.mode_switch"] < 0
+    assert cost["trn2-ultraserver.price"] == pytest.approx(1.0)
+    for name, elasticity in lent.items():
+        assert cost[name] == pytest.approx(-elasticity * share / (1 - share), rel=1e-6)
+    assert {"tornado.png", "tornado_cost.png"} <= {path.name for path in tmp_path.iterdir()}

@@ -3,10 +3,9 @@
 import asyncio
 import json
 import multiprocessing
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
@@ -17,24 +16,24 @@ from experiments.cli.service.server import PRELOADED, Service, application, list
 from experiments.hourly.demand import Record
 from experiments.hourly.state import State, keep_record, keep_state
 from tests.support.commands import document_of, refusal_of
-from topologies.errors import InputError
+from tests.support.refusals import refused
 
 SMALL = {"cluster": "trn2-ultraserver:8", "unit_rate": 4, "failures": "off"}
 MEASURED = ("build_s", "simulate_s", "wall_s", "peak_rss_bytes")
 Ask = Callable[..., Awaitable[HTTPResponse]]
 
 
-def asked_of(service: Callable[[], Service], questions: Callable[[Ask], Awaitable[None]]) -> None:
+def asked_of(service, questions):
     """Serve on a free port while questions are asked."""
 
-    async def both() -> None:
+    async def both():
         served = application(service())
         only_for(served, HOSTS)
         server = listening(served, 0, "127.0.0.1")
         port = next(iter(server._sockets.values())).getsockname()[1]
         client = AsyncHTTPClient(force_instance=True, max_clients=40)
 
-        async def ask(path: str, body: Any = None, **headers: str) -> HTTPResponse:
+        async def ask(path, body=None, **headers):
             content = body if isinstance(body, str | None) else json.dumps(body)
             kind = {"Content-Type": "application/json"} if content is not None else {}
             return await client.fetch(
@@ -53,24 +52,24 @@ def asked_of(service: Callable[[], Service], questions: Callable[[Ask], Awaitabl
 
 
 @pytest.fixture(autouse=True)
-def _no_process_is_left() -> Iterator[None]:
+def _no_process_is_left():
     yield
     assert multiprocessing.active_children() == []
 
 
-def _error(answer: HTTPResponse) -> str:
+def _error(answer):
     document = json.loads(answer.body)
     assert list(document) == ["error"]
     assert "\n" not in document["error"]
     return str(document["error"])
 
 
-def _without_times(document: dict[str, Any]) -> dict[str, Any]:
+def _without_times(document):
     return {key: value for key, value in document.items() if key not in MEASURED}
 
 
 def test_an_answer_is_that_of_the_command():
-    async def questions(ask: Ask) -> None:
+    async def questions(ask):
         words = {**SMALL, "history": "burstgpt", "begin": "22:00", "scale_to_peak": 0.8}
         answer = await ask("/lend", words)
         assert answer.code == 200
@@ -109,7 +108,7 @@ REFUSED = {
 
 
 def test_mistakes_are_answered_in_one_sentence_and_nothing_is_read(tmp_path):
-    async def questions(ask: Ask) -> None:
+    async def questions(ask):
         for name, (path, body, words) in REFUSED.items():
             answer = await ask(path, body)
             assert (answer.code, words in _error(answer)) == (400, True), (name, answer.body)
@@ -125,7 +124,7 @@ def test_mistakes_are_answered_in_one_sentence_and_nothing_is_read(tmp_path):
 
 
 def test_a_token_is_asked_for_everywhere_but_for_health():
-    async def questions(ask: Ask) -> None:
+    async def questions(ask):
         for path, body in (("/", None), ("/metrics", None), ("/lend", {}), ("/openapi.json", None)):
             answer = await ask(path, body)
             assert (answer.code, _error(answer)) == (401, "the token is missing or wrong")
@@ -140,7 +139,7 @@ def test_a_token_is_asked_for_everywhere_but_for_health():
 
 @pytest.mark.slow
 def test_twenty_clients_at_once_are_answered(monkeypatch):
-    async def questions(ask: Ask) -> None:
+    async def questions(ask):
         shape = {"tp": 2, "global_batch": 64, "seq": 256}
         body = {"model": "gpt2", "cluster": "trn2.48xlarge", **shape}
         answers = await asyncio.gather(*(ask("/train", body) for _ in range(20)))
@@ -160,7 +159,7 @@ def test_twenty_clients_at_once_are_answered(monkeypatch):
 
 
 def test_a_question_that_takes_too_long_is_ended():
-    async def questions(ask: Ask) -> None:
+    async def questions(ask):
         answer = await ask("/fleet", {"days": 7})
         assert (answer.code, "no answer within 0.05 s" in _error(answer)) == (504, True)
 
@@ -184,7 +183,7 @@ def test_the_document_describes_every_option_and_no_path():
     paths = {"out", "json", "cache", "catalogue", "training", "follow", "state"}
     assert all(paths.isdisjoint(fields["properties"]) for fields in schema.values())
 
-    async def questions(ask: Ask) -> None:
+    async def questions(ask):
         assert json.loads((await ask("/openapi.json")).body) == service.document
         listed = (await ask("/")).body.decode()
         assert all(f"<code>{name}</code>" in listed for name in lend)
@@ -202,7 +201,7 @@ def test_the_hour_that_was_answered_last_is_served(tmp_path):
     keep_record(tmp_path, Record())
     keep_state(tmp_path, state)
 
-    async def questions(ask: Ask) -> None:
+    async def questions(ask):
         hour = json.loads((await ask("/hour")).body)
         assert (hour["lend_units"], hour["fault"]) == (7, "the metric is gone")
         metrics = (await ask("/metrics")).body.decode()
@@ -235,8 +234,7 @@ def test_a_service_that_would_be_open_to_others_is_refused(words, message, tmp_p
 def test_the_names_by_which_clients_may_ask():
     assert ServiceInputs().hosts() == HOSTS
     assert ServiceInputs("10.0.0.1", host=("sim.corp",)).hosts() == (*HOSTS, "10.0.0.1", "sim.corp")
-    with pytest.raises(InputError, match="has no name of its own"):
-        ServiceInputs("0.0.0.0").hosts()
+    refused("has no name of its own", ServiceInputs("0.0.0.0").hosts)
 
 
 def test_modules_that_are_loaded_beforehand_exist():

@@ -1,7 +1,6 @@
 """Rows with conditions: month and engine of serving, jobs, and steps of long sequences."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -46,7 +45,7 @@ def test_serving_software_is_told_by_month_and_engine(row, chip, variants):
     shipped_catalogue().with_variants(variants)
 
 
-ROW: dict[str, Any] = {
+ROW = {
     "cluster": "dgx-h100", "chips": 1024, "server_failures_per_1000_days": 31.25,
     "checkpoint_interval_s": 600, "checkpoint_stall_s": 20, "restart_s": 100, "detection_s": 10,
     "peer_copy_interval_s": None, "warm_spares": None, "goodput": 0.9,

@@ -1,17 +1,15 @@
 """Serving rows that state how their requests were drawn and counted."""
 
 import sys
-from typing import Any
 
 import pytest
 
 from experiments.validation.predictions import serving
 from experiments.validation.predictions.serving import MOST_USERS, predict
-from topologies.errors import InputError
+from tests.support.refusals import refused
 from workloads.serving.profile import Profile
-from workloads.serving.rank.share import RankShare
 
-ROW: dict[str, Any] = {
+ROW = {
     "model": "llama-3.1-70b", "cluster": "dgx-h200", "chips": 8, "tp": 8, "pp": None,
     "precision": "fp8", "prompt_tokens": 8192, "output_tokens": 1024, "concurrency": 16,
 }  # fmt: skip
@@ -33,9 +31,9 @@ def test_a_last_round_of_few_requests_lowers_the_rate():
 
 
 def test_rows_that_differ_in_requests_share_a_replica(monkeypatch):
-    profiled: list[str] = []
+    profiled = []
 
-    def counted(rank: RankShare) -> Profile:
+    def counted(rank):
         profiled.append(rank.model.name)
         return usual(rank)
 
@@ -80,8 +78,7 @@ def test_a_row_states_its_scheduler():
     ({"speculate": "3:0.7", "batching": "static"}, "has no proposals"),
 ])  # fmt: skip
 def test_what_a_row_cannot_state_is_refused(column, message):
-    with pytest.raises(InputError, match=message):
-        predict(ROW | column)
+    refused(message, predict, ROW | column)
 
 
 def test_a_rate_without_users_is_that_of_a_full_cache():

@@ -1,14 +1,21 @@
-"""Results of load generators as rows: what each tool's file says, and what must be stated."""
+"""What load generators, training tools and measurement tools write, read as rows."""
 
 import json
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import cluster_sim as cs
 from experiments.cli.main import run
-from experiments.validation.comparison import marked
+from experiments.reports.remarks import comparison_sentence
+from experiments.validation.comparison import compared_step, marked
 from experiments.validation.reading.rows import read_file
-from experiments.validation.reading.tool_outputs import load_test_rows
+from experiments.validation.reading.tool_outputs import load_test_rows, parse_measured, read_steps
+from tests.support.refusals import refused
 from topologies.errors import InputError
+from workloads.training.iteration import Iteration
 
 BENCH = {
     "backend": "vllm", "model_id": "meta-llama/Llama-3.1-8B-Instruct", "num_prompts": 160,
@@ -103,13 +110,11 @@ def test_lines_and_reports_hold_several_runs():
     ({"benchmarks": [{"metrics": {}}]}, "a run has no usable 'prompt_token_count'"),
 ])  # fmt: skip
 def test_other_json_is_refused(result, message):
-    with pytest.raises(InputError, match=message):
-        load_test_rows(json.dumps(result), "r.json")
+    refused(message, load_test_rows, json.dumps(result), "r.json")
 
 
 def test_what_a_file_does_not_say_is_stated(tmp_path):
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(BENCH))
+    (path := tmp_path / "r.json").write_text(json.dumps(BENCH))
     (row,) = read_file(path).rows
     left_out = ("cluster", "tp")
     remedy = "is not in the file. State it, as --column"
@@ -123,8 +128,7 @@ def test_what_a_file_does_not_say_is_stated(tmp_path):
     ):
         path.write_text(json.dumps({**INFERENCEMAX, **change}))
         assert message in read_file(path).rows[0].mistakes[0]
-    with pytest.raises(InputError, match=r"a row of serving has no '\w+'\. Did you mean tp"):
-        read_file(path, {"tpp": "2"})
+    refused(r"a row of serving has no '\w+'\. Did you mean tp", read_file, path, {"tpp": "2"})
 
 
 def test_rows_are_marked_by_their_intervals():
@@ -159,3 +163,166 @@ def test_the_command_judges_each_run(tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert run(["validate", "--table", "nccl_more", "--column", "tp=1"]) == 2
     assert "--column is for the rows of --file" in capsys.readouterr().err
+
+
+BATCH, SEQ, CHIPS = 16, 1024, 16
+
+
+@pytest.fixture(scope="module")
+def step() -> Iteration:
+    return cs.train("llama-3.2-1b", "trn2.48xlarge", tp=4, global_batch=BATCH, seq=SEQ)
+
+
+FORMS = {
+    "Megatron-LM": " iteration 7/ 24 | elapsed time per iteration (ms): 2000.0 | lr: 1e-6 |",
+    "NeMo": "Epoch 0: 100%|##| 9/9 [00:48<00:00, loss=0.01, train_step_timing in s=2.000]",
+    "MaxText": "completed step: 7, seconds: 2.000, TFLOP/s/device: 400.1, loss: 9.9",
+    "torchtitan": f"step:  7  loss:  7.1  memory: 43.7GiB(46%)  tps: {BATCH * SEQ / CHIPS / 2:,}",
+    "DeepSpeed": f"global_step=7, RunningAvgSamplesPerSec=1.0, CurrSamplesPerSec={BATCH / 2}",
+    "Transformers": "{'train_runtime': 9.0, 'train_steps_per_second': 0.5, 'epoch': 1.0}",
+    "MLPerf logging": ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 2.0}}',
+}
+
+
+@pytest.mark.parametrize("tool", FORMS)
+def test_every_tool_states_the_same_two_seconds(tool, step, tmp_path):
+    (log := tmp_path / "run.log").write_text(f"starting\n{FORMS[tool]}\n")
+    document = compared_step(read_steps(str(log)), step)
+    assert (document["tool"], document["steps"]) == (tool, 1)
+    assert document["measured_s"] == pytest.approx(2.0)
+
+
+def test_steps_that_warm_up_are_left_out(step, tmp_path):
+    log = tmp_path / "run.log"
+    times_ms = [27607, 900, 800, 510, 500, 490, 505, 495]
+    lines = [f"elapsed time per iteration (ms): {ms} | global batch size: 16" for ms in times_ms]
+    log.write_text("\n".join(lines))
+    document = compared_step(read_steps(str(log)), step)
+    assert document["steps"] == 5
+    assert document["measured_s"] == pytest.approx(0.5)
+    assert 0.49 <= document["p10_s"] < 0.5 < document["p90_s"] <= 0.51
+
+
+def test_flops_of_neuron_monitor_give_the_mean_step(step, tmp_path):
+    """Sixty-four cores that count the step's own FLOP/s measure the step's own time."""
+    rate = step.hfu * step.peak_flops_per_s / 4
+    counters = {str(core): {"flops": rate, "neuroncore_utilization": 50} for core in range(64)}
+    data = {"report": {"neuroncore_counters": {"neuroncores_in_use": counters}}}
+    hardware = {"neuroncore_per_device_count": 4}
+    report = {"neuron_runtime_data": [data], "neuron_hardware_info": hardware}
+    idle = {**report, "neuron_runtime_data": []}
+    stream = tmp_path / "monitor.json"
+    stream.write_text("\n".join(map(json.dumps, (report, idle, report))))
+    document = compared_step(read_steps(str(stream)), step)
+    assert (document["steps"], document["normal"]) == (2, "usual")
+    assert document["measured_s"] == pytest.approx(step.iteration_s)
+    stream.write_text(json.dumps({**report, "neuron_hardware_info": {}}))
+    refused("neuroncore_counters", read_steps, str(stream))
+
+
+def test_a_measured_time_is_usual_inside_the_interval(step):
+    ends = step.interval
+    for time_s, word in (
+        (ends.low * 0.99, "faster"), (ends.low * 1.01, "usual"),
+        (ends.high * 0.99, "usual"), (ends.high * 1.01, "slower"),
+    ):  # fmt: skip
+        document = compared_step(read_steps(f"{time_s!r}s"), step)
+        assert document["normal"] == word
+        assert document["error"] == pytest.approx(step.iteration_s / time_s - 1)
+        assert word in comparison_sentence(document, step)
+
+
+def test_choices_that_come_nearer_are_named(step):
+    ratios = {other.ratio: other.field for other in step.alternatives if other.ratio > 1.02}
+    largest = max(ratios)
+    document = compared_step(read_steps(f"{step.interval.high * 1.5!r}s"), step)
+    sentence = comparison_sentence(document, step)
+    assert f"Of what is not stated, {ratios[largest].replace('_', ' ')}" in sentence
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("loss 3.1 at step 7", "no time of a training step in it"),
+    ("global batch size: 99 | elapsed time per iteration (ms): 5.0", "has steps of 99 seq"),
+])  # fmt: skip
+def test_a_log_of_something_else_is_refused(text, message, step, tmp_path):
+    (log := tmp_path / "run.log").write_text(text)
+    with pytest.raises(InputError, match=message):
+        compared_step(read_steps(str(log)), step)
+
+
+NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 17179869184 step: 2(factor) validation: 1
+# Running: all_reduce_perf -b 8 -e 16G -f 2
+#  Rank  0 Group  0 Pid  10 on a device  0 [0x53] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid  11 on a device  1 [0x64] NVIDIA H100 80GB HBM3
+#                                              out-of-place                  in-place
+#   size    count   type  redop  root    time  algbw  busbw #wrong    time  algbw  busbw #wrong
+#    (B)  (elements)                     (us) (GB/s) (GB/s)           (us) (GB/s) (GB/s)
+    1024      256  float    sum    -1    6.40   0.16   0.16      0    6.50   0.16   0.16    0
+ 1048576   262144  float    sum    -1   14.20  73.84  73.84    N/A   14.10  74.37  74.37  N/A
+# Avg bus bandwidth    : 37
+"""
+NCCOM_TEST = """nccom-test -r 32 --minbytes 1kb --maxbytes 1mb -f 8 --check allg
+    size(B)    count(elems)    type    time(us)    algbw(GB/s)    busbw(GB/s)
+       1024             256    fp32         151           0.01           0.01
+   33554432         8388608    fp32         768          40.69          39.42
+   67108864    Failure running neuron-bench - log file /tmp/log
+Avg bus bandwidth:      0.7731GB/s
+"""
+
+
+def test_nccl_tests_output_is_read_out_of_place():
+    series = parse_measured(NCCL_TESTS)
+    assert (series.collective, series.ranks, len(series)) == ("all-reduce", 2, 2)
+    assert series.time_s.tolist() == pytest.approx([6.4e-6, 14.2e-6])
+    assert series.bandwidth_unit == "GB/s"
+
+
+def test_nccom_test_output_in_gibibytes_is_read_by_its_times():
+    series = parse_measured(NCCOM_TEST)
+    assert (series.collective, series.ranks, series.failed) == ("all-gather", 32, 1)
+    assert series.bandwidth_unit == "GiB/s"
+    assert series.size_bytes[1] / series.time_s[1] == pytest.approx(43.69e9, rel=1e-3)
+
+
+def test_ranks_are_found_from_the_bandwidths_where_nothing_says_so():
+    text = "alltoall_perf\n size time(us) algbw busbw\n 1000000 10 100 87.5\n"
+    assert parse_measured(text).ranks == 8
+    assert parse_measured("size time(us)\n8 1\n").ranks is None
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "no table"),
+    ("hello\nworld\n", "no table"),
+    ("size(B) time(us)\n 1024 Failure\n", "1 rows without a result, none with one"),
+])  # fmt: skip
+def test_text_without_measurements_is_refused(text, why):
+    with pytest.raises(InputError, match=why):
+        parse_measured(text, "log.txt")
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_the_parser(text):
+    try:
+        series = parse_measured("size time(us) algbw busbw\n" + text)
+    except InputError:
+        return
+    assert np.isfinite(series.time_s).all()
+
+
+def test_of_several_tables_the_one_that_is_wanted_is_read():
+    other = NCCL_TESTS.replace("all_reduce", "all_gather").replace("14.20", "9.10")
+    assert parse_measured(NCCL_TESTS + other).collective == "all-reduce"
+    assert len(parse_measured(NCCL_TESTS + other)) == 2
+    series = parse_measured(NCCL_TESTS + other, wanted="all-gather")
+    assert (series.collective, series.ranks, series.time_s[-1]) == ("all-gather", 2, 9.1e-6)
+
+
+@pytest.mark.parametrize("prefix", [
+    "[1,0]<stdout>: ", "0: ", "node-7: ", "2026-03-01T10:00:00.123Z ", "[host-1] ",
+    "ip-10-0-0-1: 3: ",
+])  # fmt: skip
+def test_what_stands_before_each_line_is_passed_over(prefix):
+    lines = [prefix + line for line in NCCL_TESTS.splitlines()]
+    series = parse_measured("\n".join(lines))
+    assert (series.collective, series.ranks) == ("all-reduce", 2)
+    assert series.size_bytes.tolist() == [1024, 2**20]
