@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +240,20 @@ def filled(
     return result, gaps
 
 
+def _check_gaps(gaps: BoolArray, start: pd.Timestamp, minutes: int, where: str) -> None:
+    """Refuse a demand of which most would be made up, as after a clock that jumped."""
+    if 2 * gaps.sum() <= len(gaps):
+        return
+    first, last = max(_stretches(gaps), key=lambda each: each[1] - each[0])
+    begins = start + timedelta(minutes=first * minutes)
+    raise InputError(
+        f"{where} has rows for {1 - gaps.mean():.0%} of the time from {start:%Y-%m-%dT%H:%M}, and "
+        f"none for {(last - first) * minutes / MINUTES_PER_DAY:,.1f} days from "
+        f"{begins:%Y-%m-%dT%H:%M}; at most half is filled. Correct the times of the rows, or leave "
+        "out those of another time."
+    )
+
+
 def _stretches(absent: BoolArray) -> list[tuple[int, int]]:
     """Begin and end (exclusive) of every run of absent periods."""
     # The first and the last period always have a row, so changes come in pairs.
@@ -268,7 +283,7 @@ MAX_BYTES = 512 * 10**6
 CHECKED_ROWS = 1000
 """Rows whose columns, times and numbers are checked before the whole file is read."""
 MAX_MINUTES = 106 * MINUTES_PER_WEEK
-MAX_SERVICES = 64
+MAX_SERVICES = 256
 UNDATED = "2024-01-01T00:00"  # start of a file without dates: a Monday
 COUNTS = ("requests", "requests_per_s")  # columns that count requests
 LOADS = (*COUNTS, "load_share")
@@ -447,6 +462,7 @@ def _series(
     if kind != LOG:
         present = np.bincount(slot, minlength=periods) > 0
         requests, gaps = filled(requests, present, period, counts=kind in COUNTS)
+        _check_gaps(gaps, start, period, f"{file}: {service}")
     assumed = {"prompt": prompt_tokens, "output": output_tokens}
     means = [
         mean_tokens(rows, slot, requests, which=which, default=default, sums=kind in COUNTS)

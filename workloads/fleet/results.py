@@ -326,6 +326,7 @@ def jobs_frame(run: FleetRun) -> pd.DataFrame:
         {
             **({"kind": kind.name} if len(run.kinds) > 1 else {}),
             "job": job.name,
+            **({"team": job.team} if any(one.team for one, _ in kind.jobs) else {}),
             "tokens": tally.tokens if job.rated else None,
             "steps": tally.tokens / job.step_tokens if job.rated else None,
             "lost_tokens": tally.lost_tokens if job.rated else None,

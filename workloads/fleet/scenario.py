@@ -47,7 +47,7 @@ from workloads.fleet.setup.demand import (
 from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
 from workloads.fleet.setup.regions import Region, in_regions, regions_from
-from workloads.fleet.setup.serving import serving_notes, smaller_replica_note
+from workloads.fleet.setup.serving import serving_notes
 from workloads.fleet.simulation import FleetRun, Signals, serving_units, simulate
 from workloads.fleet.state.services import (
     BatchTier,
@@ -315,15 +315,20 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
 
 def _signals(scenario: Scenario) -> Signals:
     """Return what policies see beside the load: history, and prices where each kind is."""
-    prices, ahead = scenario.prices, _prices_ahead(scenario)
-    if prices is None or ahead is None:
+    ahead = _by_place(scenario)
+    if not ahead:
         return Signals(history=scenario.history)
-    places = [kind.region for kind in scenario.kinds]
     return Signals(
         history=scenario.history,
-        held=np.array([prices.within(place).dear for place in places]),
-        prices_usd_per_mwh=np.array([ahead.within(place).weighed_usd_per_mwh for place in places]),
+        held=np.array([each.dear[: scenario.demand.minutes] for each in ahead]),
+        prices_usd_per_mwh=np.array([each.weighed_usd_per_mwh for each in ahead]),
     )
+
+
+def _by_place(scenario: Scenario) -> list[Prices]:
+    """Prices where each kind is, of the run and the day after; none without prices."""
+    ahead = _prices_ahead(scenario)
+    return [] if ahead is None else [ahead.within(kind.region) for kind in scenario.kinds]
 
 
 def _prices_ahead(scenario: Scenario) -> Prices | None:
@@ -418,16 +423,33 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
     return remarks
 
 
-def unread_carbon_price(policy: str, usd_per_t: float) -> list[str]:
-    """Return a sentence for a price of carbon under a policy that weighs no price.
+def unread_carbon_price(policy: str, usd_per_t: float, prices: Sequence[Prices] = ()) -> list[str]:
+    """Return a sentence for a price of carbon that no policy reads, or that moves no hour.
+
+    ``prices`` are those of each place.
 
     >>> unread_carbon_price("forecast", 80.0)
     ['--carbon-price 80 changes nothing under policy forecast; mpc, mpc-oracle and price read it.']
     """
     # Policies with a share of prices at which they train are those that weigh prices.
     readers = sorted(kind.name for kind in KINDS.values() if "price_share" in kind.reads)
-    if not usd_per_t or policy not in KINDS or policy in readers:
+    if not usd_per_t or policy not in KINDS:
         return []
+    if policy in readers:
+        # Only the order of the hours of each place counts under price; mpc weighs their distance.
+        alike = (
+            np.array_equal(
+                np.unique(each.usd_per_mwh, return_inverse=True)[1],
+                np.unique(each.weighed_usd_per_mwh, return_inverse=True)[1],
+            )
+            for each in prices
+        )
+        if policy != "price" or not all(alike):
+            return []
+        return [
+            f"--carbon-price {usd_per_t:g} changes nothing here: with it hours are in the order of "
+            "their prices of electricity, so that the same ones are cheapest."
+        ]
     return [
         f"--carbon-price {usd_per_t:g} changes nothing under policy {policy}; "
         f"{in_words(tuple(readers), 'and')} read it."
@@ -520,18 +542,6 @@ def models_of(text: str) -> list[Share]:
     return shares
 
 
-def smaller_replicas(built: Scenario, options: FleetOptions) -> list[str]:
-    """Return remarks on kinds of which a unit serves far more with replicas of fewer chips."""
-    return _by_kind(
-        built,
-        lambda kind: [
-            smaller_replica_note(
-                built.demand, kind.cluster, built.models, options.fleet, kind.services
-            )
-        ],
-    )
-
-
 def notes(built: Scenario, options: FleetOptions) -> list[str]:
     """Remarks on the inputs that a reader of the results should see."""
     policy = options.policy.policy
@@ -540,12 +550,10 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
         *built.demand.notes,
         *_by_kind(
             built,
-            lambda kind: serving_notes(
-                kind.cluster, kind.services, is_usual=options.fleet.is_usual
-            ),
+            lambda kind: serving_notes(kind.cluster, kind.services, options.fleet),
         ),
         *unread_options(options.policy, priced=built.prices is not None),
-        *unread_carbon_price(options.policy.policy, options.money.carbon_price),
+        *unread_carbon_price(policy, options.money.carbon_price, _by_place(built)),
         *unread_with_unit_rate(options.fleet, options.limits),
         *unread_discount(options.money, batch=built.batch is not None),
     ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from topologies.files.reading import csv_rows, read_text
 from topologies.routing import clos
 from topologies.units import parse_seconds
 from topologies.views.measures import measure
+from workloads.serving.served import parse_share
 
 YEAR_S = 365.25 * 86400
 LARGEST_FILE_BYTES = 2**20
@@ -28,6 +30,10 @@ OPTICAL_ENDS = 2  # transceiver modules of an optical link, either of which may 
 PER = ("chip", "server", "nic", "copper-link", "optical-link", "switch", "job")
 """Kinds of units that fail one by one; rates are stated for one of them."""
 COLUMNS = ("cause", "per", "mtbf", "replaces")
+FURTHER = ("units", "found_after", "again", "again_after")
+"""Columns of a file that may be left out: of bursts, silent corruption, and repairs in vain."""
+CATALOGUE = "catalogue"  # word for the causes of the catalogue
+MOST_AT_ONCE = 10_000  # most units that one failure takes out
 SHIPPED = (
     ("chip", "chip", "failure.chip", "mtbf", True),
     ("hbm", "chip", "failure.hbm", "mtbf", True),
@@ -50,6 +56,14 @@ class Cause:
     per_s: float  # rate of failures of the whole job [1/s]
     replaces: bool  # whether the unit goes to repair and a spare takes its place
     basis: str = ""  # row of the catalogue or of the file that states the rate
+    units: int = 1  # units that fail at once, as with their rack or their power feed
+    # Time in which the job computes on with wrong numbers until they are found [s]; 0 for failures
+    # that stop it. It then goes back to a checkpoint from before.
+    found_after_s: float = 0.0
+    # Share of repairs in vain, after which the unit fails again, in the mean so long after it has
+    # replaced another [s]
+    again: float = 0.0
+    again_after_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,8 +98,8 @@ class FailureRates:
 
     @property
     def replacing_per_s(self) -> float:
-        """Rate of failures after which a spare is needed [1/s]."""
-        return sum(cause.per_s for cause in self.causes if cause.replaces)
+        """Rate at which units fail that a spare has to replace [1/s]."""
+        return sum(cause.per_s * cause.units for cause in self.causes if cause.replaces)
 
     def scaled(self, factor: float) -> FailureRates:
         """Return all rates times a factor, without a range, as if the user had stated them."""
@@ -168,18 +182,31 @@ MOST_YEARLY = 1e9  # most failures of a chip in a year: one each 30 ms
 
 
 def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
-    """Read rates as a user states them: failures of a chip in a year, or a file of causes."""
+    """Read rates as a user states them: failures of a chip in a year, files of causes, or both."""
     # With a number, the causes keep their shares in the catalogue. A file is CSV with the columns
     # ``cause, per, mtbf, replaces``: ``per`` is one of ``PER``, ``mtbf`` the mean time between
     # failures of one such unit, such as ``50000h``; ``replaces`` is 1 where a spare takes the
-    # unit's place, else 0.
+    # unit's place, else 0. Commas join them, as in ``catalogue,bursts.csv``; the range of the
+    # catalogue's rates then holds for all.
+    parts = [_read_one(part.strip(), cluster, chips) for part in text.split(",")]
+    causes = [cause for part in parts for cause in part.causes]
+    names = [cause.name for cause in causes]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"--failures {shown(text, 60)}: cause {twice!r} stands twice. Keep one.")
+    low, high = min(part.low for part in parts), max(part.high for part in parts)
+    return FailureRates(tuple(causes), low, high)
+
+
+def _read_one(text: str, cluster: Cluster, chips: int) -> FailureRates:
+    if text == CATALOGUE:
+        return failure_rates(cluster, chips)
     try:
         yearly = float(text)
     except ValueError:
         if not Path(text).suffix:
             raise InputError(
                 f"--failures {shown(text, 60)!r} is no number and no file. Give failures of a chip "
-                "a year, such as 0.17, or a CSV file of causes."
+                "a year, such as 0.17, catalogue, or a CSV file of causes."
             ) from None
         return _from_file(Path(text), counts(cluster, chips))
     if not 0 <= yearly <= MOST_YEARLY:
@@ -199,7 +226,7 @@ def _from_file(path: Path, units: Mapping[str, float]) -> FailureRates:
     lacking = [column for column in COLUMNS if column not in header]
     if lacking:
         raise InputError(f"{path} line 1: no column {', '.join(lacking)}. {remedy}")
-    check_names(f"{path} line 1", header, COLUMNS)
+    check_names(f"{path} line 1", header, (*COLUMNS, *FURTHER))
     causes: dict[str, Cause] = {}
     for line, row in rows:
         cause = _cause(row, f"{path} line {line}", units)
@@ -223,4 +250,33 @@ def _cause(row: Mapping[str, str], where: str, units: Mapping[str, float]) -> Ca
     if mtbf_s <= 0:
         raise InputError(f"{where}: mtbf {row['mtbf']} must be above 0, such as 50000h.")
     basis = f"{where}: {row['mtbf'].strip()} a {per}"
-    return Cause(name, units[per] / mtbf_s, replaces == "1", basis)
+    further = {key: row.get(key, "").strip() for key in FURTHER}
+    return Cause(name, units[per] / mtbf_s, replaces == "1", basis, **_further(further, where))
+
+
+def _further(row: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Read the columns of a cause that may be left out, or be empty."""
+    fields: dict[str, Any] = {}
+    if row["units"]:
+        if not row["units"].isdecimal() or not 1 <= int(row["units"][:9]) <= MOST_AT_ONCE:
+            raise InputError(
+                f"{where}: units {shown(row['units'])!r} must be a whole number from 1 to "
+                f"{MOST_AT_ONCE:,} that fail at once."
+            )
+        fields["units"] = int(row["units"])
+    if row["found_after"]:
+        fields["found_after_s"] = parse_seconds(row["found_after"], f"{where}: found_after")
+    if bool(row["again"]) != bool(row["again_after"]):
+        raise InputError(
+            f"{where}: again and again_after go together: the share of repairs in vain, such as "
+            "10%, and the mean time until the unit fails again, such as 12h."
+        )
+    if row["again"]:
+        fields["again"] = parse_share(row["again"], f"{where}: again")
+        fields["again_after_s"] = parse_seconds(row["again_after"], f"{where}: again_after")
+    for name in ("found_after_s", "again_after_s"):
+        if fields.get(name, 0.0) < 0:
+            raise InputError(f"{where}: {name.removesuffix('_s')} must be 0 or more, such as 6h.")
+    if fields.get("found_after_s") and fields.get("units", 1) > 1:
+        raise InputError(f"{where}: corruption of several units at once; leave units out.")
+    return fields

@@ -452,7 +452,12 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
     >>> spares_needed(FailureRates((Cause("chip", 1 / 3600, True),)), 7200.0)
     8
     """
-    return fewest(ENOUGH, rates.replacing_per_s * repair_s)
+    # Units that fail together are away together.
+    per_s: dict[int, float] = {}
+    for cause in rates.causes:
+        if cause.replaces:
+            per_s[cause.units] = per_s.get(cause.units, 0.0) + cause.per_s
+    return sum(units * fewest(ENOUGH, each * repair_s) for units, each in per_s.items())
 
 
 def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
@@ -497,7 +502,10 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
         span_s=span_s,
         stragglers=slow,
         peers=peers,
-        replicas=replicas_of(step.plan, units, unit, catalogue.value("fleet.change", "resize"))
+        replicas=replace(
+            replicas_of(step.plan, units, unit, catalogue.value("fleet.change", "resize")),
+            scaled=how.elastic_batch == "scaled",
+        )
         if how.elastic
         else None,
     )

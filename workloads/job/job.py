@@ -97,15 +97,17 @@ class Replicas:
     microbatches: int  # microbatches of a replica in a step while all are there
     # Time in which the replicas form their groups anew, without some or with more [s]
     resize_s: float
+    scaled: bool = False  # whether a step without some has fewer sequences, in the same time
 
     def out(self, units: int) -> int:
         """Return the groups that are left out without some units, which replace each other."""
         return min(self.groups, -(-max(0, units) // self.units))
 
     def slower(self, out: int) -> float:
-        """Return the share by which a step takes longer without some groups.
+        """Return the share by which a step takes longer without some groups, for the same tokens.
 
-        The others divide the batch, and the one with the most microbatches sets the pace.
+        The others divide the batch, and the one with the most microbatches sets the pace. A batch
+        that is scaled leaves the sequences of these groups out.
 
         Ten groups of eight microbatches: nine of them do 80, so one does nine.
 
@@ -114,6 +116,8 @@ class Replicas:
         """
         if out >= self.groups:
             return math.inf
+        if self.scaled:
+            return out / (self.groups - out)
         most = -(-self.groups * self.microbatches // (self.groups - out))
         return most / self.microbatches - 1
 

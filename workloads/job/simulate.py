@@ -62,6 +62,7 @@ class Work:
 MS = 1000
 Process = Generator[simpy.Event, Any, None]
 COMPUTING = "computing"
+SAVED = ("useful", "stragglers", "fewer_replicas")  # parts of work that a checkpoint holds
 STOPPED_BY_FAILURES = (COMPUTING, "checkpoint", "restart")
 """States in which a failure stops the job even if no unit has to be replaced."""
 
@@ -100,8 +101,8 @@ class _Run:
         self.job = job
         self.env = simpy.Environment()
         # A random stream for each purpose, so that more draws for one do not change the others.
-        self.failing_rng, self.hang_rng, self.repair_rng, *others = rng.spawn(5)
-        self.slow_rng, self.pair_rng = others
+        self.failing_rng, self.hang_rng, self.repair_rng, *others = rng.spawn(6)
+        self.slow_rng, self.pair_rng, self.again_rng = others
         self.times_ms = dict.fromkeys(PARTS, 0)
         self.failures: Counter[str] = Counter({cause.name: 0 for cause in job.rates.causes})
         self.state, self.since = COMPUTING, 0
@@ -115,6 +116,11 @@ class _Run:
         # Time computed since the last restart, and units lost since then whose copies are not back.
         self.computed_ms, self.exposed = 0, 0
         self.pair_lost, self.pairs_lost = False, 0
+        # Saved work from before each corruption that is not found yet, and causes of repairs in
+        # vain of ready spares. After a corruption also the peers' copies are wrong.
+        self.clean: list[Work] = []
+        self.unrepaired: list[Cause] = []
+        self.from_store = False
         self.slices: list[tuple[int, Mapping[str, int]]] = []
 
     def run(self, slices: int = 0) -> Outcome:
@@ -197,6 +203,13 @@ class _Run:
         self._keep()
         self.times_ms["lost_work"] += self.written.total + self.at_risk.total
         self.written, self.at_risk = Work(), Work()
+        # What was computed since a corruption is lost with it, where no checkpoint came after.
+        self.clean = [work for work in self.clean if work.total < self._saved.total]
+
+    @property
+    def _saved(self) -> Work:
+        """Work that written checkpoints hold."""
+        return Work(*(self.times_ms[part] for part in SAVED))
 
     # The job itself
 
@@ -278,7 +291,7 @@ class _Run:
         while self.ready < self.missing:
             self.returned = self.env.event()
             yield self.returned
-        self.ready -= self.missing
+        self._use(self.missing)
         self.missing = 0
         self._enter("restart")
         yield self.env.timeout(_ms(self._restart_s(warm=warm)))
@@ -288,10 +301,10 @@ class _Run:
     def _restart_s(self, *, warm: bool) -> float:
         """Time of a restart, which after the loss of a pair of peers begins from the store [s]."""
         restart_s = self.job.recovery.restart_s
-        if self.pair_lost:
+        if self.pair_lost or self.from_store:
             self._lose()
-            self.pair_lost = False
-            self.pairs_lost += 1
+            self.pairs_lost += self.pair_lost
+            self.pair_lost, self.from_store = False, False
         elif self.job.peers is not None:
             restart_s = self.job.peers.restart_s
         return restart_s - (self.job.recovery.warm_saves_s if warm else 0.0)
@@ -317,11 +330,39 @@ class _Run:
         stops = self.state in STOPPED_BY_FAILURES
         if not stops and not cause.replaces:
             return
+        if cause.found_after_s:
+            self.env.process(self._corrupted(cause))
+            return
         self.failures[cause.name] += 1
-        if cause.replaces:
+        for _ in range(min(cause.units, self.job.units) if cause.replaces else 0):
             self._break_a_pair()
-            self._take_out()
+            self._take_out(cause)
         if stops:
+            self._stop(cause)
+
+    def _corrupted(self, cause: Cause) -> Process:
+        """Compute on with wrong numbers until they are found, and go back to before them."""
+        if self.state not in (COMPUTING, "checkpoint"):
+            return
+        self._enter(self.state)
+        self._keep()
+        before = self._saved
+        self.clean.append(before)
+        yield self.env.timeout(_ms(cause.found_after_s))
+        if not any(work is before for work in self.clean):
+            return  # a restart from an earlier checkpoint has undone it
+        self.failures[cause.name] += 1
+        self._enter(self.state)
+        self._lose()
+        saved = self._saved
+        for part, kept in zip(SAVED, (before.useful, before.slow, before.fewer), strict=True):
+            self.times_ms[part] = kept
+        self.times_ms["lost_work"] += saved.total - before.total
+        self.clean = [work for work in self.clean if work.total < before.total]
+        self.from_store = True
+        if cause.replaces:
+            self._take_out(cause)
+        if self.state in STOPPED_BY_FAILURES:
             self._stop(cause)
 
     def _stop(self, cause: Cause) -> None:
@@ -335,15 +376,28 @@ class _Run:
             self.pair_lost |= bool(self.pair_rng.random() < chance)
         self.exposed += 1
 
-    def _take_out(self) -> None:
+    def _take_out(self, cause: Cause | None = None) -> None:
         self.missing += 1
         self.replaced += 1
-        self.env.process(self._repair())
+        self.env.process(self._repair(cause))
 
-    def _repair(self) -> Process:
+    def _repair(self, cause: Cause | None) -> Process:
         self.most_away = max(self.most_away, self.job.spares - self.ready + self.missing)
         yield self.env.timeout(_ms(self.repair_rng.exponential(self.job.recovery.repair_s)))
+        if cause and cause.again and self.again_rng.random() < cause.again:
+            self.unrepaired.append(cause)
         self._back()
+
+    def _use(self, count: int) -> None:
+        """Let ready spares join, of which some may have been repaired in vain."""
+        rng, bad = self.again_rng, len(self.unrepaired)
+        for _ in range(rng.hypergeometric(bad, self.ready - bad, count) if bad else 0):
+            self.env.process(self._failing_again(self.unrepaired.pop()))
+        self.ready -= count
+
+    def _failing_again(self, cause: Cause) -> Process:
+        yield self.env.timeout(_ms(self.again_rng.exponential(cause.again_after_s)))
+        self._fail(cause)
 
     def _back(self) -> None:
         self.ready += 1
@@ -433,7 +487,8 @@ class _ElasticRun(_Run):
             self.returned = self.env.event()
             yield self.returned
         taken = min(self.ready, self.missing)
-        self.ready, self.missing = self.ready - taken, self.missing - taken
+        self._use(taken)
+        self.missing -= taken
         self.stopped, self.starting, self.arrived = 0, 0, 0
         self.restarts += 1
         self._enter("restart")
@@ -443,7 +498,7 @@ class _ElasticRun(_Run):
     def _goes_on(self) -> bool:
         """Return whether the job goes on, for which a replica and the state have to be left."""
         out = self.replicas.out(self.missing + self.stopped + self.starting)
-        if self.pair_lost or out >= self.replicas.groups:
+        if self.pair_lost or self.from_store or out >= self.replicas.groups:
             return False
         if self.ready < self.missing:
             return True
@@ -458,7 +513,8 @@ class _ElasticRun(_Run):
     def _replace(self) -> None:
         """Start spares in the place of missing units, and units that only stopped."""
         taken = min(self.ready, self.missing)
-        self.ready, self.missing = self.ready - taken, self.missing - taken
+        self._use(taken)
+        self.missing -= taken
         units, self.stopped = taken + self.stopped, 0
         if units:
             self.starting += units
@@ -485,9 +541,9 @@ class _ElasticRun(_Run):
         super()._stop(cause)
         self.stopped += not cause.replaces
 
-    def _take_out(self) -> None:
+    def _take_out(self, cause: Cause | None = None) -> None:
         self._enter(self.state)
-        super()._take_out()
+        super()._take_out(cause)
 
     def _back(self) -> None:
         super()._back()

@@ -57,7 +57,8 @@ class FleetInputs:
         None,
         "Tensor-parallel degree of a replica",
         least=1,
-        default="the chips of a server, or more where the model does not fit",
+        default="the part of a server on which a unit serves most, or more chips where the model "
+        "does not fit",
     )
     precision: str = setting(
         "auto",

@@ -13,6 +13,7 @@ from topologies.units import parse_count, parse_seconds
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
+BATCHES = ("kept", "scaled")
 
 
 LARGEST_SPARES = 10**6
@@ -108,8 +109,9 @@ class JobInputs(Times):
     failures: str | None = setting(
         None,
         "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
-        "replaces",
-        metavar="NUMBER|FILE.csv",
+        "replaces, and perhaps units (a burst), found_after (silent), again and again_after "
+        "(repairs in vain); joined by commas, as in catalogue,bursts.csv",
+        metavar="catalogue|NUMBER|FILE.csv",
         default="the catalogue's causes",
     )
     repair: str | None = field(default=None, metadata=REPAIR)
@@ -119,8 +121,14 @@ class JobInputs(Times):
     )
     elastic: bool = setting(
         False,
-        "Go on with fewer data-parallel replicas while failed ones are replaced, with the same "
-        "batch; needs --checkpoint peer",
+        "Go on with fewer data-parallel replicas while failed ones are replaced; needs "
+        "--checkpoint peer",
+    )
+    elastic_batch: str = setting(
+        "kept",
+        "Batch of steps without some replicas: the others share all of it (kept), or it is "
+        "smaller in proportion (scaled)",
+        choices=BATCHES,
     )
     runs: int = setting(
         8,
@@ -134,6 +142,7 @@ class JobInputs(Times):
         self.check_times()
         check_choice("--checkpoint", self.checkpoint, CHECKPOINTS)
         check_choice("--standby", self.standby, STANDBYS)
+        check_choice("--elastic-batch", self.elastic_batch, BATCHES)
         text = self.spares.strip()
         whole = text.isdecimal() and len(text) <= 20 and int(text) <= LARGEST_SPARES
         if self.spares != AUTO and not whole:
@@ -152,6 +161,8 @@ class JobInputs(Times):
                 "--elastic needs the state of a lost replica in other units' memory: add "
                 "--checkpoint peer."
             )
+        if self.elastic_batch != "kept" and not self.elastic:
+            raise InputError("--elastic-batch scaled is for replicas that go on; add --elastic.")
         if self.warm and self.restart_s is not None:
             raise InputError(
                 f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "

@@ -48,6 +48,16 @@ class Speculation:
             return self.tokens + 1.0
         return (1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance)
 
+    @property
+    def free_remark(self) -> str:
+        """Sentence that says what a draft that takes no time stands for."""
+        stated = f"--speculate {self.tokens}:{self.acceptance:g}"
+        return (
+            f"The {self.tokens} proposals of a pass take no time and no memory here, as those "
+            f"looked up in the prompt (n-grams). A draft model is named, as in {stated}:MODEL, and "
+            f"prediction heads take a share of a pass for each proposal, as in {stated}:0.03."
+        )
+
     def draw(self, requests: int, rng: np.random.Generator) -> IntArray:
         """Draw the tokens that one pass gives each request, int64 (requests,)."""
         most = self.tokens + 1

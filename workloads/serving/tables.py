@@ -286,7 +286,7 @@ class Ranking:
     """The best of several ways to run prompts."""
 
     # Number of each of the two best ways, or of the only one that keeps the SLO, and the rate
-    # within the SLO of one replica [1/s]
+    # within the SLO of one chip [1/s]
     best: tuple[tuple[int, float], ...]
     # Cause that binds the best way, for requests of each kind, see
     # :func:`workloads.serving.deployment_search.what_binds`
@@ -294,31 +294,30 @@ class Ranking:
 
 
 def rank_ways(
-    profile: Profile,
     kinds: Sequence[tuple[Lengths, float]],
     slo: Slo,
-    ways: Sequence[Sequence[TableRuns]],
+    ways: Sequence[tuple[Profile, Sequence[TableRuns]]],
     *,
     cache: Path | None = None,
 ) -> Ranking:
-    """Return the two ways in which each replica serves most requests under an SLO."""
+    """Return the two replicas and ways that serve most requests a chip under an SLO."""
 
     def ranking() -> Ranking:
         """Search the best of the ways."""
         offers = [
-            [runs.offered(profile, lengths) for (lengths, _), runs in zip(kinds, way, strict=True)]
-            for way in ways
+            [runs.offered(served, lengths) for (lengths, _), runs in zip(kinds, way, strict=True)]
+            for served, way in ways
         ]
         return _ranked(offers, [share for _, share in kinds], slo)
 
-    digest = table_digest(profile, kinds, slo, ways)
+    digest = table_digest(kinds, slo, ways)
     return kept_files.made_once("ways", digest, ranking, _read, asdict, within=cache)
 
 
 def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranking:
     """Search the ways from the fastest saturated one on, as long as one may be among the best."""
     most = [
-        MOST * _together([each.saturated_per_s for each in way], shares) / _replicas(way)
+        MOST * _together([each.saturated_per_s for each in way], shares) / _chips(way)
         for way in offers
     ]
     ranked: list[tuple[float, int, list[float]]] = []
@@ -328,12 +327,12 @@ def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranki
         if most[way] <= least:
             break
         try:
-            rates = _rates(offers[way], shares, slo, least * _replicas(offers[way]))
+            rates = _rates(offers[way], shares, slo, least * _chips(offers[way]))
         except SloMissed as miss:
             missed.append(miss)
             continue
         if all(rates):
-            ranked.append((_together(rates, shares) / _replicas(offers[way]), way, rates))
+            ranked.append((_together(rates, shares) / _chips(offers[way]), way, rates))
             ranked = sorted(ranked, key=lambda each: -each[0])[:2]
     if not ranked:
         raise max(missed, key=lambda miss: miss.attained)
@@ -357,8 +356,8 @@ def _together(rates: list[float], shares: list[float]) -> float:
     return sum(shares) / sum(share / rate for share, rate in zip(shares, rates, strict=True))
 
 
-def _replicas(way: list[Offered]) -> int:
-    return way[0].deployment.chips // way[0].deployment.profile.chips
+def _chips(way: list[Offered]) -> int:
+    return way[0].deployment.chips
 
 
 def _read(document: Any) -> Ranking:

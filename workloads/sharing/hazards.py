@@ -14,6 +14,7 @@ from topologies.arguments import check_names
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, shown
 from topologies.options import described
 from topologies.routing import switch_chips
 from workloads.job.causes import FailureRates, failure_rates, read_failures
@@ -26,9 +27,6 @@ from workloads.sharing.arrivals import Arrival
 from workloads.sharing.jobs import Job
 from workloads.sharing.sharing import pair_slowdowns
 from workloads.sharing.teams import Teams
-
-CATALOGUE = "catalogue"
-"""Word for the causes of failures that the catalogue has."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +139,15 @@ def hazards_of(cluster: Cluster, options: Mapping[str, Any], seed: int) -> Hazar
     named = ("cluster", "jobs", "discipline", "place", "study", "seed")
     check_names("queue_jobs", options, [*named, *described(HazardInputs)])
     inputs, rates = read_options(HazardInputs, options), FailureRates(())
-    if inputs.failures == CATALOGUE:
-        rates = failure_rates(cluster, cluster.chips)
-    elif inputs.failures is not None:
+    if inputs.failures is not None:
         rates = read_failures(inputs.failures, cluster, cluster.chips)
+    if unlike := [
+        one.name for one in rates.causes if one.units > 1 or one.found_after_s or one.again
+    ]:
+        raise InputError(
+            f"--failures {shown(str(inputs.failures), 60)}: cause {unlike[0]} has units, "
+            "found_after or again, which jobs in a queue do not know; leave these columns out, or "
+            "ask run-job."
+        )
     beside = Neighbours(cluster) if inputs.neighbours else None
     return Hazards(cluster, inputs, rates, beside, (seed,))

@@ -164,8 +164,6 @@ COMPARED = (
 
 def print_fleet(document: Mapping[str, Any]) -> None:
     """Print the use of chip-hours, and the facts about requests, training and money."""
-    for note in document.get("smaller_replicas", ()):
-        print_text(f"Units, chip-hours and money below are of the default: {note}")
     whole, by_group = document["chip_hours"], [document[f"{name}_chip_hours"] for name in GROUPS]
     hours = [
         [name, f"{spent:,.0f}", f"{spent / whole:.2%}"]
@@ -305,13 +303,8 @@ def fleet(
         print_fleet,
         lambda run, _: _write(run, document, answer),
         rankings=rank_fleet(sure, answer.main[1].scenario, catalogue, call),
-        notes=(document["scaling"], *_beside(document)),
+        notes=(document["scaling"], *document["notes"]),
     )
-
-
-def _beside(document: Mapping[str, Any]) -> list[str]:
-    """Return the notes that do not head the answer already."""
-    return [note for note in document["notes"] if note not in document.get("smaller_replicas", ())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,14 +344,13 @@ def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> 
 
 
 def _document(answer: _Answer) -> dict[str, Any]:
-    from workloads.fleet.scenario import notes, smaller_replicas
+    from workloads.fleet.scenario import notes
     from workloads.fleet.setup.night_work import post_training_document
     from workloads.fleet.setup.serving import replicas_document
 
     name, result = answer.main
     scenario, options = result.scenario, answer.base.options
     intervals = result.intervals if options.policy.intervals else {}
-    smaller = smaller_replicas(answer.base, options)
     document = {
         "cluster": " and ".join(options.policy.kind or options.clusters),
         "policy": options.policy.policy,
@@ -373,8 +365,7 @@ def _document(answer: _Answer) -> dict[str, Any]:
         "interval": {**_sureness(scenario), **intervals},
         **result.summary,
         "scaling": answer.base.scaling,
-        "notes": [*smaller, *notes(answer.base, options), *_notes_of_run(result)],
-        **({"smaller_replicas": smaller} if smaller else {}),
+        "notes": [*notes(answer.base, options), *_notes_of_run(result)],
     }
     for row in document.get("kinds", ()):
         _complete(row, scenario)
@@ -474,7 +465,9 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
         lines = {label: each.frame() for label, each in answer.runs.items()}
         figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")
         run.figure("what_ifs", figure, title="What-ifs")
-    run.table("intervals", interval_frame(document), title="Intervals of the results")
+    run.table(
+        "intervals", interval_frame(document, *SERVICE, *MONEY), title="Intervals of the results"
+    )
     run.table("jobs", jobs_frame(result.run), title="Training jobs")
     run.table("changes", changes_frame(result.run), title="Role changes", parquet=True)
     run.table("timeline", frame, title="Every minute", parquet=True)

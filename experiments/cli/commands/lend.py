@@ -116,7 +116,7 @@ def lend(
         lent_intervals,
         night_from,
     )
-    from workloads.fleet.scenario import notes, scenario_from, smaller_replicas
+    from workloads.fleet.scenario import notes, scenario_from
 
     question = night_from(night, fleet.slo)
     options = for_lending(FleetOptions(fleet, demand, limits=limits))
@@ -125,8 +125,7 @@ def lend(
         return
     scenario = scenario_from(options, catalogue_inputs.watched(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
-    smaller = smaller_replicas(scenario, options)
-    remarks = (*smaller, loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options))
+    remarks = (loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options))
     document = {
         "cluster": fleet.cluster,
         **scenario.sizing.document(),
@@ -282,7 +281,7 @@ def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario
     from workloads.fleet.lending.front import lead_times_on
 
     run.json("summary", document, title="Results")
-    run.table("intervals", interval_frame(document), title="Intervals of the results")
+    run.table("intervals", interval_frame(document, *LENT), title="Intervals of the results")
     run.figure("lend", loan_figure(loan), title="Units that can be lent")
     leads = lead_times_on(scenario, loan)
     run.figure("lead_times", lead_figure(leads), title="Lendable chips by lead time and confidence")

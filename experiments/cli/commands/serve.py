@@ -262,21 +262,22 @@ def serve(
     stated = _stated(load, replica, faster, call.seed)
     filed = engines.read(stated, inputs.read_model())
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []
+    answers: dict[str, Deployed] = {}
 
     def simulate(name: str, catalogue: Catalogue) -> Deployed:
         """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
         options = engines.options(stated, filed, cluster)
-        return answered(inputs.read_model(), cluster, limits, options, watch=call.watch)
+        answers[name] = answered(inputs.read_model(), cluster, limits, options, watch=call.watch)
+        return answers[name]
 
     if len(names) > 1:
         answer_beside(
             *("serve", f"{inputs.model}: a replica on each of {len(names)} clusters", names),
-            lambda name, catalogue: _document(
-                replace(inputs, cluster=name), catalogue, simulate(name, catalogue), limits
-            ),
+            lambda at, of: _document(replace(inputs, cluster=at), of, simulate(at, of), limits),
             {"--sensitivity": sure.sensitivity, "--write": engines.write},
             *(lambda every: catalogue_inputs.read_side_by_side([*every, *beside]), call.answer),
+            lambda run: _draw_frontier(run, inputs.model, answers),
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *beside)
@@ -300,15 +301,10 @@ def serve(
 
 
 def _remarks(deployed: Deployed) -> Iterator[str]:
-    """Name free proposals, requests in step, and arrivals that the replica is too slow for."""
+    """Name free proposals, requests in step, an overload, and the rate that a price is of."""
     requests, served = deployed.served.requests, deployed.served
     if (proposed := deployed.deployment.speculation) and proposed.draft == 0:
-        stated = f"--speculate {proposed.tokens}:{proposed.acceptance:g}"
-        yield (
-            f"The {proposed.tokens} proposals of a pass take no time and no memory here, as those "
-            f"looked up in the prompt (n-grams). A draft model is named, as in {stated}:MODEL, and "
-            f"prediction heads take a share of a pass for each proposal, as in {stated}:0.03."
-        )
+        yield proposed.free_remark
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
     # Of a replica that keeps up, the last requests wait no longer than others.
     alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1
@@ -324,6 +320,11 @@ def _remarks(deployed: Deployed) -> Iterator[str]:
             f"It is overloaded: {arrive:.3g} requests/s arrive and {answered:.3g} are answered, so "
             f"each waits longer than the one before. About {math.ceil(arrive / answered)} replicas "
             "keep up; --max-rate says how many keep the SLO."
+        )
+    elif deployed.concurrency is None and not deployed.binds:
+        yield (
+            "Prices and energy of a token are those at this rate, at which the replica may be idle "
+            "for a part of the time; --max-rate answers for the highest rate within the SLO."
         )
 
 
@@ -418,10 +419,28 @@ def _ranked(deployed: Deployed) -> float:
     return deployed.rate_per_s or float(np.median(deployed.served.ttft_s))
 
 
+def _draw_frontier(run: Run, model: str, answers: Mapping[str, Deployed]) -> None:
+    """Draw the output of a chip against the speed for a user, of one cluster or of several."""
+    import pandas as pd
+
+    from experiments.figures.serving import frontier
+
+    rows = [
+        {**row, "options": f"{name} {row['options']}" if len(answers) > 1 else row["options"]}
+        for name, deployed in answers.items()
+        for row in (deployed.search.frontier() if deployed.search else ())
+    ]
+    if rows:
+        points = pd.DataFrame(rows)
+        heading = f"{model} on {', '.join(answers)}: speed for a user and for a chip"
+        run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
+        run.table("frontier", points, title="Points of the curves")
+
+
 def _write(run: Run, document: Mapping[str, Any], deployed: Deployed, limits: Limits) -> None:
     import pandas as pd
 
-    from experiments.figures.serving import frontier, latencies
+    from experiments.figures.serving import latencies
 
     served = deployed.served
     title = (
@@ -430,10 +449,7 @@ def _write(run: Run, document: Mapping[str, Any], deployed: Deployed, limits: Li
     )
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
     if deployed.search:
-        points = pd.DataFrame(deployed.search.frontier())
-        heading = f"{document['model']} on {document['cluster']}: speed for a user and for a chip"
-        run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
-        run.table("frontier", points, title="Points of the curves")
+        _draw_frontier(run, document["model"], {document["cluster"]: deployed})
         run.table("deployments", pd.DataFrame(document["deployments"]), title="Best deployments")
     run.json("summary", document, title="Results")
     run.table("metrics", served.frame(), title="Requests", parquet=True)

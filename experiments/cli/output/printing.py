@@ -215,11 +215,16 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
             print_text(f"As run-job says: {note}")
 
 
-def interval_frame(document: Mapping[str, Any]) -> pd.DataFrame:
-    """Return every result that has an interval, one row a result."""
+def interval_frame(document: Mapping[str, Any], *columns: Column) -> pd.DataFrame:
+    """Return every result that has an interval, one row a result, by the names of its columns."""
     import pandas as pd
 
-    ends = document["interval"]
-    rows = [(name, ends[name]["low"], document[name], ends[name]["high"]) for name in ends
-            if isinstance(ends[name], Mapping) and name in document]  # fmt: skip
+    from experiments.reports.formatting import heading
+
+    ends, names = document["interval"], {column.name: column.heading.strip() for column in columns}
+    rows = [
+        (names.get(name) or heading(name), ends[name]["low"], document[name], ends[name]["high"])
+        for name in ends
+        if isinstance(ends[name], Mapping) and name in document
+    ]
     return pd.DataFrame(rows, columns=["result", "low", "value", "high"])

@@ -112,8 +112,15 @@ def answer_beside(
     single: Mapping[str, Any],
     read: Callable[[Sequence[str]], tuple[Catalogue, str]],
     put_out: Callable[..., None],
+    draw: Callable[[Run], None] = lambda run: None,
 ) -> None:
     """Answer for several clusters in one table: of steps (``train``) or of replicas (``serve``)."""
+
+    def write_all(run: Run, _: object) -> None:
+        """Add the rows to the run directory, and what the command draws of all clusters."""
+        write(run, command, title, both)
+        draw(run)
+
     show = show_steps if command == "train" else show_serving
     check_single(single)
     catalogue, prices = read(names)
@@ -125,7 +132,7 @@ def answer_beside(
         )
     both = document(rows, command, prices, _kinds_of_prices(names, catalogue))
     both |= {"batches": batches} if batches else {}
-    put_out(both, lambda _: show(title, both), lambda run, _: write(run, command, title, both))
+    put_out(both, lambda _: show(title, both), write_all)
 
 
 def check_single(options: Mapping[str, Any]) -> None:

@@ -251,6 +251,18 @@ def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path):
     assert read.between(0, 1440).notes == read.notes
 
 
+def test_a_demand_of_which_most_would_be_made_up_is_refused(tmp_path):
+    """A clock jumps by 400 days after thirty hours: nothing says what came in between."""
+    hours = [*range(30), *range(30 + 24 * 400, 48 + 24 * 400)]
+    rows = "".join(f"{60 * hour},{1000 + hour % 24}\n" for hour in hours)
+    with pytest.raises(InputError) as refused:
+        read_demand(_file(tmp_path, f"minute,requests\n{rows}"))
+    assert "service has rows for 0% of the time from 2024-01-01T00:00, and none for 400.0 days" in (
+        words := str(refused.value)
+    )
+    assert "from 2024-01-02T06:00; at most half is filled. Correct the times" in words
+
+
 def test_a_shape_beside_a_file_is_as_large_as_the_file(tmp_path):
     """Three days of counts beside a bundled week: no weight is needed, and the counts stand."""
     minutes = "\n".join(f"{minute},{300 + minute % 7}" for minute in range(3 * 1440))

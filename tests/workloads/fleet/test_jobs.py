@@ -62,6 +62,9 @@ def test_jobs_from_a_file(tmp_path):
     ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
     ("name,units,evaluation\na,2,2\n", "row 2: evaluation is '2'; write 1 or 0"),
     ("name,units,arrives_h,deadline_h\nnight,4,20,10\n", "deadline must come later"),
+    ("name,units,team_units\na,2,4\n", "team_units 4 are those of a team"),
+    ("name,units,team,team_units\na,4,red,3\n", "at least the min_units 4"),
+    ("name,units,team,team_units\na,2,red,3\nb,2,red,4\n", "team 'red' has 3 and 4 team_units"),
     ("name,units\n", "has no rows below its header"),
     ("name,units\na,2\na,3\n", "2 jobs are called 'a'. Give each its own name"),
 ])  # fmt: skip
@@ -114,6 +117,19 @@ def test_a_job_arrives_ends_and_hands_on_its_units():
     assert not frame.loc["second", "in_time"]
     document = summary(run)
     assert (document["jobs_in_time"], document["jobs_with_deadline"]) == (1, 2)
+
+
+def test_jobs_of_a_team_never_have_more_than_its_units():
+    """Ten units are free: four for the red jobs, in order of priority, and six for the other."""
+    team = {"min_units": 1, "reclaim": "shrink", "team": "red", "team_units": 4}
+    first, waits = _job("first", work_tokens=720_000.0, **team), _job("waits", priority=1, **team)
+    run = _run(first, waits, _job("other", min_units=1, reclaim="shrink", priority=2))
+    frame = jobs_frame(run).set_index("job")
+    # Four of ten units have forty of a hundred tokens/s: 720,000 take five hours, then the next.
+    assert frame.loc["first", "finished_h"] == pytest.approx(5.0, abs=0.001)
+    assert frame.loc["waits", "tokens"] == pytest.approx(5 * 3600 * 40, rel=0.01)
+    assert frame.loc["other", "tokens"] == pytest.approx(10 * 3600 * 60, rel=0.01)
+    assert frame["team"].tolist() == ["red", "red", ""]
 
 
 def test_a_job_begins_when_it_arrives():

@@ -1,32 +1,30 @@
 """How machines serve and train models: replicas that fit, ways of prompts, splits, plans."""
 
-import re
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import pytest
 
-from tests.support.commands import document_of, printed_by
+from tests.support.commands import document_of
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import RAINIER, cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, constant
 from workloads.demand.trace import mix
-from workloads.fleet.scenario import demand_of
 from workloads.fleet.setup.demand import divided
 from workloads.fleet.setup.night_work import night_work, training_rate
 from workloads.fleet.setup.serving import (
     fitting_replicas,
     services_from,
-    smaller_replica_note,
+    serving_notes,
     ways_of,
 )
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
-from workloads.models.model import Model
-from workloads.options.fleet import DemandInputs, FleetInputs
-from workloads.serving import azure_lengths, profile
+from workloads.options.fleet import FleetInputs
+from workloads.serving import azure_lengths, fixed_rate, profile
 
 
 @pytest.mark.parametrize(("machine", "model", "chips", "precision"), [
@@ -159,47 +157,45 @@ def test_stated_slots_are_those_of_every_way(machine, words):
     assert {way.batching.slots for way in ways} == {16}
 
 
-@pytest.mark.slow
-def test_replicas_of_fewer_chips_than_a_server_are_named_where_they_serve_far_more():
-    demand = demand_of(DemandInputs(demand=("azure-conv",), days=1.0))
-    inputs = FleetInputs()
+@pytest.mark.parametrize(("machine", "model", "words"), [
+    ("trn2-ultraserver:2", "llama-3.1-8b", {"disaggregate": "1:3"}),
+    ("dgx-h100:2", "llama-3.1-8b", {"prefix_cache": "50%", "slots": 64}),
+    pytest.param("trn2-ultraserver:2", "llama-3.1-70b", {}, marks=pytest.mark.slow),
+    pytest.param("trn2.48xlarge:2", "llama-3.1-8b", {}, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_the_size_of_a_replica_is_that_which_serves_most(machine, model, words, tmp_path):
+    demand = constant(1.0, minutes=60, prompt_tokens=1200.0, output_tokens=200.0)
+    fleet, served = cluster(machine), named(model)
 
-    def note(machine: str, inputs: FleetInputs, model: Model) -> str:
-        fleet = cluster(machine)
-        services = services_from(demand, fleet, [model], inputs, requests=200)
-        return smaller_replica_note(demand, fleet, [model], inputs, services)
+    def found(tp: int | None) -> Service:
+        inputs = FleetInputs(tp=tp, cache=tmp_path, precision="bf16", **words)
+        (service,) = services_from(demand, fleet, [served], inputs, requests=200)
+        return service
 
-    sentence = re.fullmatch(
-        r"a replica takes a server of 16 chips unless --tp is stated; with --tp 1 a unit serves "
-        r"(\d+\.\d) times as many requests/s within the SLO\.",
-        note("trn2.48xlarge:2", inputs, DENSE),
-    )
-    assert sentence
-    assert float(sentence[1]) > 1.25
-    fleet, regions = cluster("trn2.48xlarge:2"), demand_of(DemandInputs(demand=("azure-conv",) * 2))
-    each = services_from(demand, fleet, [DENSE], inputs, requests=200)
-    assert smaller_replica_note(regions, fleet, [DENSE], inputs, [*each, *each]) == sentence[0]
-    assert note("trn2.48xlarge:2", FleetInputs(tp=4), DENSE) == ""  # stated
-    assert note("trn2.3xlarge:2", inputs, DENSE) == ""  # a server is one chip
+    best, server = found(None), fleet.chips_per_server
+    rates = {}
+    for tp in (size for size in range(1, server + 1) if server % size == 0):
+        with suppress(InputError):
+            rates[tp] = found(tp).capacity.rate_slo_per_s
+    assert best.capacity.rate_slo_per_s == rates[best.replica_chips]
+    assert best.capacity.rate_slo_per_s >= 0.97 * max(rates.values())
+    (note, *_) = serving_notes(fleet, [best], FleetInputs(**words))
+    size = f"{best.replica_chips} of a server's {server}"
+    assert note.startswith(f"a replica takes {size if best.replica_chips < server else server} ")
+    assert best.choice is not None
+    assert 0.5 < best.choice.runner_up_share <= 1
+    assert f"next is {best.choice.runner_up} with" in note
+    stated = serving_notes(fleet, [found(best.replica_chips)], FleetInputs(tp=4, **words))
+    assert not any("a replica takes" in each for each in stated)
 
 
-@pytest.mark.slow
-def test_an_answer_begins_with_the_replicas_that_would_serve_far_more() -> None:
-    line = (
-        "fleet --cluster=trn2-ultraserver:2 --model=llama-3.1-8b --days=0.05 --policy=static "
-        "--no-intervals --no-compare"
-    )
-    document = document_of(line)
-    (note,) = document["smaller_replicas"]
-    assert document["notes"][0] == note
-    shown = printed_by(line)
-    assert shown.startswith("Units, chip-hours and money below are of the default: a replica takes")
-    assert shown.count("unless --tp is stated") == 1
-    stated = document_of(line, "--tp=1")
-    assert "smaller_replicas" not in stated
-    more = float(re.search(r"serves (\d+\.\d) times", note)[1])  # type: ignore[index]
-    rates = [each["unit_capacity_requests_per_s"] for each in (stated, document)]
-    assert rates[0] / rates[1] == pytest.approx(more, rel=0.02)
+def test_proposals_that_cost_nothing_are_named_in_a_fleet():
+    fleet = cluster("dgx-h100:2")
+    for speculate, named_free in (("3:70%", True), ("3:70%:0.05", False)):
+        inputs = FleetInputs(tp=8, speculate=speculate)
+        service = Service("chat", fixed_rate(1.0), weights=DENSE.name, replica_chips=8)
+        notes = serving_notes(fleet, [service], inputs)
+        assert any("take no time and no memory" in note for note in notes) is named_free
 
 
 UNIT = cluster("trn2-ultraserver:2")
@@ -309,14 +305,14 @@ def test_trn3_says_that_its_serving_overheads_are_trn2_s():
 
 
 def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts():
-    alone = _fleet("trn2.48xlarge:8", "llama-3.1-8b")
+    alone = _fleet("trn2.48xlarge:8", "llama-3.1-8b", "--tp=16")
     (replica,) = alone["replicas"]
     assert (replica["replicas_per_unit"], replica["chunk_tokens"]) == (1, 0)
     assert "prefill_replicas" not in replica
     assert "decoding waits for whole prompts" in _notes(alone)
     split = replica["runner_up"]
     assert f"--disaggregate {split} gives prompts replicas of their own" in _notes(alone)
-    assert "groups of units" not in _notes(_fleet("trn2.48xlarge:1", "llama-3.1-8b"))
+    assert "groups of units" not in _notes(_fleet("trn2.48xlarge:1", "llama-3.1-8b", "--tp=16"))
 
 
 def _notes(document: dict[str, Any]) -> str:

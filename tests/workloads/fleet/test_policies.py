@@ -16,7 +16,13 @@ from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.demand.trace import MINUTES_PER_DAY as DAY
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.policies.forecast import days_back, predict, smoothed
+from workloads.fleet.policies.forecast import (
+    days_back,
+    largest_ahead,
+    predict,
+    smoothed,
+    with_margin,
+)
 from workloads.fleet.policies.registry import KINDS, bound_of, load_policy, policy_named
 from workloads.fleet.policies.rules import clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Decision, Limits, Situation, View, answer
@@ -123,6 +129,24 @@ def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp():
     ahead = orders(range(10), lead_s=120.0, shortest_valley_s=180.0)
     assert ahead == [5, 5, 5, 1, 1, 1, 1, 5, 5, 5]
     assert orders(range(4, 9), ramp=1) == [1, 1, 2, 3, 4]
+
+
+def test_a_forecast_looks_back_eight_weeks():
+    """What came before them changes nothing, so that each minute of a year takes as long."""
+    rng = np.random.default_rng(5)
+    shape = 100 + 50 * np.sin(np.arange(DAY) / DAY * 2 * np.pi)
+    load = np.tile(shape, 70) * np.exp(rng.normal(0, 0.05, 70 * DAY))
+    other = load.copy()
+    other[: 13 * DAY] *= rng.uniform(0.2, 5, 13 * DAY)  # wild, and forgotten
+    seen = slice(None, 70 * DAY - 5)
+    for first_weekday in (0, 3):
+        margins = [with_margin(each[seen], 15, first_weekday, 0.999) for each in (load, other)]
+        assert margins[0] == margins[1]
+        words = {"every": 15, "steps": 96, "lead": 15, "first_weekday": first_weekday}
+        ahead = [largest_ahead(each[seen], **words) for each in (load, other)]
+        assert np.array_equal(*ahead)
+        # The reference of a day is the same day of the week before, whatever is left out.
+        assert ahead[0][50] == pytest.approx(shape[(70 * DAY - 6 + 15 + 750) % DAY], rel=0.15)
 
 
 def test_forecast_looks_at_the_same_kind_of_day():

@@ -50,7 +50,8 @@ def _demand() -> Demand:
 
 
 def _service(split: str, where: str = "trn2-ultraserver:8", **how: object) -> Service:
-    serving = FleetInputs(slo=LIMITS, disaggregate=split, **how)  # type: ignore[arg-type]
+    words: dict[str, Any] = {"tp": 16, **how}
+    serving = FleetInputs(slo=LIMITS, disaggregate=split, **words)
     (service,) = services_from(_demand(), cluster(where), [MODEL], serving, requests=1)
     return service
 

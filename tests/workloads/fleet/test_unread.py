@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import fields
 
+import numpy as np
 import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -12,6 +13,7 @@ from topologies.options import described, observed
 from workloads.confidence.sensitivity import noting
 from workloads.economics import with_prices
 from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import (
@@ -20,6 +22,7 @@ from workloads.fleet.scenario import (
     policy_of,
     run,
     scenario,
+    unread_carbon_price,
     unread_options,
     unread_with_unit_rate,
 )
@@ -82,6 +85,20 @@ def test_comparison_reads_what_static_reads():
     assert unread_options(stated, priced=False) == []
     alone = dataclasses.replace(stated, compare=False)
     assert len(unread_options(alone, priced=False)) == 1
+
+
+@pytest.mark.parametrize(("carbon", "policy", "named"), [
+    (lambda price: 5 * price, "price", True),  # carbon as dear as electricity
+    (lambda price: 0 * price + 300.0, "price", True),
+    (lambda price: 800 - 5 * price, "price", False),  # and cleanest where that is dear
+    (lambda price: 5 * price, "mpc", False),  # weighs how far prices are apart
+])  # fmt: skip
+def test_a_price_of_carbon_that_moves_no_hour_is_named(carbon, policy, named):
+    price = np.repeat(40.0 + np.arange(24) % 7, 60)
+    prices = [Prices(price, carbon_g_per_kwh=carbon(price), carbon_usd_per_t=700.0)] * 2
+    remarks = unread_carbon_price(policy, 700.0, prices)
+    expected = "--carbon-price 700 changes nothing here: with it hours are in the order of "
+    assert [remark.startswith(expected) for remark in remarks] == [True] * named
 
 
 @pytest.mark.parametrize(("fleet", "limits", "names"), [

@@ -5,7 +5,9 @@ import pytest
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.job import failure_rates, read_failures
-from workloads.job.causes import YEAR_S, counts
+from workloads.job.causes import YEAR_S, FailureRates, counts
+from workloads.job.front import spares_needed
+from workloads.sharing.hazards import hazards_of
 
 WINDOW_S = 54 * 86400
 TABLE_5 = {
@@ -51,6 +53,30 @@ def test_a_number_is_failures_of_a_chip_a_year():
     assert read_failures("0", machine, 32).per_s == 0
 
 
+ALL = "cause,per,mtbf,replaces,units,found_after,again,again_after\n"
+
+
+def test_causes_are_joined_and_may_be_bursts_silent_or_repaired_in_vain(tmp_path):
+    path, machine = tmp_path / "more.csv", cluster("dgx-h100:4")
+    path.write_text(
+        f"{ALL}rack,job,100h,1,3,,,\nwrong,chip,1000h,0,,6h,,\nbad,job,50h,1,,,20%,2h\n"
+    )
+    rates = read_failures(f"catalogue,{path}", machine, 32)
+    shipped = failure_rates(machine, 32)
+    assert rates.causes[:-3] == shipped.causes
+    assert (rates.low, rates.high) == (shipped.low, shipped.high)
+    rack, wrong, bad = rates.causes[-3:]
+    assert (rack.units, wrong.found_after_s, bad.again, bad.again_after_s) == (3, 21600, 0.2, 7200)
+    three = FailureRates((rack, wrong, bad))
+    assert three.replacing_per_s == pytest.approx((3 / 100 + 1 / 50) / 3600)
+    # Three units are away together: enough for 99.9 % are multiples of three for the rack.
+    assert spares_needed(FailureRates((rack,)), 36_000.0) == 3 * 2
+    with pytest.raises(InputError, match="'chip' stands twice"):
+        read_failures("catalogue,0.5", machine, 32)
+    with pytest.raises(InputError, match="cause rack has units, found_after or again"):
+        hazards_of(machine, {"failures": str(path)}, 0)
+
+
 def test_a_file_names_causes(tmp_path):
     path = tmp_path / "causes.csv"
     path.write_text("cause,per,mtbf,replaces\npump,server,1000h,1\nscheduler,job,10d,0\n")
@@ -71,6 +97,11 @@ def test_a_file_names_causes(tmp_path):
     (",server,1000h,1\n", "no name"),
     ("pump,server,1000h,1\npump,server,1000h,1\n", "stands twice"),
     ("pump,server\n", "not as many cells"),
+    (ALL + "pump,server,9h,1,0,,,\n", "units '0' must be a whole number from 1"),
+    (ALL + "pump,server,9h,1,,6,,\n", "found_after"),
+    (ALL + "pump,server,9h,1,,,10%,\n", "again and again_after go together"),
+    (ALL + "pump,server,9h,1,,,150%,1h\n", "again"),
+    (ALL + "pump,server,9h,1,3,6h,,\n", "corruption of several units"),
 ])  # fmt: skip
 def test_a_wrong_file_is_told_by_line(tmp_path, text, message):
     path = tmp_path / "causes.csv"

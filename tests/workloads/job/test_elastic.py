@@ -47,6 +47,14 @@ def test_a_spare_starts_beside_the_job_and_joins_it():
     assert parts_s(done)["fewer_replicas"] == pytest.approx(280 - share, abs=0.002)
 
 
+def test_a_scaled_batch_leaves_out_the_tokens_of_the_replicas_that_are_gone():
+    # As above: three of four replicas train three quarters for the 280 s until the spare joins.
+    scaled = elastic(failing(1e9, replaces=True), spares=1, replicas=replace(FOUR, scaled=True))
+    assert parts_s(scripted(scaled, [505]))["fewer_replicas"] == pytest.approx(280 / 4, abs=0.002)
+    with pytest.raises(InputError, match="--elastic-batch scaled is for replicas that go on"):
+        JobInputs(elastic_batch="scaled")
+
+
 def test_without_a_spare_the_others_go_on_until_the_repair():
     # As above, but the unit is back at 905 and has started by 1205.
     trial = elastic(failing(1e9, replaces=True), spares=0)

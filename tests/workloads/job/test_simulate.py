@@ -208,3 +208,53 @@ def test_a_straggler_slows_half_an_interval_and_the_time_until_it_is_found(found
     )  # fmt: skip
     goodput = simulate(trial, np.random.default_rng(0)).goodput
     assert smooth_goodput(trial) == pytest.approx(goodput, abs=0.005)
+
+
+RARE = Recovery(restart_s=600, explicit_s=30, timeout_s=1200, hang_share=0, repair_s=14400)
+LONG = {"recovery": RARE, "interval_s": 1800, "stall_s": 10, "write_s": 9, "span_s": 2e8}
+
+
+def _mean(cause: Cause, runs: int = 3, **changes: object) -> tuple[dict[str, float], float]:
+    """Shares of each part, and failures over the computing time at their rate."""
+    words = {**LONG, "units": 16, "spares": 40, **changes}
+    trial = job(FailureRates((cause,)), **words)
+    done = [simulate(trial, np.random.default_rng(seed)) for seed in range(runs)]
+    for each in done:
+        assert each.span_ms == round(1000 * trial.span_s)
+        assert min(each.parts_ms.values()) >= 0
+    failures = sum(each.failures[cause.name] for each in done)
+    shares = {part: float(np.mean([each.shares[part] for each in done])) for part in PARTS}
+    return shares, failures / (runs * trial.span_s * cause.per_s)
+
+
+@pytest.mark.parametrize("peers", [None, PeerCopies(10.0, 0.0, 300.0, 1e9)])
+def test_silent_corruption_loses_the_time_until_it_is_found(peers):
+    """It loses that time and half an interval, and reads from the store, whatever peers hold."""
+    day, found_s = 86400.0, 6 * 3600.0
+    cause = Cause("corruption", 1 / (7 * day), False, found_after_s=found_s)
+    shares, happened = _mean(cause, peers=peers)
+    each = found_s + LONG["interval_s"] / 2  # type: ignore[operator]
+    assert shares["lost_work"] == pytest.approx(happened * each / (7 * day), rel=0.03)
+    assert shares["restart"] == pytest.approx(happened * 600 / (7 * day), rel=0.01)
+    # A restart from an earlier checkpoint undoes it: with failures each hour hardly one is found.
+    often = FailureRates((cause, Cause("often", 1 / 1800, False)))
+    trial = job(often, **{**LONG, "units": 16, "span_s": 3e7})
+    assert simulate(trial, np.random.default_rng(0)).failures["corruption"] < 0.9 * 3e7 / (7 * day)
+
+
+def test_units_that_were_repaired_in_vain_fail_again_and_again():
+    """With a share of one half of the repairs in vain, a failure becomes two in the mean."""
+    cause = Cause("host", 1 / 86400, True, again=0.5, again_after_s=60.0)
+    _, happened = _mean(cause, spares=0)
+    assert happened == pytest.approx(2, rel=0.2)
+    assert _mean(replace(cause, again=0.0))[1] == pytest.approx(1, rel=0.05)
+
+
+def test_a_burst_takes_out_all_its_units_at_once():
+    burst = Cause("rack", 1 / 864_000, True, units=4)
+    alone, _ = _mean(replace(burst, units=1), spares=4)
+    assert alone["waiting_for_spares"] == pytest.approx(0, abs=1e-3)
+    # With three spares the fourth unit of each burst waits for the first of its four repairs.
+    shares, happened = _mean(burst, spares=3)
+    waits_s = RARE.repair_s / 4
+    assert shares["waiting_for_spares"] == pytest.approx(happened * waits_s / 864_000, rel=0.1)

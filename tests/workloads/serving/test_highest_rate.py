@@ -120,11 +120,16 @@ def test_the_ranking_is_that_of_brute_force(tmp_path_factory, prompt, output, tp
     for way in tried:
         replicas = way.pools.prefill + way.pools.decode if way.pools else 1
         try:
-            rates.append(highest_rate(way.offered(REPLICA, lengths), slo) / replicas)
+            rates.append(
+                highest_rate(way.offered(REPLICA, lengths), slo) / (replicas * REPLICA.chips)
+            )
         except SloMissed:
             rates.append(0.0)
     ranking = rank_ways(
-        REPLICA, [(lengths, 1.0)], slo, [[way] for way in tried], cache=tmp_path_factory.mktemp("k")
+        [(lengths, 1.0)],
+        slo,
+        [(REPLICA, [way]) for way in tried],
+        cache=tmp_path_factory.mktemp("k"),
     )
     order = sorted(rates, reverse=True)
     for (way, rate), best in zip(ranking.best, order, strict=False):
@@ -136,21 +141,21 @@ def test_the_ranking_is_that_of_brute_force(tmp_path_factory, prompt, output, tp
 def test_kinds_of_requests_share_the_best_way(tmp_path):
     """The way that is best for each alone differs; for both it is the best by their shares."""
     slo, tried = Slo(6.0, 0.1), ways()
-    questions, each_way = ([(LONG, 1.0)], [(SHORT, 1.0)]), [[way] for way in tried]
-    alone = [rank_ways(REPLICA, each, slo, each_way, cache=tmp_path) for each in questions]
+    questions, each_way = ([(LONG, 1.0)], [(SHORT, 1.0)]), [(REPLICA, [way]) for way in tried]
+    alone = [rank_ways(each, slo, each_way, cache=tmp_path) for each in questions]
     assert alone[0].best[0][0] != alone[1].best[0][0]
-    kinds, pairs = [(LONG, 0.5), (SHORT, 0.5)], [[way, way] for way in tried]
-    both = rank_ways(REPLICA, kinds, slo, pairs, cache=tmp_path)
+    kinds, pairs = [(LONG, 0.5), (SHORT, 0.5)], [(REPLICA, [way, way]) for way in tried]
+    both = rank_ways(kinds, slo, pairs, cache=tmp_path)
     assert len(both.binds) == 2
     way, rate = both.best[0]
     pools = SPLITS[way]
-    replicas = pools.prefill + pools.decode if pools else 1
-    each = [highest_rate(tried[way].offered(REPLICA, of), slo) / replicas for of in (LONG, SHORT)]
+    chips = REPLICA.chips * (pools.prefill + pools.decode if pools else 1)
+    each = [highest_rate(tried[way].offered(REPLICA, of), slo) / chips for of in (LONG, SHORT)]
     assert rate == pytest.approx(2 / (1 / each[0] + 1 / each[1]), rel=NEAR - 1)
 
 
 def test_a_ranking_is_kept_and_read_back(tmp_path, monkeypatch):
-    question = (REPLICA, [(SHORT, 1.0)], Slo(4.0, 0.1), [[way] for way in ways()])
+    question = ([(SHORT, 1.0)], Slo(4.0, 0.1), [(REPLICA, [way]) for way in ways()])
     first = rank_ways(*question, cache=tmp_path)
     monkeypatch.setattr("workloads.serving.tables.highest_rate", None)
     assert rank_ways(*question, cache=tmp_path) == first

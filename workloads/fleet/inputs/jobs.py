@@ -154,6 +154,8 @@ class TrainingJob:
     # Factor between which ends the time of a step lies; 1 where a rate is stated
     step_time: Uncertain = AS_STATED
     kind: str = ""  # kind of units that a file states for the job; may be empty for the only one
+    team: str = ""  # team whose jobs share a quota
+    team_units: int = 0  # most units of one kind that the jobs of the team have together; 0 for all
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_units <= self.units or self.step_units < 1:
@@ -172,6 +174,11 @@ class TrainingJob:
             raise InputError(
                 f"job {self.name}: evaluation is given back by draining and training is not; "
                 f"reclaim is {self.reclaim!r} and evaluation {self.evaluation}."
+            )
+        if self.team_units and (not self.team or self.team_units < self.min_units):
+            raise InputError(
+                f"job {self.name}: team_units {self.team_units} are those of a team, and at least "
+                f"the min_units {self.min_units} of each of its jobs; its team is {self.team!r}."
             )
         if any(n < 1 or not rate > 0 for n, rate in self.tokens_per_s) or self.step_tokens <= 0:
             raise InputError(f"job {self.name}: throughput and step_tokens must be above 0.")
@@ -289,12 +296,12 @@ COLUMNS: Mapping[str, tuple[type, Any]] = {
     "checkpoint_every_s": (float, None), "state_bytes": (float, 0.0), "checkpoint": (str, "async"),
     "standby": (str, "cold"), "evaluation": (bool, False), "arrives_h": (float, 0.0),
     "deadline_h": (float, 0.0), "work_tokens": (float, 0.0), "post_training": (str, ""),
-    "kind": (str, ""),
+    "kind": (str, ""), "team": (str, ""), "team_units": (int, 0),
 }  # fmt: skip
 """Columns of a file of jobs, with the type of a cell and its value where it is empty."""
 AS_WRITTEN = (
     "step_units", "step_tokens", "priority", "state_bytes", "checkpoint", "standby", "evaluation",
-    "post_training", "kind",
+    "post_training", "kind", "team", "team_units",
 )  # fmt: skip
 """Columns that are fields of a job as they stand."""
 
@@ -327,6 +334,13 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
         )
         if len(jobs) > MAX_JOBS:
             raise InputError(f"{file}: more than {MAX_JOBS:,} jobs; join the small ones.")
+    quotas: dict[str, int] = {}
+    for job in jobs:
+        if job.team and quotas.setdefault(job.team, job.team_units) != job.team_units:
+            raise InputError(
+                f"{file}: team {shown(job.team)!r} has {quotas[job.team]} and {job.team_units} "
+                "team_units. State one number in all of its rows."
+            )
     names = Counter(job.name for job in jobs)
     twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:

@@ -19,6 +19,13 @@ EXCEEDED = 0.001  # share of the minutes in which a load may exceed capacity wit
 MOST = 3.0  # largest margin on an expected load
 SMOOTHING = 5  # minutes of the trailing mean by which the load is smoothed
 RECENT = 15  # minutes whose largest smoothed load counts as the load now
+LONGEST = 56  # whole days to which a forecast looks back, so that its time does not grow further
+
+
+def _latest(load: FloatArray, first_weekday: int) -> tuple[FloatArray, int]:
+    """Return the load of the last eight weeks, and the day of the week on which they begin."""
+    days = max(0, len(load) // MINUTES_PER_DAY - LONGEST)
+    return load[days * MINUTES_PER_DAY :], (first_weekday + days) % 7
 
 
 def smoothed(load: FloatArray) -> FloatArray:
@@ -79,6 +86,7 @@ def predict(
 
 def with_margin(load: FloatArray, lead: int, first_weekday: int, quantile: float) -> float:
     """Expected load of the next interval, times the learned margin between 1 and ``MOST``."""
+    load, first_weekday = _latest(load, first_weekday)
     expected, came = predict(load, every=EVERY, lead=lead, first_weekday=first_weekday)
     comparable = np.isfinite(came) & (expected > 0)
     margin = 1.0
@@ -94,6 +102,7 @@ def largest_ahead(
     # The first interval has the expectation of ``predict``. Later ones follow the reference day,
     # times the load now over the load at the same time of that day; this factor is at most 2, at
     # least 0.5, and fades over the plan. Without a reference day the load now is expected to stay.
+    load, first_weekday = _latest(load, first_weekday)
     smooth = smoothed(load)
     last = len(load) - 1
     now = float(recent(smooth, np.array([last]))[0])

@@ -15,7 +15,7 @@ group takes whole units; any other division would leave chips without work.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
@@ -138,7 +138,6 @@ def _sizes(model: Model, cluster: Cluster) -> list[int | None]:
 
 
 AMPLE_CACHE = 0.5  # Share of the memory that weights must leave for a smaller replica to be tried.
-FAR_MORE = 1.25  # Times as many requests from which a remark names the smaller replica.
 WAITS = "separate"  # way in which decoding waits for whole prompts
 
 
@@ -198,7 +197,9 @@ class Prompts:
         return self.apart.prefill + self.apart.decode if self.apart else 1
 
     def __str__(self) -> str:
-        return f"{self.apart.prefill}:{self.apart.decode}" if self.apart else WAITS
+        if self.apart:
+            return f"{self.apart.prefill}:{self.apart.decode}"
+        return "chunked" if self.batching.chunk_tokens else WAITS
 
 
 def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profile) -> list[Prompts]:
@@ -288,12 +289,14 @@ def _services_of(
     missed: list[SloMissed] = []
     refused: list[InputError] = []
     for replica in fitting_replicas(model, cluster, tp=serving.tp, precision=serving.precision):
-        if serving.disaggregate and not missed and not refused:
+        first = not missed and not refused
+        if serving.disaggregate and first:
             # The user's split refers to the smallest replica, so an error for this one is raised,
             # while one for a larger replica only rules that replica out.
             groups_in_units(serving.disaggregate, cluster, replica)
+        smaller = _smaller(replica, model, cluster) if first and serving.tp is None else []
         try:
-            return _on_replica(demands, model, replica, cluster, serving, requests)
+            return _on_replica(demands, model, [*smaller, replica], cluster, serving, requests)
         except SloMissed as miss:
             missed.append(miss)
         except InputError as refusal:
@@ -301,6 +304,20 @@ def _services_of(
     if not missed:
         raise refused[0]
     raise _slo_error(model, cluster, serving, missed)
+
+
+def _smaller(server: Profile, model: Model, cluster: Cluster) -> list[Profile]:
+    """Return the replicas on parts of a server that leave half of their memory to the cache."""
+    # A small model on the chips of a whole server waits for collectives.
+    if server.chips != cluster.chips_per_server:
+        return []
+    result = []
+    for size in (size for size in range(1, server.chips) if server.chips % size == 0):
+        with suppress(InputError):
+            part = profile(model, cluster, tp=size, precision=server.precision)
+            if _room(part) >= AMPLE_CACHE:
+                result.append(part)
+    return result
 
 
 def _slo_error(
@@ -322,13 +339,12 @@ def _slo_error(
 def _on_replica(
     demands: Sequence[Demand],
     model: Model,
-    served: Profile,
+    replicas: Sequence[Profile],
     cluster: Cluster,
     serving: FleetInputs,
     requests: int,
 ) -> list[Service]:
-    """Return the services on one kind of replica, in the way of running prompts that is best."""
-    per_unit = max(1, cluster.chips_per_domain // served.chips)
+    """Return the services on that one of some replicas, in that way of prompts, that is best."""
     lengths = [_lengths(demand) for demand in demands]
     total = sum(float(demand.requests.sum()) for demand in demands)
     kinds = [
@@ -336,16 +352,23 @@ def _on_replica(
         for demand, each in zip(demands, lengths, strict=True)
     ]
     prefix, slo = serving.prefix_cache, parse_slo(serving.slo)
-    usual = TableRuns(
-        prefix_share=0.0 if prefix is None else parse_share(prefix, "--prefix-cache"),
-        speculation=_speculation(serving, cluster, served.chips),
-    )
-    ways = ways_of(serving, model, cluster, served)
-    runs = [[_runs(usual, demand, way, requests, served) for demand in demands] for way in ways]
-    way, choices = _choice(served, kinds, serving, list(zip(ways, runs, strict=True)), per_unit)
-    groups = per_unit / ways[way].replicas
+    ways = []
+    for replica in replicas:
+        usual = TableRuns(
+            prefix_share=0.0 if prefix is None else parse_share(prefix, "--prefix-cache"),
+            speculation=_speculation(serving, cluster, replica.chips),
+        )
+        # A stated split fits the last replica, and may leave chips idle with smaller ones.
+        with suppress(InputError) if replica is not replicas[-1] else nullcontext():
+            for prompts in ways_of(serving, model, cluster, replica):
+                runs = [_runs(usual, demand, prompts, requests, replica) for demand in demands]
+                ways.append((replica, prompts, runs))
+    way, choices = _choice(kinds, serving, ways, cluster.chips_per_domain)
+    served, prompts, runs = ways[way]
+    per_unit = max(1, cluster.chips_per_domain // served.chips)
+    groups = per_unit / prompts.replicas
     services = []
-    for demand, each, run, choice in zip(demands, lengths, runs[way], choices, strict=True):
+    for demand, each, run, choice in zip(demands, lengths, runs, choices, strict=True):
         table = capacity_table(served, each, slo, run, replicas=groups, cache=serving.cache)
         services.append(
             Service(
@@ -369,12 +392,14 @@ def _on_replica(
     return services
 
 
+Way = tuple[Profile, Prompts, Sequence[TableRuns]]  # a replica, its prompts, a run for each kind
+
+
 def _choice(
-    served: Profile,
     kinds: Sequence[tuple[Lengths, float]],
     serving: FleetInputs,
-    ways: Sequence[tuple[Prompts, Sequence[TableRuns]]],
-    per_unit: int,
+    ways: Sequence[Way],
+    unit_chips: int,
 ) -> tuple[int, list[Choice | None]]:
     """Return the number of the best way whose groups fit into a unit, and why for each kind."""
     # Where a unit holds a single replica, the groups of units are only the runners-up: they would
@@ -384,19 +409,27 @@ def _choice(
 
     def ranked(numbers: Sequence[int]) -> tuple[list[tuple[int, float]], tuple[str, ...]]:
         """Rank some of the ways; the first two with their rates, and what binds."""
-        runs = [ways[number][1] for number in numbers]
-        ranking = rank_ways(served, kinds, parse_slo(serving.slo), runs, cache=serving.cache)
+        runs = [(ways[number][0], ways[number][2]) for number in numbers]
+        ranking = rank_ways(kinds, parse_slo(serving.slo), runs, cache=serving.cache)
         return [(numbers[place], rate) for place, rate in ranking.best], ranking.binds
 
-    fitting = [number for number, (way, _) in enumerate(ways) if way.replicas <= per_unit]
+    fitting = [
+        number
+        for number, (replica, prompts, _) in enumerate(ways)
+        if prompts.replicas * replica.chips <= max(unit_chips, replica.chips)
+    ]
     ((best, rate), *others), binds = ranked(fitting)
-    with suppress(SloMissed):
-        if larger := [number for number in range(len(ways)) if number not in fitting]:
-            others, _ = ranked(larger)
+    if not others:
+        with suppress(SloMissed):
+            if larger := [number for number in range(len(ways)) if number not in fitting]:
+                others, _ = ranked(larger)
     if not others:
         return best, [Choice(cause) for cause in binds]
     number, other = others[0]
-    return best, [Choice(cause, str(ways[number][0]), other / rate) for cause in binds]
+    (replica, prompts, _), (chosen, way, _) = ways[number], ways[best]
+    words = [] if replica.chips == chosen.chips else [f"--tp {replica.chips}"]
+    words += [] if str(prompts) == str(way) else [str(prompts)]
+    return best, [Choice(cause, ", ".join(words), other / rate) for cause in binds]
 
 
 def _lengths(demand: Demand) -> Lengths:
@@ -499,38 +532,40 @@ def _apart_document(service: Service) -> dict[str, Any]:
     }
 
 
-def serving_notes(
-    cluster: Cluster, services: Sequence[Service], *, is_usual: bool = False
-) -> list[str]:
-    """Return remarks on how Neuron machines run prompts, and on overheads that are assumed."""
-    return [*_prompt_notes(cluster, services, is_usual), *_overhead_notes(cluster, services)]
-
-
-def _prompt_notes(cluster: Cluster, services: Sequence[Service], is_usual: bool) -> list[str]:
+def serving_notes(cluster: Cluster, services: Sequence[Service], serving: FleetInputs) -> list[str]:
+    """Return remarks on the size of replicas, on their prompts, and on overheads assumed."""
     served = [service for service in services if service.replica_chips]
-    if not served or not _is_neuron(cluster):
-        return []
-    if pieces := {service.chunk_tokens for service in served if service.chunk_tokens}:
-        tokens = " and ".join(f"{size:,}" for size in sorted(pieces))
-        return [
-            f"prompts run in pieces of {tokens} tokens beside decoding, which no engine of Neuron "
-            "does: leave --prefill and --chunk out for a way that Neuron has."
-        ]
-    if not is_usual:
-        return []
-    return list(dict.fromkeys(map(_choice_note, served)))
+    notes = [_choice_note(service, cluster, serving) for service in served]
+    if served and (proposed := _speculation(serving, cluster, served[0].replica_chips)):
+        notes += [] if proposed.draft else [proposed.free_remark]
+    return [*dict.fromkeys(filter(None, notes)), *_overhead_notes(cluster, services)]
 
 
-def _choice_note(service: Service) -> str:
-    """Return how prompts of a service run by default, what comes next, and what binds."""
-    apart, choice = service.apart, service.choice or Choice("")
+def _choice_note(service: Service, cluster: Cluster, serving: FleetInputs) -> str:
+    """Return the size of a replica and its way of prompts by default, what is next, what binds."""
+    choice, tokens = service.choice or Choice(""), service.chunk_tokens
+    words = [] if serving.tp is not None or service.choice is None else [_size(service, cluster)]
+    binds = f"; {choice.binds} binds" if choice.binds else ""
+    second = (
+        f"; next is {choice.runner_up} with {choice.runner_up_share:.0%} of its requests/s"
+        if choice.runner_up
+        else ""
+    )
+    if not _is_neuron(cluster) or not serving.is_usual:
+        if tokens and _is_neuron(cluster):
+            return (
+                f"prompts run in pieces of {tokens:,} tokens beside decoding, which no engine of "
+                "Neuron does: leave --prefill and --chunk out for a way that Neuron has."
+            )
+        return f"{words[0]}{second}{binds}. --tp sets another size." if words else ""
     way = (
-        f"prompts run whole on replicas of their own ({apart.prefill}:{apart.decode})"
-        if apart
+        "prompts run whole on replicas of their own "
+        f"({service.apart.prefill}:{service.apart.decode})"
+        if service.apart
         else "decoding waits for whole prompts"
     )
-    binds = f"; {choice.binds} binds" if choice.binds else ""
-    if service.replicas == 1:
+    way = " and ".join([*words, way])
+    if service.replicas == 1 and not choice.runner_up.startswith("--tp"):
         joined = (
             f"; --disaggregate {choice.runner_up} gives prompts replicas of their own in groups of "
             f"units, which serve {choice.runner_up_share:.2f} times as much"
@@ -539,53 +574,17 @@ def _choice_note(service: Service) -> str:
             f"{way}, as a unit holds one replica and Neuron's engines do not run both at "
             f"once{joined if choice.runner_up else ''}{binds}."
         )
-    second = (
-        f"; next is {choice.runner_up} with {choice.runner_up_share:.0%} of its requests/s"
-        if choice.runner_up
-        else ""
-    )
     return (
         f"{way}, which serves most within the SLO, as Neuron's engines pause decoding for each "
         f"prompt that they share a replica with{second}{binds}. --disaggregate sets another split, "
-        "--prefill separate lets decoding wait."
+        "--tp another size, --prefill separate lets decoding wait."
     )
 
 
-def smaller_replica_note(
-    demand: Demand,
-    cluster: Cluster,
-    models: Sequence[Model],
-    serving: FleetInputs,
-    services: Sequence[Service],
-) -> str:
-    """Return a remark if replicas of fewer chips than a server serve far more; empty if not."""
-    # A server a replica is the default for models that need one. A smaller model on as many chips
-    # waits for collectives, and a planner would buy a multiple of the units that it takes.
-    server = cluster.chips_per_server
-    if serving.tp is not None or any(each.replica_chips != server for each in services):
-        return ""
-    # Services of several regions repeat those of the first.
-    services, demand = services[: len(models)], demand.some(0, len(models))
-    for size in (size for size in range(1, server) if server % size == 0):
-        with suppress(InputError):
-            replicas = [
-                profile(model, cluster, tp=size, precision=service.precision)
-                for model, service in zip(models, services, strict=True)
-            ]
-            if min(map(_room, replicas)) < AMPLE_CACHE:
-                continue
-            smaller = services_from(demand, cluster, models, replace(serving, tp=size))
-            more = min(
-                one.capacity.rate_slo_per_s / other.capacity.rate_slo_per_s
-                for one, other in zip(smaller, services, strict=True)
-            )
-            if more < FAR_MORE:
-                return ""
-            return (
-                f"a replica takes a server of {server} chips unless --tp is stated; with --tp "
-                f"{size} a unit serves {more:.1f} times as many requests/s within the SLO."
-            )
-    return ""
+def _size(service: Service, cluster: Cluster) -> str:
+    chips, server = service.replica_chips, cluster.chips_per_server
+    of = f" of a server's {server}" if chips < server else ""
+    return f"a replica takes {chips}{of} chips"
 
 
 def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:

@@ -628,8 +628,14 @@ class World:
         return self.ledger.count(Role.BATCH) + self.joining[Role.BATCH]
 
     def fits(self, gang: Gang, units: int) -> int:
-        """Largest size that a job can take out of ``units`` units within its limit, or 0."""
-        return gang.job.fits(min(units, self.job_limits.get(gang.job.name, units)))
+        """Largest size that a job can take of some units within its limit and quota, or 0."""
+        job = gang.job
+        units = min(units, self.job_limits.get(job.name, units))
+        if job.team_units:
+            mates = (each for each in self.gangs if each.job.team == job.team and each is not gang)
+            held = sum(each.size + len(each.paused) + each.joining for each in mates)
+            units = min(units, max(0, job.team_units - held))
+        return job.fits(units)
 
     def free(self) -> IntArray:
         """Spare units that are in no role change."""

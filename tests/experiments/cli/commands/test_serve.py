@@ -3,6 +3,7 @@
 import json
 import math
 
+import pandas as pd
 import pytest
 
 import cluster_sim as cs
@@ -66,7 +67,9 @@ def test_an_overload_is_a_remark_everywhere(tmp_path):
 
 def test_each_way_is_faster_and_tells_of_itself(tmp_path):
     plain = document_of(LOADED)
-    assert not {"prefix_hit_share", "speculation", "prefill_replicas", "remarks"} & set(plain)
+    assert not {"prefix_hit_share", "speculation", "prefill_replicas"} & set(plain)
+    (remark,) = plain["remarks"]
+    assert "Prices and energy of a token are those at this rate" in remark
     cached = document_of(LOADED, "--prefix-cache=60%")
     assert cached["prefix_hit_share"] == pytest.approx(0.6, abs=0.01)
     assert cached["ttft_s"]["p50"] < plain["ttft_s"]["p50"]
@@ -86,7 +89,7 @@ def test_each_way_is_faster_and_tells_of_itself(tmp_path):
         assert word in shown
     document = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {"prefix_hit_share", "speculation", "prefill_replicas"} <= set(document)
-    assert "remarks" not in guessed
+    assert guessed["remarks"] == [remark]
     assert "as in --speculate 3:0.7:MODEL" in document["remarks"][0]
     assert "The 3 proposals of a pass take no time" in shown
     assert (tmp_path / "run" / "latency.png").stat().st_size > 1000
@@ -209,9 +212,12 @@ def test_the_price_of_a_replica_that_waits_is_called_so():
         assert remark not in shown_by(QUICK, "--count=60", way)
 
 
-def test_clusters_side_by_side_have_the_best_deployment_of_each():
-    both = "--cluster=trn2.48xlarge,p5.48xlarge --search --count=100 --tp=8"
+def test_clusters_side_by_side_have_the_best_deployment_of_each(tmp_path):
+    both = f"--cluster=trn2.48xlarge,p5.48xlarge --search --count=100 --tp=8 --out={tmp_path}"
     shown = printed_by(f"{LLAMA} {both}")
+    points = pd.read_csv(tmp_path / "frontier.csv")["options"].str.split().str[:3].str.join(" ")
+    assert set(points) == {"trn2.48xlarge --tp 8", "p5.48xlarge --tp 8"}
+    assert (tmp_path / "frontier.png").exists()
     assert "trn2.48xlarge: found --tp 8" in shown
     assert "p5.48xlarge: found --tp 8 --prefill chunked" in shown
 

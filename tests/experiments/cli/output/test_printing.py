@@ -11,8 +11,9 @@ import pytest
 
 import experiments
 import experiments.cli
-from experiments.cli.output.printing import print_paragraphs, print_table
+from experiments.cli.output.printing import interval_frame, print_paragraphs, print_table
 from experiments.cli.output.side_by_side import _of_one_batch, cluster_names
+from experiments.reports.formatting import Column
 from experiments.reports.result_checks import check_results
 from tests.support.commands import document_of, printed_by
 from topologies.errors import InputError
@@ -103,6 +104,17 @@ def test_every_command_answers_through_the_check():
     assert printing == {"commands/sweep.py", "options/inputs.py"}
     for path in printing:
         assert "check_results" in names[path], path
+
+
+def test_intervals_go_by_the_names_of_their_columns():
+    ends = {"low": 1.0, "high": 3.0}
+    document = {
+        "cost": 2.0,
+        "hours": 2.5,
+        "interval": {"basis": "runs", "cost": ends, "hours": ends},
+    }
+    frame = interval_frame(document, Column("cost", "  money"))
+    assert frame.to_numpy().tolist() == [["money", 1.0, 2.0, 3.0], ["hours", 1.0, 2.5, 3.0]]
 
 
 REDUCE = "collective all-reduce --size=1MiB,64MiB --ranks=8"
