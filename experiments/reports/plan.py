@@ -297,8 +297,6 @@ def remarks(search: Search) -> list[str]:
     errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
-    for line in check_remarks(search.finalists[0], search.cluster):
-        remarks.append(f"Of the first plan: {line}")
     remarks.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
     remarks.append(ties(search))
     if not search.first.plan.names_framework:

@@ -502,7 +502,8 @@ def _print(search: Search, top: int, results: Mapping[str, Any]) -> None:
     print_table(headline(search), *table(search, top), left=1)
     click.echo(shared(search, top))
     print_table("", *sifted(search))
-    for line in remarks(search):
+    of_first = (f"Of the first plan: {line}" for line in results.get("remarks", ()))
+    for line in (*remarks(search), *of_first):
         print_text(line)
     if fewer := results.get("fewer"):
         saved = 1 - fewer["iteration_s"] / search.finalists[0].iteration_s
