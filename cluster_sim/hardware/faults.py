@@ -108,14 +108,15 @@ def _resources_of(fault: Fault, cluster: Cluster, ranks_per_chip: int) -> Sequen
     return [(f"engine:{chip}{lane}", chip) for chip in chips for lane in lanes]
 
 
-def _remedy(kind: str, kinds: Sequence[str]) -> str:
+def _remedy(kind: str, names: Sequence[str], kinds: Sequence[str]) -> str:
     """Say where resources of a kind that this run does not have are found."""
     if kind in OF_MESSAGES and not set(kinds) & set(OF_MESSAGES):
         return (
             "A collective is one op at this level; use --level chunk or flow, which have links "
             "and adapters, or cluster-sim collective --fault."
         )
-    return "Take one from the trace, or write cable:0-1, adapter:0, chip:0 or server:0."
+    ends = next((name[4:] for name in names if name.startswith("link:")), ":0-1")
+    return f"Take one from the trace, or write cable{ends}, adapter:0, chip:0 or server:0."
 
 
 OF_MESSAGES = ("link", "tx", "rx", "uplink", "switch", "down", "up", "port", "nic")
@@ -155,7 +156,7 @@ def fault_table(
             kind = fault.resource.split(":")[0]
             raise InputError(
                 f"no resource {fault.resource} in this run; kinds are {', '.join(kinds)}."
-                f"{suggestion(fault.resource, names)} {_remedy(kind, kinds)}"
+                f"{suggestion(fault.resource, names)} {_remedy(kind, names, kinds)}"
             )
     events = [(fault.resource, fault.time_ps) for fault in faults]
     for event in events:

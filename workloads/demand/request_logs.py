@@ -124,8 +124,8 @@ def _entries(text: str, named: str) -> Iterator[Any]:
 
 def _request(entry: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     """Return the tokens, time and blocks of one request; None for one without a prompt."""
-    prompt = _number(entry, PROMPT, where)
-    output = _number(entry, OUTPUT, where)
+    prompt = _number(entry, PROMPT, where, whole=True)
+    output = _number(entry, OUTPUT, where, whole=True)
     if prompt is None:
         texts = _texts(entry, where)
         if not texts:
@@ -170,16 +170,19 @@ def _tokens(text: str) -> float:
     return max(1.0, float(round(len(text) / CHARACTERS_PER_TOKEN)))
 
 
-def _number(entry: Mapping[str, Any], names: tuple[str, ...], where: str) -> float | None:
+def _number(
+    entry: Mapping[str, Any], names: tuple[str, ...], where: str, *, whole: bool = False
+) -> float | None:
     """Return the number under the first of several keys that an entry has; None without any."""
     for name in names:
         value = entry.get(name)
         if value is None:
             continue
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value < 1e15:
+        if not is_number or not 0 <= value < 1e15 or (whole and value % 1):
+            kind = "whole number" if whole else "number"
             raise InputError(
-                f"{where}: {name} is {shown(repr(value), 40)}; it must be a number of at least 0."
+                f"{where}: {name} is {shown(repr(value), 40)}; it must be a {kind} of at least 0."
             )
         return float(value)
     return None
@@ -199,6 +202,7 @@ def _benchmark(entry: Mapping[str, Any], named: str) -> pd.DataFrame:
         if not isinstance(values, list) or len(values) != count or not count:
             raise InputError(f"{named}: {name} is no list of {count or 'at least one'} numbers.")
         for number, value in enumerate(values, 1):
-            _number({name: value}, (name,), f"{named} request {number}")
+            tokens = name in LISTS
+            _number({name: value}, (name,), f"{named} request {number}", whole=tokens)
     table = pd.DataFrame({column: np.array(entry[name], float) for column, name in columns.items()})
     return table[table["prompt_tokens"] > 0].reset_index(drop=True)

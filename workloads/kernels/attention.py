@@ -51,13 +51,15 @@ def attention(
     direction: Direction = "forward",
     *,
     writes_cache: bool = False,
+    fused: bool = True,
     **part: Unpack[Part],
 ) -> Timing:
     """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16."""
-    # ``direction``: ``forward`` or ``backward``.
+    # ``direction``: ``forward`` or ``backward``. ``fused``: whether there is a kernel to be used.
     rank = rank_of(chip, **part)
     b, s, t, h, g, d = shape.sides()
-    compute_s = _core_s(rank, (b * h, s, t, d), causal=shape.causal, direction=direction)
+    sides = (b * h, s, t, d)
+    compute_s = _core_s(rank, sides, causal=shape.causal, direction=direction, fused=fused)
     moved = 2 * d * b * (2 * h * s + 2 * g * t) * (2 if direction == "backward" else 1)
     if writes_cache:
         stored = 4 * d * b * g * t
@@ -74,7 +76,9 @@ Sides = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """Heads of all sequences, queries and keys of a sequence, and the width of a head."""
 
 
-def _core_s(rank: Rank, sides: Sides, *, causal: bool, direction: Direction) -> FloatArray:
+def _core_s(
+    rank: Rank, sides: Sides, *, causal: bool, direction: Direction, fused: bool = True
+) -> FloatArray:
     """Time of the arithmetic in one direction; heads too wide to be fused run unfused [s]."""
     heads, seq, keys, width = sides
     compute_s = _compute_s(rank, sides, causal)
@@ -82,16 +86,15 @@ def _core_s(rank: Rank, sides: Sides, *, causal: bool, direction: Direction) -> 
         compute_s = compute_s * BACKWARD_FLOPS / rank.constant("attention_backward_efficiency")
     if not rank.knows("attention_largest_head_dim"):
         return compute_s
-    fits = width <= rank.constant("attention_largest_head_dim")
-    # Time of attention whose heads are too wide for a fused kernel [s].
+    fits = fused & (width <= rank.constant("attention_largest_head_dim"))
     scores = heads * seq * keys
-    # The whole square of scores is computed and goes through memory, a block of queries at a time.
-    ways = 1 if direction == "forward" else 2
+    # Without one the whole square of scores is computed and goes through memory, a block of queries
+    # at a time. No backward pass was measured; its passes over memory are counted as Megatron's.
+    ways, passes = (1, 1.0) if direction == "forward" else (2, BACKWARD_PASSES / FORWARD_PASSES)
     products_s = 4 * width * scores / (rank.peak_flops_per_s * rank.constant("gemm_sustained"))
     memory = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")
-    wide_s = np.asarray(
-        ways * (products_s + rank.constant("unfused_score_bytes") * scores / memory)
-    )
+    moved = passes * rank.constant("unfused_score_bytes") * scores
+    wide_s = np.asarray(ways * products_s + moved / memory)
     return np.where(fits, compute_s, wide_s)
 
 
@@ -197,9 +200,12 @@ def unfused_attention(
     """Time of attention as separate kernels: two batched products, softmax, dropout."""
     # The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
     # attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
-    # as queries.
+    # as queries. On Trainium it was measured (``unfused_score_bytes``).
     # ``direction``: ``forward`` or ``backward``.
     rank, product = rank_of(chip, **part), partial(gemm, chip, batch=batch * heads, **part)
+    if rank.knows("unfused_score_bytes"):
+        shape = AttentionShape(batch, seq, heads, heads, head_dim, causal=False)
+        return attention(chip, shape, direction, fused=False, **part)
     score, value = product(seq, seq, head_dim), product(seq, head_dim, seq)
     scores = batch * heads * seq * seq
     rate = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")

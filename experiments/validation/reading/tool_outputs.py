@@ -15,7 +15,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
-from topologies.errors import InputError
+from topologies.errors import InputError, shown
 from topologies.files.reading import read_text
 from topologies.units import parse_seconds
 
@@ -550,7 +550,9 @@ def _reports(written: str) -> list[Mapping[str, Any]]:
 def _monitored(reports: list[Mapping[str, Any]], name: str) -> list[float]:
     """Return the FLOP/s of a chip in each report, where cores were in use."""
     try:
-        return [rate for report in reports if (rate := _flops_per_s_per_chip(report)) > 0]
+        return [rate for report in reports if (rate := _flops_per_s_per_chip(report, name)) > 0]
+    except InputError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
         raise InputError(
             f"{name}: a report has no FLOP/s of its NeuronCores. Enable neuroncore_counters in "
@@ -558,12 +560,16 @@ def _monitored(reports: list[Mapping[str, Any]], name: str) -> list[float]:
         ) from None
 
 
-def _flops_per_s_per_chip(report: Mapping[str, Any]) -> float:
+def _flops_per_s_per_chip(report: Mapping[str, Any], name: str) -> float:
     """Return the mean FLOP/s of the chips with cores in use; 0 while none is."""
     counted = [
-        float(core["flops"])
+        core["flops"]
         for runtime in report["neuron_runtime_data"]
         for core in runtime["report"]["neuroncore_counters"]["neuroncores_in_use"].values()
     ]
+    for rate in counted:
+        if type(rate) not in (int, float) or not 0 <= rate < math.inf:
+            text = shown(repr(rate), 40)
+            raise InputError(f"{name}: flops is {text}; it must be a number of at least 0.")
     cores_per_chip = int(report["neuron_hardware_info"]["neuroncore_per_device_count"])
-    return sum(counted) / max(1, -(-len(counted) // cores_per_chip))
+    return float(sum(counted)) / max(1, -(-len(counted) // cores_per_chip))

@@ -45,6 +45,20 @@ def test_a_part_trained_alone_takes_less_than_all():
     assert max(parts_s) < everything_s
 
 
+@pytest.mark.parametrize(("machine", "stated"), [
+    ("trn2.48xlarge", {"lora_rank": 16}), ("dgx-h100", {"train_only": "output"}),
+])  # fmt: skip
+def test_no_rank_gathers_frozen_weights_ahead(machine, stated):
+    """Overlap takes no time where little is trained: one bucket, without the frozen edges."""
+    on = cluster(machine)
+    how = ParallelPlan(dp=on.chips, global_batch=on.chips, seq=2048, zero=1, **stated)
+    serial_s, overlapped_s = (
+        iteration(EIGHT, on, replace(how, overlap=overlap)).iteration_s
+        for overlap in ("none", "dp")
+    )
+    assert 0.99 * serial_s < overlapped_s <= serial_s
+
+
 def test_frozen_weights_are_kept_in_the_precision_of_their_products():
     model, catalogue = named("llama-2-70b"), shipped_catalogue()
     one = ParallelPlan(global_batch=1, seq=2048, lora_rank=16, zero=0, recompute="full")

@@ -340,15 +340,16 @@ class ReplicaExchange:
         return gather_parameters(self.shapes, "bucket", total(shares(layers)))
 
     def gathered_edges(self) -> list[LayerOp]:
-        """Gather what the stage holds of embedding, final norm and output layer."""
-        return gather_parameters(self.shapes, "rest", self.edges)
+        """Gather embedding, final norm and output layer, or what is trained of them."""
+        edges = self.edges if self.shapes.plan.sharding == 3 else self.trained_edges
+        return gather_parameters(self.shapes, "rest", edges)
 
     def gathered_ahead(self) -> list[Stretch]:
         """Gather, bucket by bucket, the layers' parameters that the step before updated."""
         return [
             Stretch(layers[run.start : run.stop], self.gathered(layers[run.start : run.stop]))
             for layers in self.chunks
-            for run in buckets([weights.total for weights in self.held(layers)], self.bucket)
+            for run in buckets([weights.total for weights in self.trained(layers)], self.bucket)
         ]
 
     def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:

@@ -225,6 +225,13 @@ def test_messages_go_around_a_cable_that_is_down_from_the_start():
     assert "ops never ran" in refusal_of(RING, "--fault=cable:0-1@2us:dead")
 
 
+def test_a_refused_cable_names_one_that_this_machine_has():
+    words = f"collective all-gather switch:4 --algorithm ring {LINKS} --size 1MiB"
+    message = refusal_of(words, "--fault=cable:0-1@0s:dead")
+    assert re.search("no resource link:0-1.*or write cable:0-s0, ", message)
+    assert document_of(words, "--fault=cable:0-s0@0s:slow=1/2")["rows"]
+
+
 @pytest.mark.parametrize("resource", ["link:16-17", "tx:20", "rx:31", "dma:16"])
 def test_a_fault_of_an_idle_part_has_no_effect_and_says_so(caplog, resource):
     """The second server has no rank; what stands nowhere is refused as before."""

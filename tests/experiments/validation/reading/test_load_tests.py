@@ -218,6 +218,10 @@ def test_flops_of_neuron_monitor_give_the_mean_step(step, tmp_path):
     assert document["measured_s"] == pytest.approx(step.iteration_s)
     stream.write_text(json.dumps({**report, "neuron_hardware_info": {}}))
     refused("neuroncore_counters", read_steps, str(stream))
+    for written in (True, "3", -1.0):
+        counters["7"] = {"flops": written}
+        stream.write_text(json.dumps(report))
+        refused(f"flops is {written!r}; it must be a number of at least 0", read_steps, str(stream))
 
 
 def test_a_measured_time_is_usual_inside_the_interval(step):
