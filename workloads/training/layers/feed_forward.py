@@ -291,18 +291,16 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
     """Kernels that cast the tokens of each expert to fp8, by rows and by columns."""
     # The tokens of every expert have a scale of their own, and what sorts them writes two bytes, so
     # Transformer Engine casts them one expert after the other (``split_quantize``). Tokens that are
-    # sent in fp8 have it as they arrive, and compilers of whole programs fuse it. It launches a
-    # kernel an expert in every recipe (``nvte_multi_tensor_quantize``); those whose products cast
-    # both inputs count its traffic there.
+    # sent in fp8 have it as they arrive. Recipes whose products cast both inputs count it there,
+    # and compilers of whole programs fuse it.
     width = ELEMENT_BYTES.get(shapes.plan.precision, TWO)
     eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
     sent = arrives and shapes.plan.fp8_exchange
-    if width >= TWO or sent or not _own_passes(shapes) or not eager:
+    elsewhere = shapes.recast_bytes or sent or not _own_passes(shapes)
+    if width >= TWO or elsewhere or not eager:
         return []
     work = load(shapes)
     moved = shapes.stream(round((TWO + 2 * width) * work.each * work.local * columns))
-    if shapes.recast_bytes:
-        moved = moved._replace(seconds=0.0, size_bytes=0)
     return [_for_each(name, shapes, moved)]
 
 
