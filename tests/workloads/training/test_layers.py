@@ -12,6 +12,7 @@ from tests.support.toy_training import LATENT, NARROW, SELECTING, SPARSE, TOY, p
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
+from workloads.models.huggingface import named
 from workloads.models.model import attention_flops, layer_flops, training_flops
 from workloads.training.iteration import iteration, recomputed_flops
 from workloads.training.layers.adapters import trained_flops
@@ -446,6 +447,17 @@ def test_products_run_beside_communication_where_that_is_faster(a_byte_s, beside
     assert tried.beside_tp == beside
     whole = RankShapes(TOY, replace(how, overlap="dp"), "h100", shipped_catalogue())
     assert (forward(tried) == forward(whole)) == (backward(tried) == backward(whole)) != beside
+
+
+def test_paired_passes_leave_products_whole():
+    """Each pass runs beside the other's exchanges, so that pieces would only take longer."""
+    on = cluster("trn4-ultraserver")
+    how = plan(tp=4, pp=2, dp=9, vpp=2, schedule="dualpipe", seq=4096, global_batch=36)
+    dp_s, all_s = (
+        iteration(named("llama-3.1-8b"), on, replace(how, overlap=overlap)).iteration_s
+        for overlap in ("dp", "all")
+    )
+    assert all_s <= dp_s
 
 
 @pytest.mark.parametrize(

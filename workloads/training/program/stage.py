@@ -118,8 +118,11 @@ def as_tried(shapes: RankShapes, time_s: Callable[[LayerOp], float]) -> RankShap
     # Who overlaps tensor parallelism turns it off again where it makes a step longer. Stacks leave
     # the pieces as they are: with the best of one, two and four, steps of MLPerf and DGX Cloud come
     # out 2 and 4 % too fast. ``time_s``: time of a step's communication [s].
+    # Where a schedule pairs passes, each runs beside the other's exchanges, and pieces only add.
     if not overlaps(shapes):
         return shapes
+    if shapes.plan.pipeline.pairs_passes:
+        return replace(shapes, beside_tp=False)
 
     def layers_s(way: RankShapes) -> float:
         """Time of all layers and the output layer, forward and backward [s]."""
