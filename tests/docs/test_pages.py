@@ -15,7 +15,7 @@ from tests.docs.rerun import BLOCK, ROOT, moved, pages, rerun
 from tests.golden.record import EXPECTED, commands
 from tests.support.refusals import refused
 from tools import gallery
-from tools.gallery import DOCS, MOST_BYTES, PICTURES, page
+from tools.gallery import DOCS, MOST_BYTES, PICTURES
 
 PAGES = [page for page in pages() if re.search("^```(python|console)$", page.read_text(), re.M)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -130,4 +130,4 @@ def test_the_gallery_of_the_documents_is_whole_and_small():
         with Image.open(path) as image:
             assert len(str(image.info["Title"])) > 10, path.name
             assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255), path.name
-    assert (docs / "gallery.md").read_text(encoding="utf-8") == page(docs)
+    assert (docs / "gallery.md").read_text(encoding="utf-8") == gallery.page(docs)

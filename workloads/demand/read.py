@@ -352,6 +352,13 @@ def long_rows(table: pd.DataFrame, file: Path) -> pd.DataFrame:
     for name in names:
         result[name] = _numbers(table[name], name, file, blank=name not in LOADS)
     wide = [name for name in table.columns if name.endswith(WIDE)]
+    labels = table["service"].fillna("service").str.strip() if "service" in table else "service"
+    result = result.assign(service=labels)
+    services = len(wide) or result["service"].nunique()
+    if services > MAX_SERVICES:
+        raise InputError(
+            f"{file}: {services} services, at most {MAX_SERVICES} are read; join the small ones."
+        )
     if wide:
         parts = [
             result.assign(
@@ -360,13 +367,6 @@ def long_rows(table: pd.DataFrame, file: Path) -> pd.DataFrame:
             for name in wide
         ]
         return pd.concat(parts, ignore_index=True)
-    labels = table["service"].fillna("service").str.strip() if "service" in table else "service"
-    result = result.assign(service=labels)
-    if result["service"].nunique() > MAX_SERVICES:
-        raise InputError(
-            f"{file}: {result['service'].nunique()} services, at most {MAX_SERVICES} are read; "
-            "join the small ones."
-        )
     return result
 
 

@@ -274,9 +274,6 @@ def _further(row: Mapping[str, str], where: str) -> dict[str, Any]:
     if row["again"]:
         fields["again"] = parse_share(row["again"], f"{where}: again")
         fields["again_after_s"] = parse_seconds(row["again_after"], f"{where}: again_after")
-    for name in ("found_after_s", "again_after_s"):
-        if fields.get(name, 0.0) < 0:
-            raise InputError(f"{where}: {name.removesuffix('_s')} must be 0 or more, such as 6h.")
     if fields.get("found_after_s") and fields.get("units", 1) > 1:
         raise InputError(f"{where}: corruption of several units at once; leave units out.")
     return fields

@@ -170,7 +170,7 @@ def timed(text):
 
 def test_an_all_to_all_on_a_clos_is_bound_by_what_its_switches_carry():
     machine = timed("clos:64:16")
-    call = collectives.CollectiveCall("all-to-all", collectives.Group(machine, range(64)), 2**28)
+    call = Call("all-to-all", collectives.Group(machine, range(64)), 2**28)
     assert collectives.lower_bound(call).time_ps == 63 * 2**28 // 64 * 10 + 10**6
     thin = timed("clos:32:16:4")
     half = np.arange(32) < 16
@@ -190,7 +190,7 @@ def test_the_farthest_pair_of_a_torus_in_closed_form_is_that_of_the_routes():
 
 def test_a_collective_too_large_for_memory_is_refused_before_its_routes_are_listed():
     machine = timed("torus:65536")
-    call = collectives.CollectiveCall("all-to-all", collectives.Group(machine, range(65536)), 2**30)
+    call = Call("all-to-all", collectives.Group(machine, range(65536)), 2**30)
     message = "all-to-all by dimension-ordered on 65,536 ranks is about"
     refused(message, collectives.compose, call)
     assert collectives.lower_bound(call).what.startswith("cut across")
@@ -200,7 +200,7 @@ def test_what_leaves_a_rack_with_one_member_crosses_its_switches():
     machine = cluster("trn2.48xlarge:64")
     racks, size = range(0, machine.chips, 64), 2**30  # a chip of every rack, 1.6 TB/s from each
     group = collectives.Group(machine, racks)
-    call = collectives.CollectiveCall("all-to-all", group, size)
+    call = Call("all-to-all", group, size)
     (cut,) = bounds._rack_cuts(call, least=0)
     assert cut.what == "cut around a ToR"
     assert cut.time_ps == pytest.approx(size * 15 / 16 / 1.6, abs=1)
@@ -215,7 +215,7 @@ def test_bytes_around_a_domain_arrive_after_the_latency_of_a_step(name, kind, si
     machine = cluster(name)
     fabric = machine.scale_out
     group = collectives.Group(machine, range(machine.chips))
-    bound = collectives.lower_bound(collectives.CollectiveCall(kind, group, size))
+    bound = collectives.lower_bound(Call(kind, group, size))
     assert bound.what == "cut around a domain"
     crossed_ps = crossed * 10**12 // (8 * fabric.bandwidth_bytes_per_s)
     assert bound.time_ps == crossed_ps + fabric.latency_ps + fabric.climb_ps[0]

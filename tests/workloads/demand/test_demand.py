@@ -198,6 +198,12 @@ def test_services_of_different_spans_ask_for_one(tmp_path):
     refused(r"different spans.*name one service", read_demand, path)
     assert read_demand(path, service="b").requests.tolist() == [[1, 2]]
     refused("service 'c' is none of a, b", read_demand, path, service="c")
+    rows = [f"{number},0,1\n{number},1,1\n" for number in range(257)]
+    header = "service,minute,requests\n"
+    assert len(read_demand(_file(tmp_path, header + "".join(rows[1:]))).services) == 256
+    wide = f"minute{''.join(f',{number}_requests' for number in range(257))}\n0{',1' * 257}\n"
+    for text in (header + "".join(rows), wide):
+        refused("257 services, at most 256", read_demand, _file(tmp_path, text))
 
 
 def test_mix_aligns_the_week():

@@ -1,6 +1,7 @@
 """Jobs of a fleet: files, sizes, arrival and deadlines, costs of changes, post-training."""
 
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from workloads.fleet.results import jobs_frame, summary
 from workloads.fleet.setup.night_work import transfer_s
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import World
 from workloads.serving.tables import fixed_rate
 
 
@@ -130,6 +132,12 @@ def test_jobs_of_a_team_never_have_more_than_its_units():
     assert frame.loc["waits", "tokens"] == pytest.approx(5 * 3600 * 40, rel=0.01)
     assert frame.loc["other", "tokens"] == pytest.approx(10 * 3600 * 60, rel=0.01)
     assert frame["team"].tolist() == ["red", "red", ""]
+    # Units that a mate will take back after a pause count, and those that are joining it.
+    job = _job("red", **team | {"team_units": 8})
+    gang, mate = (SimpleNamespace(job=job, size=2, paused=[7], joining=1) for _ in range(2))
+    other = SimpleNamespace(job=_job("other"), size=9, paused=[], joining=0)
+    world: Any = SimpleNamespace(job_limits={}, gangs=[gang, mate, other])
+    assert World.fits(world, gang, 9) == 8 - (2 + 1 + 1)
 
 
 def test_a_job_begins_when_it_arrives():

@@ -138,13 +138,13 @@ def test_a_forecast_looks_back_eight_weeks():
     load = np.tile(shape, 70) * np.exp(rng.normal(0, 0.05, 70 * DAY))
     other = load.copy()
     other[: 13 * DAY] *= rng.uniform(0.2, 5, 13 * DAY)  # wild, and forgotten
-    seen = slice(None, 70 * DAY - 5)
     for first_weekday in (0, 3):
-        margins = [with_margin(each[seen], 15, first_weekday, 0.999) for each in (load, other)]
-        assert margins[0] == margins[1]
-        words = {"every": 15, "steps": 96, "lead": 15, "first_weekday": first_weekday}
-        ahead = [largest_ahead(each[seen], **words) for each in (load, other)]
-        assert np.array_equal(*ahead)
+        seen = [(each[: 70 * DAY - 5], first_weekday) for each in (load, other)]
+        seen.append((load[13 * DAY : 70 * DAY - 5], (first_weekday + 13) % 7))
+        assert len({with_margin(each, 15, begins, 0.999) for each, begins in seen}) == 1
+        words = {"every": 15, "steps": 96, "lead": 15}
+        ahead = [largest_ahead(each, **words, first_weekday=begins) for each, begins in seen]
+        assert (ahead[0] == ahead).all()
         # The reference of a day is the same day of the week before, whatever is left out.
         assert ahead[0][50] == pytest.approx(shape[(70 * DAY - 6 + 15 + 750) % DAY], rel=0.15)
 

@@ -98,9 +98,10 @@ def test_a_file_names_causes(tmp_path):
     ("pump,server,1000h,1\npump,server,1000h,1\n", "stands twice"),
     ("pump,server\n", "not as many cells"),
     (ALL + "pump,server,9h,1,0,,,\n", "units '0' must be a whole number from 1"),
-    (ALL + "pump,server,9h,1,,6,,\n", "found_after"),
+    (ALL + "pump,server,9h,1,,6,,\n", "found_after '6' has no unit"),
+    (ALL + "pump,server,9h,1,,-6h,,\n", "found_after '-6h' is negative"),
     (ALL + "pump,server,9h,1,,,10%,\n", "again and again_after go together"),
-    (ALL + "pump,server,9h,1,,,150%,1h\n", "again"),
+    (ALL + "pump,server,9h,1,,,150%,1h\n", "again is '150%'; write a share"),
     (ALL + "pump,server,9h,1,3,6h,,\n", "corruption of several units"),
 ])  # fmt: skip
 def test_a_wrong_file_is_told_by_line(tmp_path, text, message):

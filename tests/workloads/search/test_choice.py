@@ -4,6 +4,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cluster_sim as cs
 from experiments.reports.plan_rows import differing
@@ -24,11 +26,37 @@ from workloads.search.choice import (
     usual_or_searched,
 )
 from workloads.search.search import own_plan, search, single_changes
+from workloads.search.sizes import fewest_in_time
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
 from workloads.training.usual_plan import BATCH_TOKENS, complete, is_open
 
 SMALL, WHERE = named("llama-3.1-8b"), cluster("trn2.48xlarge:4")
+
+
+@given(
+    st.sets(st.integers(1, 300), min_size=1),
+    st.sets(st.integers(1, 300), max_size=2),
+    st.integers(1, 400),
+    st.integers(1, 64),
+)
+def test_the_fewest_units_that_end_a_job_in_time_are_found(counts, without, needed, start):
+    """Numbers of units without a plan are passed over, few are tried, and none may be enough."""
+    tried = []
+
+    def days_on(count):
+        tried.append(count)
+        if count in without:
+            raise InputError(f"{count} units have no plan")
+        return needed / count
+
+    usable = counts - without
+    if usable:
+        fewest = min((count for count in usable if count >= needed), default=None)
+        assert fewest_in_time(days_on, 1.0, sorted(counts), start) == fewest
+        assert len(tried) == len(set(tried)) <= 6
+    else:
+        refused("units have no plan", fewest_in_time, days_on, 1.0, sorted(counts), start)
 
 
 def test_the_chosen_plan_has_the_least_estimate():

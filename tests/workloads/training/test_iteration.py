@@ -193,6 +193,8 @@ def test_exchanges_that_nobody_named_may_be_of_another_kind():
     of_named = {x.value: x.ratio for x in named.alternatives if x.field == "framework"}
     assert of_named == {"megatron-core:alltoall": ratios["megatron-core:alltoall"]}
     assert named.interval.high > step.time_s * ratios["megatron-core:alltoall"]
+    sentence = assumed_sentences(named)[0]
+    assert sentence.startswith("Settings of the framework not stated: megatron-core:alltoall")
 
 
 def test_plans_that_do_not_fit_are_not_plausible():

@@ -276,16 +276,15 @@ def test_files_of_accelerate_and_of_the_trainer_are_read(read, text, fields, ign
     assert plan.tool == "Accelerate"
     assert fields.items() <= plan.fields.items()
     assert set(plan.ignored) == ignored
-    with pytest.raises(InputError, match="must be one of fsdp, multi_gpu"):
-        read("accelerate.yaml", "distributed_type: TPU")
-    two, plan = (
-        as_cluster("dgx-h100:2"),
-        replace(plan, ignored=("num_processes",), values={"num_processes": 8}),
-    )
+
+
+def test_a_launch_by_accelerate_is_compared_with_the_ranks_of_the_plan(read):
+    text = "distributed_type: FSDP\nnum_processes: 8\nnum_machines: 2\n"
+    plan, servers = read("accelerate.yaml", text), as_cluster("dgx-h100:2")
     mine = ParallelPlan(dp=16, global_batch=16)
-    assert beside_the_plan(plan, mine, named("llama-3.1-8b"), two).differs == (
-        "num_processes is 8, not 16",
-    )
+    beside = beside_the_plan(plan, mine, named("llama-3.1-8b"), servers)
+    assert (beside.differs, beside.ignored) == (("num_processes is 8, not 16",), ())
+    refused("must be one of fsdp, multi_gpu", read, "a.yaml", "distributed_type: TPU")
 
 
 def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read):

@@ -37,9 +37,9 @@ from workloads.training.iteration import iteration
 from workloads.training.program.breakdown import breakdown, overlapped_s
 from workloads.training.program.fold import fold
 
-CALM = jitter.Disturbance()
-NOISY = jitter.Disturbance(0.05, seed=3)
-WILD = jitter.Disturbance(0.2, seed=5, stragglers=((0, 1.2), (9, 3.0)))
+CALM = Disturbance()
+NOISY = Disturbance(0.05, seed=3)
+WILD = Disturbance(0.2, seed=5, stragglers=((0, 1.2), (9, 3.0)))
 DEGREES = ({"tp": 4, "pp": 2, "dp": 2}, {"tp": 2, "pp": 4, "dp": 2}, {"pp": 4, "dp": 4})
 
 
@@ -157,7 +157,7 @@ def disturbed(how, durations, ranks, ops):
 
 
 def test_jitter_has_its_spread_and_no_bias():
-    times = disturbed(jitter.Disturbance(0.1, 7), np.array(10**9), 1000, 100)
+    times = disturbed(Disturbance(0.1, 7), np.array(10**9), 1000, 100)
     assert times.mean() == pytest.approx(10**9, rel=1e-3)
     assert times.std() == pytest.approx(10**8, rel=1e-2)
     assert len(np.unique(times[:, 0])) > 500
@@ -171,18 +171,18 @@ def test_the_table_is_the_same_everywhere():
 
 
 def test_nothing_lasts_less_than_a_picosecond():
-    assert disturbed(jitter.Disturbance(0.25), np.array(1), 100, 1).min() == 1
+    assert disturbed(Disturbance(0.25), np.array(1), 100, 1).min() == 1
 
 
 def test_what_is_no_disturbance_is_refused():
     toy = toy_program(plan(tp=4), sixteen())
     for call, message in (
-        (lambda: jitter.disturbance(0.0, 0, ["17"]),
+        (lambda: disturbance(0.0, 0, ["17"]),
          r"straggler '17' is no RANK:FACTOR; write 17:1\.25\."),
-        (lambda: jitter.disturbance(0.0, 0, ["3:0.5"]),
+        (lambda: disturbance(0.0, 0, ["3:0.5"]),
          r"straggler 3:0\.5: the factor is outside 1 to 1000"),
-        (lambda: jitter.Disturbance(0.5), r"outside 0 to 0\.25"),
-        (lambda: evaluate(toy, jitter.Disturbance(stragglers=((99, 2.0),))),
+        (lambda: Disturbance(0.5), r"outside 0 to 0\.25"),
+        (lambda: evaluate(toy, Disturbance(stragglers=((99, 2.0),))),
          "straggler 99 is no rank of the plan: ranks are 0 to 3"),
     ):  # fmt: skip
         refused(message, call)
@@ -191,7 +191,7 @@ def test_what_is_no_disturbance_is_refused():
 
 
 def test_the_table_of_jittered_times_is_what_each_draw_gives():
-    how, durations = (jitter.Disturbance(jitter=0.02, seed=3), np.array([1, 999, 10**6, 2**41 + 7]))
+    how, durations = (Disturbance(jitter=0.02, seed=3), np.array([1, 999, 10**6, 2**41 + 7]))
     table = jitter.jittered(durations, how.table)
     for place, times in enumerate(disturbed(how, durations, 64, 4).T):
         assert set(times.tolist()) <= set(table[place].tolist())

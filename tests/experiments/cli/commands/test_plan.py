@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
+from experiments.cli.commands.plan import _print_sizes
 from experiments.reports.plan import ALWAYS, table
 from experiments.reports.run_record import read_record
 from tests.support.commands import document_of, printed_by, refusal_of
@@ -247,7 +248,7 @@ def test_plans_for_some_chips_of_a_server_are_those_that_train_runs(few):
     assert "chips 17 must be a whole number from 1 to the 16" in refusal_of(few, "--chips=17")
 
 
-def test_a_deadline_takes_the_fewest_units_that_meet_it(question, tmp_path):
+def test_a_deadline_takes_the_fewest_units_that_meet_it(question, capsys):
     few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --top 1 --tokens 10G"
     one = document_of(few, "--global-batch=96")["job"]
     document = document_of(few, "--global-batch=96", f"--days={one['days'] / 2.5}")
@@ -258,6 +259,11 @@ def test_a_deadline_takes_the_fewest_units_that_meet_it(question, tmp_path):
     assert document["job"]["days"] == pytest.approx(days[sizes["fewest"]])
     upper = {row["units"]: row["days_high"] for row in sizes["rows"]}
     assert upper[sizes["sure"]] <= sizes["days"] < upper[sizes["fewest"]]
+    _print_sizes(sizes | {"next_smaller": 0})
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{sizes['fewest']} of trn2.48xlarge ({document['chips']} chips) train on 10 G" in shown
+    assert f"by the prediction, {sizes['sure']} (" in shown
+    assert f"Between 0 and {sizes['fewest']} no number divides the batch and the layers" in shown
 
 
 @pytest.mark.parametrize(("stated", "reason"), [
@@ -265,7 +271,7 @@ def test_a_deadline_takes_the_fewest_units_that_meet_it(question, tmp_path):
     ("--tokens=1T", "state --global-batch too."),
     ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "2 of trn2.48xlarge take"),
     ("--tokens=1T --global-batch=32 --with=--tp=2", "--with is for one size of the cluster"),
-    ("--tokens=1T --global-batch=32 --cluster=rainier", "rainier"),
+    ("--tokens=1T --global-batch=32 --cluster=rainier", "1 chips are not whole UltraServers"),
 ])  # fmt: skip
 def test_a_deadline_that_cannot_be_answered_is_refused(stated, reason, question):
     few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --days 3"

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.support.commands import document_of, printed_by, refusal_of
-from tests.support.small_traces import job, kineto, profile
+from tests.support.small_traces import GOAL, et, job, kineto, node, profile, step
+from workloads.traces import chakra_schema as schema
 
 
 def test_the_document_has_the_promised_keys_and_the_table_says_what_is_unknown(tmp_path):
@@ -46,16 +47,26 @@ def test_communication_has_the_interval_that_collective_gives_it(tmp_path):
     paths = " ".join(str(path) for path in job(tmp_path, 8))
     interval = document_of(f"replay {paths} --cluster dgx-h100")["interval"]
     row = document_of("collective all-reduce dgx-h100 --size 1MB")["rows"][0]
-    assert interval["high"] == pytest.approx(17e-6 + 5e-6 + row["high"], rel=0.2)
+    for end in ("low", "high"):
+        assert interval[end] == pytest.approx(17e-6 + 5e-6 + row[end])
 
 
-@pytest.mark.parametrize(("ranks", "reason"), [(2, "has rank 3"), (0, "--ranks")])
+@pytest.mark.parametrize(
+    ("ranks", "reason"), [(2, "has rank 3"), (0, "--ranks '0' must be greater")]
+)
 def test_ranks_that_a_trace_cannot_have_are_refused(ranks, reason, tmp_path):
     paths = " ".join(str(path) for path in job(tmp_path))
     assert reason in refusal_of(f"replay {paths} --cluster dgx-h100 --ranks {ranks}")
 
 
 def test_groups_of_some_ranks_do_not_grow(tmp_path):
+    (goal := tmp_path / "ring.goal").write_text(GOAL)
+    refusal = refusal_of(f"replay {goal} --cluster dgx-h100 --ranks 8")
+    assert "the trace has no collective" in refusal
+    send = node(4, schema.SEND, comm_dst=1, comm_size=8)
+    alone = et(tmp_path / "job.0.et", *step(0), send)
+    refusal = refusal_of(f"replay {alone} --cluster dgx-h100 --ranks 8")
+    assert "communicate among themselves" in refusal
     document = profile(world=4)
     document["traceEvents"][4]["args"] |= {"Process Group Ranks": "[0, 1]", "Group size": 2}
     path = kineto(tmp_path / "one.json", document)

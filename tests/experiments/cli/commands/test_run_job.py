@@ -142,6 +142,8 @@ def test_an_elastic_job_goes_on_and_one_that_is_not_says_what_that_would_give():
     assert (waits["elastic"], goes_on["elastic"]) == (False, True)
     assert waits["breakdown"]["fewer_replicas"] == 0 < goes_on["breakdown"]["fewer_replicas"]
     assert goes_on["goodput"] > waits["goodput"] + 0.01
+    scaled = answer(f"{often} --elastic --elastic-batch=scaled")
+    assert 0 < scaled["breakdown"]["fewer_replicas"] < goes_on["breakdown"]["fewer_replicas"]
     (note,) = waits["notes"]
     assert note.startswith("all replicas wait while a failed one is replaced; --elastic")
     assert f"for a goodput of {goes_on['goodput']:.0%}"[:-2] in note

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
+from experiments.cli.output.side_by_side import waiting_sentence
 from tests.support.commands import document_of, printed_by, refusal_of
 
 LLAMA = "serve --model=llama-3.1-8b"
@@ -210,6 +211,9 @@ def test_the_price_of_a_replica_that_waits_is_called_so():
     assert shown_by(f"{LLAMA} --cluster=trn2.48xlarge,dgx-h100", "--count=60").count(remark) == 2
     for way in ("--max-rate", "--concurrency=2"):
         assert remark not in shown_by(QUICK, "--count=60", way)
+    for used, decode, waits in ((0.4, 60, True), (0.9, 3, True), (0.9, 5, False)):
+        document = {"utilisation": used, "batch_mean": decode, "slots": 64}
+        assert bool(waiting_sentence(document)) is waits
 
 
 def test_clusters_side_by_side_have_the_best_deployment_of_each(tmp_path):
