@@ -183,7 +183,6 @@ def print_serving(document: Mapping[str, Any]) -> None:
             f"A pass of decode takes as long as with {document['slots']:,} requests; in the mean "
             f"{document['batch_mean']:.2g} decode. With fewer --slots tokens come sooner."
         )
-    print_text(waiting_sentence(document))
     if document.get("binds") == "slots":
         print_text("More slots would serve more: --slots sets them, --search finds how many.")
     within = ", ".join(
@@ -300,7 +299,7 @@ def serve(
     )
 
 
-def _remarks(deployed: Deployed) -> Iterator[str]:
+def _remarks(deployed: Deployed, document: Mapping[str, Any]) -> Iterator[str]:
     """Name free proposals, requests in step, an overload, and the rate that a price is of."""
     requests, served = deployed.served.requests, deployed.served
     if (proposed := deployed.deployment.speculation) and proposed.draft == 0:
@@ -322,7 +321,7 @@ def _remarks(deployed: Deployed) -> Iterator[str]:
             "keep up; --max-rate says how many keep the SLO."
         )
     elif deployed.concurrency is None and not deployed.binds:
-        yield (
+        yield waiting_sentence(document) or (
             "Prices and energy of a token are those at this rate, at which the replica may be idle "
             "for a part of the time; --max-rate answers for the highest rate within the SLO."
         )
@@ -363,7 +362,7 @@ def _document(
     }
     document = with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
     older = _older(cluster, deployed.deployment.batching.engine, document["tpot_s"]["p50"])
-    if sentences := [*_remarks(deployed), *older, *_wide(document)]:
+    if sentences := [*_remarks(deployed, document), *older, *_wide(document)]:
         document["remarks"] = sentences
     return document
 

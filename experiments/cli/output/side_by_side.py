@@ -236,8 +236,6 @@ def show_serving(title: str, answer: Mapping[str, Any]) -> None:
     for row in good:
         if "options" in row:
             print_text(f"{row['cluster']}: found {row['options']}")
-        if waits := waiting_sentence(row):
-            print_text(f"{row['cluster']}: {waits}")
 
 
 FEW = 1 / 16  # share of the slots below which so few requests decode that a token's price is high
@@ -246,7 +244,7 @@ FEW = 1 / 16  # share of the slots below which so few requests decode that a tok
 def waiting_sentence(document: Mapping[str, Any]) -> str:
     """Say that a replica at a stated rate mostly waits, so that its prices are no machine's."""
     waits = document.get("utilisation", 1) < 0.5 or document["batch_mean"] < FEW * document["slots"]
-    if not waits or "concurrency" in document or document.get("max_rate_per_s") is not None:
+    if not waits:
         return ""
     return (
         f"At this rate {document['batch_mean']:.2g} of {document['slots']:,} requests decode in "

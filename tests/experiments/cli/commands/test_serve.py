@@ -70,7 +70,7 @@ def test_each_way_is_faster_and_tells_of_itself(tmp_path):
     plain = document_of(LOADED)
     assert not {"prefix_hit_share", "speculation", "prefill_replicas"} & set(plain)
     (remark,) = plain["remarks"]
-    assert "Prices and energy of a token are those at this rate" in remark
+    assert "price and energy of a token are those of a replica that waits" in remark
     cached = document_of(LOADED, "--prefix-cache=60%")
     assert cached["prefix_hit_share"] == pytest.approx(0.6, abs=0.01)
     assert cached["ttft_s"]["p50"] < plain["ttft_s"]["p50"]
@@ -90,7 +90,7 @@ def test_each_way_is_faster_and_tells_of_itself(tmp_path):
         assert word in shown
     document = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {"prefix_hit_share", "speculation", "prefill_replicas"} <= set(document)
-    assert guessed["remarks"] == [remark]
+    assert "--speculate" not in " ".join(guessed["remarks"])
     assert "as in --speculate 3:0.7:MODEL" in document["remarks"][0]
     assert "The 3 proposals of a pass take no time" in shown
     assert (tmp_path / "run" / "latency.png").stat().st_size > 1000
