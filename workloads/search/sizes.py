@@ -21,7 +21,7 @@ def usable_counts(most: int, shared: int) -> list[int]:
 
     The odd part of a number divides ``shared``, the product of sequences and layers.
 
-    >>> usable_counts(24, 512 * 80)
+    >>> usable_counts(24, 512 * 80 * 11)
     [1, 2, 4, 5, 8, 10, 16, 20]
     """
     odd_parts = ((count, count // (count & -count)) for count in range(1, most + 1))

@@ -182,6 +182,8 @@ def test_a_moved_number_moves_the_answers_that_read_it(runs):
     assert reduce.seconds(slower) > 1.5 * reduce.seconds(shipped_catalogue())
     assert train.ask(slower)["exposed_tp"] > train.ask(shipped_catalogue())["exposed_tp"]
     assert train.ask(slower)["compute"] == train.ask(shipped_catalogue())["compute"]
+    faster = moved(shipped_catalogue(), {"trn2.link_bandwidth": 2.0})
+    assert reduce.seconds(faster) < 0.75 * reduce.seconds(shipped_catalogue())
 
 
 def test_sliders_are_for_the_numbers_that_matter_most(runs):
@@ -190,6 +192,18 @@ def test_sliders_are_for_the_numbers_that_matter_most(runs):
     assert len(names) == 2
     for name in names:
         assert reduce.seconds(moved(shipped, {name: 0.5})) != reduce.seconds(shipped)
+    still, lively = (
+        replace(reduce, ask=lambda by, of=of, power=power: {"": by.value("trn2", of) ** power})
+        for of, power in (("link_latency", 0.01), ("link_bandwidth", 1))
+    )
+    assert explored.knobs([still, lively], 1, shipped) == ["trn2.link_bandwidth"]
+
+
+def test_a_run_of_one_size_is_asked_about_that_size(tmp_path):
+    words = ["collective", "all-reduce", "trn2.48xlarge", "--size", "1MiB", "--quiet"]
+    assert run([*words, "--out", str(tmp_path / "one")]) == 0
+    ((one,), _) = read_runs([tmp_path / "one"])
+    assert one.question == "all-reduce on trn2.48xlarge, 1 MiB"
 
 
 @pytest.mark.parametrize(("inputs", "message"), [

@@ -12,6 +12,7 @@ import cluster_sim as cs
 from cluster_sim.plot.timeline_figure import Bars, busy_share, smoothed
 from experiments.figures.collective import bandwidth
 from experiments.figures.fleet import power_figure, roles_figure
+from experiments.figures.jobs import curve_figure
 from experiments.figures.plan import _numerals, bars, plan_label
 from experiments.figures.serving import latencies
 from experiments.figures.training import lines, one_step, stacked
@@ -159,6 +160,13 @@ def test_roles_and_power_of_a_fleet_are_drawn():
     assert "needed for the demand" in top.get_legend_handles_labels()[1]
     assert bottom.get_xlabel() == "time, UTC"
     assert len(power_figure(frame, title="Fleet").axes) == 2
+
+
+def test_goodput_is_drawn_in_per_cent_of_the_time(model):
+    step = cs.train(model, "trn2.48xlarge", cs.Plan(tp=4, pp=2, dp=2, global_batch=16, seq=512))
+    result = cs.run_job(step, days=2, runs=2, failures=500)
+    drawn = curve_figure(result).axes[0].get_lines()[0].get_ydata()
+    assert drawn.tolist() == pytest.approx([100 * share for share in result.curve.goodput])
 
 
 def served(ttft_s: list[float]) -> Served:

@@ -27,7 +27,7 @@ def test_a_record_does_not_depend_on_the_order_in_which_rows_come():
     record, other = Record(), Record()
     record.take(rows, "x")
     taken = [other.take(part, "x") for part in (rows[:50], rows[60:], rows[40:70], rows)]
-    assert (other.rows, other.period) == (record.rows, 15)
+    assert (other.rows, other.period, other.end) == (record.rows, 15, START + 96 * 15)
     assert sum(each.new for each in taken) == 96
     assert sum(each.duplicate for each in taken) == 10 + 10 + 96
     assert sum(each.late for each in taken) == 10

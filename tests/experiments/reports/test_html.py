@@ -209,6 +209,11 @@ def test_values_carry_the_unit_of_their_name(name, value, text):
     assert value_text(name, value) == text
 
 
+def test_a_file_among_the_inputs_is_named_by_path_and_the_start_of_its_digest():
+    file = {"path": "my.yaml", "sha256": "0123456789abcdef"}
+    assert html.plain_text("model", file) == "my.yaml (sha256 0123456789ab…)"
+
+
 def test_tables_for_people_keep_named_indices_and_drop_units_from_headings():
     frame = pd.DataFrame({"busy_s": [1.0]}, index=pd.Index(["link:0-1"], name="resource"))
     assert table_text(frame) == (["resource", "busy"], [["link:0-1", "1 s"]])

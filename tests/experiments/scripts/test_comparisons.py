@@ -31,6 +31,8 @@ def scaled(frame):
         assert steps.efficiency.iloc[0] == 1 > steps.efficiency.iloc[1] > 0
     uneven, even = (frame[frame.jitter == kind].iteration_s.to_numpy() for kind in ("typical", "0"))
     assert (uneven > even).all()
+    drawn = scaling.draw_strong_scaling(frame).axes[0].get_lines()
+    assert max(max(line.get_ydata()) for line in drawn) == pytest.approx(100)
     kept = frame[frame.chips == 32].efficiency
     return f"each is {kept.min():.0%} to {kept.max():.0%} as fast as on 16"
 
@@ -43,7 +45,7 @@ def disturbed(frame):
     drawn = frame[frame.case.isin(("typical", "chips"))]
     assert (drawn.iteration_s <= drawn.p90_s).all()
     assert (drawn.p90_s <= drawn.p99_s).all()
-    return f"(typical) make a step {drawn.slowdown.iloc[0]:.1%} longer on 16 chips"
+    return f"(typical) make a step {drawn.slowdown.iloc[0]:.1%} longer on 32 chips"
 
 
 def placed(frame):
@@ -57,6 +59,8 @@ def placed(frame):
 def faster_z(frame):
     assert (frame[frame.z == 1].gain == 0).all()
     assert (frame[frame.z == 2].gain > 0).all()
+    (line,) = collectives.draw_half_rate_z(frame).axes[0].get_lines()
+    assert line.get_xdata().tolist() == [1, 4]  # MiB
     return "would take less time by: all-to-all"
 
 
@@ -77,7 +81,7 @@ def overlapped(frame):
     (scaling, "strong_scaling",
      {"domains": (1, 2, 64), "replica": Replica(tp=2, pp=2, microbatches=8, seq=512)}, scaled),
     (scaling, "stragglers_and_jitter",
-     {"domains": (1,), "cases": ("typical", "chips", "0.05", "0:1.5"),
+     {"domains": (2,), "cases": ("typical", "chips", "0.05", "0:1.5"),
       "replica": Replica(tp=2, microbatches=2, seq=512)}, disturbed),
     (training, "tp_on_torus", {"tp": (2, 4, 16), "global_batch": 16, "seq": 512}, placed),
     (training, "collective_offload",

@@ -23,6 +23,7 @@ def test_role_change_value_falls_with_time():
     assert reactive[0] > reactive[1]
     fleet_rows = frame[frame["method"] == "fleet, threshold"]
     assert np.all(fleet_rows["slo_attainment"] >= 0.98)
+    assert fleet_rows["freed_share"].between(0.0, 1.0).all()
     assert fleet.draw_role_change_value(frame).axes[0].get_xlabel().startswith("time from an order")
 
 

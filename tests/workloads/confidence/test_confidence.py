@@ -59,6 +59,11 @@ def test_every_table_has_the_same_weight():
     assert score_quantile(TENSOR, _two_tables()) == pytest.approx(0.3)
 
 
+def test_rows_of_chips_without_measured_kernels_count_less():
+    assumed = Residuals((replace(_row("small", -0.3), assumed=True),))
+    assert score_quantile(TENSOR, assumed) == pytest.approx(0.3 / ASSUMED)
+
+
 @pytest.mark.parametrize("tables", [1, 2, 3])
 def test_a_kind_with_few_tables_is_drawn_towards_its_family(tables):
     rows = [_row(str(number), 0.1) for number in range(15)]
@@ -140,6 +145,8 @@ def test_plain_shapes_are_the_model_itself():
     assert answers.collective_interval(real, 16, 2**20, 1.0).high > 1.0
     alone = answers.collective_interval(real, 1, 2**20, 0.0)
     assert (alone.low, alone.high) == (0.0, 0.0)
+    ends = ((2, 20), (5, 40))
+    assert [Interval(low, high, value=10).factor for low, high in ends] == [5, 4]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def test_numbers_of_a_variant_that_the_answer_chooses_are_ranked():
     (row,) = sensitivity(stream_s, shipped_catalogue())
     assert row.input == "trn2.hbm_bandwidth"
     assert row.elasticity == pytest.approx((1 / 1.01 - 1) / 0.01)
+    assert (row.low, row.high, row.swing) == (None, None, 0.1 * -row.elasticity)
 
 
 ENDS = st.floats(0.02, 1.5)

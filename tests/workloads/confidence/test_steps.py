@@ -44,7 +44,7 @@ def test_a_domain_is_drawn_towards_its_framework_and_this_towards_others():
     # The framework's quantile over both chips is 0.2 with two tables; others' is 0.4.
     of_framework = (2 * 0.2 + 0.4) / 3
     assert half == pytest.approx((0.1 + of_framework) / 2)
-    assert basis.startswith("1 measured steps of one on such chips, 1 table")
+    assert basis.startswith("1 measured steps of one on such chips, 1 table (")
 
 
 def test_what_was_told_less_of_has_residuals_of_its_own():

@@ -315,6 +315,13 @@ def test_no_division_has_a_faster_slowest_chunk(layers, speeds, end):
     assert cost(chosen) == min(map(cost, ways))
 
 
+def test_of_equally_long_divisions_the_most_even_is_taken():
+    """A layer of the first chunk takes as long as four of the others, of a microsecond each."""
+    count = np.arange(6) - np.arange(6)[:, None]
+    times_s = np.array([4e-6, 1e-6, 1e-6])[:, None, None] * count
+    assert divided(times_s, [5] * 3, [1] * 3) == (1, 2, 2)
+
+
 HOPPER, BLACKWELL = "p5.48xlarge", "dgx-b200"
 PAIR = {"tp": 4, "dp": 2, "global_batch": 32, "seq": 2048}
 
@@ -356,6 +363,7 @@ RING = cluster("ring:8", bandwidth="100GB/s", latency="1us")
 @pytest.mark.parametrize(("model", "changes", "message"), [
     ("8b", {"pp": 3}, "room for 1 \\+ 1 = 2 stages. Use pp 2"),
     ("8b", {"dp": 4}, "on one cluster, and there is room for 8 ranks on p5.48xlarge"),
+    ("8b", {"dp": 4, "later_stages": f"{BLACKWELL}:2"}, "8 ranks on p5.48xlarge and 16 ranks on"),
     ("8b", {"level": "flow"}, "stages on unlike chips have no --level flow"),
     ("8b", {"chips": 8}, "chips counts those of one cluster"),
     ("8b", {"jitter": "typical"}, "causes of --jitter"),
