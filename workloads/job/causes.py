@@ -227,15 +227,10 @@ def _from_file(path: Path, units: Mapping[str, float]) -> FailureRates:
     if lacking:
         raise InputError(f"{path} line 1: no column {', '.join(lacking)}. {remedy}")
     check_names(f"{path} line 1", header, (*COLUMNS, *FURTHER))
-    causes: dict[str, Cause] = {}
-    for line, row in rows:
-        cause = _cause(row, f"{path} line {line}", units)
-        if cause.name in causes:
-            raise InputError(f"{path} line {line}: cause {cause.name!r} stands twice. Keep one.")
-        causes[cause.name] = cause
+    causes = tuple(_cause(row, f"{path} line {line}", units) for line, row in rows)
     if not causes:
         raise InputError(f"{path} has no row. {remedy}")
-    return FailureRates(tuple(causes.values()))
+    return FailureRates(causes)
 
 
 def _cause(row: Mapping[str, str], where: str, units: Mapping[str, float]) -> Cause:
@@ -250,15 +245,22 @@ def _cause(row: Mapping[str, str], where: str, units: Mapping[str, float]) -> Ca
     if mtbf_s <= 0:
         raise InputError(f"{where}: mtbf {row['mtbf']} must be above 0, such as 50000h.")
     basis = f"{where}: {row['mtbf'].strip()} a {per}"
-    further = {key: row.get(key, "").strip() for key in FURTHER}
-    return Cause(name, units[per] / mtbf_s, replaces == "1", basis, **_further(further, where))
+    cells = {key: row.get(key, "").strip() for key in FURTHER}
+    further = _further(cells, where)
+    if replaces == "0" and (further.get("units", 1) > 1 or further.get("again")):
+        raise InputError(
+            f"{where}: units and again are of units that a spare replaces, but replaces is 0. "
+            "Write 1, or leave them out."
+        )
+    return Cause(name, units[per] / mtbf_s, replaces == "1", basis, **further)
 
 
 def _further(row: Mapping[str, str], where: str) -> dict[str, Any]:
     """Read the columns of a cause that may be left out, or be empty."""
     fields: dict[str, Any] = {}
     if row["units"]:
-        if not row["units"].isdecimal() or not 1 <= int(row["units"][:9]) <= MOST_AT_ONCE:
+        short = row["units"].isdecimal() and len(row["units"]) < 9
+        if not short or not 1 <= int(row["units"]) <= MOST_AT_ONCE:
             raise InputError(
                 f"{where}: units {shown(row['units'])!r} must be a whole number from 1 to "
                 f"{MOST_AT_ONCE:,} that fail at once."

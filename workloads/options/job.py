@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from topologies.arguments import check_fields
 from topologies.errors import InputError, check_choice
 from topologies.options import documented, option, setting
 from topologies.units import parse_count, parse_seconds
@@ -139,6 +140,7 @@ class JobInputs(Times):
     )
 
     def __post_init__(self) -> None:
+        check_fields(type(self), vars(self))
         self.check_times()
         check_choice("--checkpoint", self.checkpoint, CHECKPOINTS)
         check_choice("--standby", self.standby, STANDBYS)

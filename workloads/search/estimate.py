@@ -393,9 +393,7 @@ def _shapes(stage: Stage, kind: Layer) -> RankShapes:
 
 def _pairs(plan: ParallelPlan) -> bool:
     """Return whether passes run side by side in a steady state."""
-    # In one stage DualPipe has no second chunk whose passes would run beside those of the first.
-    several = plan.pp > 1 or not plan.pipeline.splits_weights
-    return plan.pipeline.pairs_passes and several and plan.microbatches >= 2 * plan.pp
+    return plan.pipeline.pairs_passes and plan.microbatches >= 2 * plan.pp
 
 
 def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:

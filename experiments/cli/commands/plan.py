@@ -31,6 +31,7 @@ from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import FILES, GRAPHS, RAINIER, RAINIER_MACHINE
 from topologies.errors import InputError
 from topologies.files.writing import check_target
 from topologies.options import setting
@@ -277,11 +278,16 @@ def _in_time(
 
     limit, batch = how.days, _batch_of_a_job(how, stated, length)
     name, _, most = inputs.cluster.partition(":")
-    largest = replace(inputs, cluster=inputs.cluster if most else f"{name}:1")
-    domain = largest.read_cluster(catalogue).chips_per_domain
+    cluster = inputs.read_cluster(catalogue)
+    if name.endswith((*FILES, *GRAPHS)):
+        raise InputError(
+            f"--days counts units of a machine, and {name} is a whole cluster. Name a machine, "
+            f"such as {RAINIER_MACHINE}."
+        )
+    domain = cluster.chips_per_domain
+    unit, scale = (RAINIER_MACHINE, domain) if name == RAINIER else (name, 1)  # it counts chips
     counts = usable_counts(
-        int(most) if most.isdecimal() else MOST_CHIPS // domain,
-        batch * inputs.read_model().layers,
+        cluster.domains if most else MOST_CHIPS // domain, batch * inputs.read_model().layers
     )
     tokens = parse_count(str(length.tokens), "--tokens")
     sizes: dict[int, dict[str, Any]] = {}
@@ -290,7 +296,7 @@ def _in_time(
         """Days of the job of the first plan on a number of units."""
         if count in sizes:
             return float(sizes[count][key])
-        few = replace(inputs, cluster=f"{name}:{count}")
+        few = replace(inputs, cluster=f"{name}:{count * scale}")
         fastest = _search(few, stated, replace(how, finalists=1), catalogue, call)
         step_s, plan = fastest.finalists[0].iteration_s, fastest.finalists[0].plan
         days = tokens / plan.tokens * step_s / 86400
@@ -306,16 +312,16 @@ def _in_time(
     fewest = fewest_in_time(on, limit, counts, start)
     if fewest is None:
         raise InputError(
-            f"--days {limit:g}: up to {counts[-1]:,} of {name} take longer for {length.tokens} "
+            f"--days {limit:g}: up to {counts[-1]:,} of {unit} take longer for {length.tokens} "
             "tokens at this batch. Allow more days, units or --global-batch."
         )
     more = [count for count in counts if count >= fewest]
     start = math.ceil(fewest * sizes[fewest]["days_high"] / limit)
     sure = fewest_in_time(partial(on, key="days_high"), limit, more, start)
-    document = {"unit": name, "days": limit, "fewest": fewest, "sure": sure}
+    document = {"unit": unit, "days": limit, "fewest": fewest, "sure": sure}
     document["next_smaller"] = max((count for count in counts if count < fewest), default=0)
     document["rows"] = [sizes[count] for count in sorted(sizes)]
-    inputs = replace(inputs, cluster=f"{name}:{fewest}")
+    inputs = replace(inputs, cluster=f"{name}:{fewest * scale}")
     return inputs, _search(inputs, stated, how, catalogue, call), {"sizes": document}
 
 

@@ -64,7 +64,7 @@ def test_jobs_from_a_file(tmp_path):
     ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
     ("name,units,evaluation\na,2,2\n", "row 2: evaluation is '2'; write 1 or 0"),
     ("name,units,arrives_h,deadline_h\nnight,4,20,10\n", "deadline must come later"),
-    ("name,units,team_units\na,2,4\n", "team_units 4 are those of a team"),
+    ("name,units,team_units\na,2,4\n", "team_units 4 is a quota of team ''; it needs a team"),
     ("name,units,team,team_units\na,4,red,3\n", "at least the min_units 4"),
     ("name,units,team,team_units\na,2,red,3\nb,2,red,4\n", "team 'red' has 3 and 4 team_units"),
     ("name,units\n", "has no rows below its header"),

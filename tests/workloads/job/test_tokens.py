@@ -65,6 +65,7 @@ def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step):
 @pytest.mark.parametrize(("changes", "message"), [
     ({"days": 3.0, "tokens": str(GOAL)}, "3 days and 30,000,000,000 tokens both state the length"),
     ({"tokens": "0"}, "--tokens '0' must be from 1 to"),
+    ({"tokens": GOAL}, r"tokens is 30000000000 \(int\). Pass text or None."),
 ])  # fmt: skip
 def test_impossible_lengths_are_refused(changes, message):
     with pytest.raises(cs.InputError, match=message):

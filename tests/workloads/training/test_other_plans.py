@@ -264,6 +264,8 @@ def test_a_file_of_primus_is_one_of_the_tool_that_it_launches(read, tmp_path):
      {"zero": 3}, {"fsdp_config.fsdp_sharding_strategy = HYBRID_SHARD"}),
     ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\nmixed_precision: bf16",
      {"zero": 3, "precision": "bf16", "framework": "deepspeed"}, set()),
+    ("distributed_type: NO\nmixed_precision: no",
+     {"zero": 0, "precision": "bf16", "framework": "transformers"}, {"mixed_precision = False"}),
     ("distributed_type: MEGATRON_LM\nmegatron_lm_config: {megatron_lm_pp_degree: 2}",
      {"pp": 2, "framework": "megatron-core"}, set()),
     ("per_device_train_batch_size: 2\ngradient_accumulation_steps: 8\ncutoff_len: 2048\n"

@@ -246,6 +246,7 @@ WITH_EFFECT = [
     (TOY, {"dp": 16, "zero": 3}, {"reshard": False}),
     (TOY, {"dp": 16, "reshard": False}, {"zero": 3}),
     (TOY, {"dp": 8, "pp": 2}, {"schedule": "zero-bubble"}),
+    (SPARSE, {"dp": 16, "ep": 4}, {"schedule": "combined-1f1b"}),
     (TOY, {"dp": 8, "pp": 2}, {"stage_layers": (5, 3)}),
     (TOY, {"dp": 8, "tp": 2}, {"sequence_parallel": False}),
     (TOY, {"dp": 16}, {"sample_tokens": 256}),

@@ -132,7 +132,7 @@ def test_the_page_shows_what_its_code_prints_and_train_runs_it(added):
     *_, shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     _, second = BLOCK.findall(PAGE.read_text())
     lines = [f"{TRAIN} --schedule {name}" for name in ("batched-warm-up", "1f1b")]
-    printed = ran(added + second, *lines, "train --help")
+    printed = ran(added + second, *lines, "train --help-all")
     assert printed.startswith(shown)
     documents, _, described = printed.removeprefix(shown).partition("Usage: ")
     ours, end = json.JSONDecoder().raw_decode(documents)

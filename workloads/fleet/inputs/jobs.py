@@ -177,8 +177,8 @@ class TrainingJob:
             )
         if self.team_units and (not self.team or self.team_units < self.min_units):
             raise InputError(
-                f"job {self.name}: team_units {self.team_units} are those of a team, and at least "
-                f"the min_units {self.min_units} of each of its jobs; its team is {self.team!r}."
+                f"job {self.name}: team_units {self.team_units} is a quota of team {self.team!r}; "
+                f"it needs a team, and at least the min_units {self.min_units} of each of its jobs."
             )
         if any(n < 1 or not rate > 0 for n, rate in self.tokens_per_s) or self.step_tokens <= 0:
             raise InputError(f"job {self.name}: throughput and step_tokens must be above 0.")

@@ -17,6 +17,7 @@ STRATEGIES: Mapping[str, Any] = {
 """ZeRO stage of a strategy of FSDP; hybrid ones shard within a server, which a plan cannot."""
 LAUNCHED_BY: Mapping[str, str] = {
     "fsdp": "transformers", "multi_gpu": "transformers", "no": "transformers",
+    "false": "transformers",  # YAML reads NO without quotes as false, as Accelerate knows
     "deepspeed": "deepspeed", "megatron_lm": "megatron-core",
 }  # fmt: skip
 """Framework by the type of a launch."""
@@ -57,13 +58,13 @@ ACCELERATE: Mapping[str, Key] = {
     "megatron_lm_config.megatron_lm_sequence_parallelism": when("sequence_parallel", True, False),
     "megatron_lm_config.megatron_lm_recompute_activations": when("recompute", "selective", "none"),
     "megatron_lm_config.megatron_lm_use_distributed_optimizer": when("zero", 1, 0),
-    "mixed_precision": choice(
-        "precision", {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "no": Near("bf16")}
-    ),
+    "mixed_precision": choice("precision", {
+        "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", **dict.fromkeys(("no", "false"), Near("bf16"))
+    }),
     "per_device_train_batch_size": whole("microbatch"),
     "gradient_accumulation_steps": whole("microbatches"),
     "gradient_checkpointing": when("recompute", "full", "none"),
     **dict.fromkeys(("bf16", "fp16"), when("precision", "bf16")),
     **dict.fromkeys(("max_length", "max_seq_length", "cutoff_len"), whole("seq")),
     **dict.fromkeys(("lora_r", "lora_rank"), whole("lora_rank")),
-}
+}  # fmt: skip

@@ -285,8 +285,11 @@ class ParallelPlan:
 
     @property
     def pipeline(self) -> PipelineSchedule:
-        """The pipeline schedule that ``schedule`` names; one stage has none, and runs the usual."""
-        return registry.pipeline_schedule(self.schedule if self.pp > 1 else registry.DEFAULT)
+        """The pipeline schedule that ``schedule`` names; one stage runs the usual of most."""
+        named = registry.pipeline_schedule(self.schedule)
+        # One stage has passes of several microbatches to pair, but no other chunk of DualPipe.
+        acts = self.pp > 1 or (named.pairs_passes and not named.splits_weights)
+        return named if acts else registry.pipeline_schedule(registry.DEFAULT)
 
     @property
     def ranks(self) -> int:

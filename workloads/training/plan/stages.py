@@ -461,11 +461,12 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
     even = plan.stage_layers == even_layers(model, plan.pp * plan.vpp)
     layers = "layers are divided so by default" if even else ""
     usual = f"{DEFAULTS.schedule} with vpp {plan.vpp} has the same passes"
+    usual = usual if plan.pp > 1 else "pp is 1"
     reasons = {
         **_of_replicas(plan),
         "etp": lone or (f"tp is {plan.tp} as well" if plan.etp == plan.tp else ""),
         "routing_skew": lone or skew,
-        "schedule": "pp is 1" if plan.pp == 1 else usual if _has_usual_passes(plan) else "",
+        "schedule": usual if _has_usual_passes(plan) else "",
         "stage_layers": "pp is 1" if plan.pp == 1 else layers,
         "cp_exchange": "cp is 1" if plan.cp == 1 else "",
         "order": _of_the_order(plan),

@@ -266,12 +266,16 @@ def test_a_deadline_takes_the_fewest_units_that_meet_it(question, capsys):
     assert f"Between 0 and {sizes['fewest']} no number divides the batch and the layers" in shown
 
 
+CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"
+
+
 @pytest.mark.parametrize(("stated", "reason"), [
     ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens too."),
     ("--tokens=1T", "state --global-batch too."),
     ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "2 of trn2.48xlarge take"),
     ("--tokens=1T --global-batch=32 --with=--tp=2", "--with is for one size of the cluster"),
-    ("--tokens=1T --global-batch=32 --cluster=rainier", "1 chips are not whole UltraServers"),
+    ("--tokens=1e18 --global-batch=32 --cluster=rainier:128", "2 of trn2-ultraserver take"),
+    ("--tokens=1T --global-batch=32 --cluster=" + CLUSTER, f"{CLUSTER} is a whole cluster"),
 ])  # fmt: skip
 def test_a_deadline_that_cannot_be_answered_is_refused(stated, reason, question):
     few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --days 3"
