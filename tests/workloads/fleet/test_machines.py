@@ -91,6 +91,9 @@ def test_mixtures_divide_the_demand():
     chunked = FleetInputs(prefill="chunked")
     services = services_from(parts, machine, models, chunked, requests=1)
     assert services[1].capacity.rate_slo_per_s > 2 * services[0].capacity.rate_slo_per_s
+    (note, *_) = serving_notes(machine, services, chunked)
+    assert "no engine of Neuron does" in note
+    assert f"A replica takes {services[0].replica_chips} of a server's 16 chips" in note
     assert services[0].weights != services[1].weights
     with pytest.raises(InputError, match="add up to 1"):
         divided(demand, [(big, 0.2), (small, 0.2)])

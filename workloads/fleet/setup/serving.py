@@ -545,19 +545,22 @@ def _choice_note(service: Service, cluster: Cluster, serving: FleetInputs) -> st
     """Return the size of a replica and its way of prompts by default, what is next, what binds."""
     choice, tokens = service.choice or Choice(""), service.chunk_tokens
     words = [] if serving.tp is not None or service.choice is None else [_size(service, cluster)]
-    binds = f"; {choice.binds} binds" if choice.binds else ""
+    binds = f"; {choice.binds} bind{'s' * (choice.binds != 'slots')}" if choice.binds else ""
+    option = "--prefill " * (choice.runner_up == "separate")
     second = (
-        f"; next is {choice.runner_up} with {choice.runner_up_share:.0%} of its requests/s"
+        f"; next is {option}{choice.runner_up} with {choice.runner_up_share:.0%} of its requests/s"
         if choice.runner_up
         else ""
     )
     if not _is_neuron(cluster) or not serving.is_usual:
+        size = f"{words[0]}{second}{binds}. --tp sets another size." if words else ""
         if tokens and _is_neuron(cluster):
             return (
                 f"prompts run in pieces of {tokens:,} tokens beside decoding, which no engine of "
-                "Neuron does: leave --prefill and --chunk out for a way that Neuron has."
-            )
-        return f"{words[0]}{second}{binds}. --tp sets another size." if words else ""
+                "Neuron does: leave --prefill and --chunk out for a way that Neuron has. "
+                f"{size[:1].upper()}{size[1:]}"
+            ).rstrip()
+        return size
     way = (
         "prompts run whole on replicas of their own "
         f"({service.apart.prefill}:{service.apart.decode})"
