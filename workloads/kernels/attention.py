@@ -89,12 +89,12 @@ def _core_s(
     fits = fused & (width <= rank.constant("attention_largest_head_dim"))
     scores = heads * seq * keys
     # Without one the whole square of scores is computed and goes through memory, a block of queries
-    # at a time. No backward pass was measured; its passes over memory are counted as Megatron's.
-    ways, passes = (1, 1.0) if direction == "forward" else (2, BACKWARD_PASSES / FORWARD_PASSES)
+    # at a time. A backward pass takes both twice, as steps of heads of 256 do on one chip of Trn2.
+    ways = 1 if direction == "forward" else 2
     products_s = 4 * width * scores / (rank.peak_flops_per_s * rank.constant("gemm_sustained"))
     memory = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")
-    moved = passes * rank.constant("unfused_score_bytes") * scores
-    wide_s = np.asarray(ways * products_s + moved / memory)
+    moved_s = rank.constant("unfused_score_bytes") * scores / memory
+    wide_s = np.asarray(ways * (products_s + moved_s))
     return np.where(fits, compute_s, wide_s)
 
 
