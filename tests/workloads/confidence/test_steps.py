@@ -102,18 +102,18 @@ def test_degrees_of_one_neuron_chip_hold_for_the_next():
 
 
 @pytest.mark.parametrize(("stated", "least_mean", "most_below_half"), [
-    pytest.param("", 0.8, 3, marks=pytest.mark.slow),
-    pytest.param(FRAMEWORK, 0.84, 4, marks=pytest.mark.slow),
-    (PLAN, 0.84, 4),
-    pytest.param(BARE, 0.78, 6, marks=pytest.mark.slow),
+    pytest.param("", 0.8, 4, marks=pytest.mark.slow),
+    pytest.param(FRAMEWORK, 0.84, 5, marks=pytest.mark.slow),
+    (PLAN, 0.84, 6),
+    pytest.param(BARE, 0.78, 8, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_tables_that_were_left_out_are_covered(stated, least_mean, most_below_half):
     """Each table by the residuals of all others, at each level of what was stated.
 
     The cluster of research code, of healthy and slow nodes, is not part of any level. By the name
     of a framework nobody knows that SimuMax's B200 was throttled, that torch-xla and PaxML are not
-    MaxText, or that some of torchtitan's H100s had less power. By the plan
-    alone nobody knows that a network gave ZeRO-3 a third of its rate. Told the least, plans of
+    MaxText, or that hosts of GH200 and of a mixture on p5 are slow. By the plan
+    alone nobody knows that a network gave ZeRO-3 a third of its rate, or Pythia's. Told the least, plans of
     Megatron before fused attention take 40 % longer than predicted, and those of JAX on GPUs and of
     adapters by PEFT are taken for other stacks' too.
     """

@@ -237,6 +237,11 @@ def test_combined_passes_are_independent_neighbours():
         assert (apart | (order.chunk[:-1] != order.chunk[1:]))[pair].all()
     with pytest.raises(InputError, match="combined-1f1b has at least 2 chunks a stage, not vpp 1"):
         ParallelPlan(pp=2, schedule="combined-1f1b")
+    small, few = replace(SPARSE, layers=4), {"pp": 2, "vpp": 2, "dp": 4, "seq": 512}
+    for count in (1, 2, 3):  # with two, the first stage has all forward passes before the others
+        few["global_batch"] = 4 * count
+        step = iteration(small, cluster("dgx-h100"), ParallelPlan(**few, schedule="combined-1f1b"))
+        assert step.iteration_s > 0
 
 
 def test_a_token_is_sent_to_each_server_once():
