@@ -112,8 +112,8 @@ def test_tables_that_were_left_out_are_covered(stated, least_mean, most_below_ha
 
     The cluster of research code, of healthy and slow nodes, is not part of any level. By the name
     of a framework nobody knows that SimuMax's B200 was throttled, that torch-xla and PaxML are not
-    MaxText, or that hosts of GH200 and of a mixture on p5 are slow. By the plan
-    alone nobody knows that a network gave ZeRO-3 a third of its rate, or Pythia's. Told the least, plans of
+    MaxText, or that hosts of GH200 and of a mixture on p5 are slow. By the plan alone nobody knows
+    that a network gave ZeRO-3 a third of its rate, or what Pythia's did. Told the least, plans of
     Megatron before fused attention take 40 % longer than predicted, and those of JAX on GPUs and of
     adapters by PEFT are taken for other stacks' too.
     """
