@@ -444,7 +444,7 @@ def unread_carbon_price(policy: str, usd_per_t: float, prices: Sequence[Prices] 
             )
             for each in prices
         )
-        if policy != "price" or not all(alike):
+        if policy != "price" or not prices or not all(alike):
             return []
         return [
             f"--carbon-price {usd_per_t:g} changes nothing here: with it hours are in the order of "

@@ -177,10 +177,7 @@ def test_the_size_of_a_replica_is_that_which_serves_most(machine, model, words, 
 
     best, server = found(None), fleet.chips_per_server
     rates = {}
-    # Sizes that leave less than half of their memory to the cache are not tried: 70B on two chips,
-    # which serves a quarter more here.
-    least = 4 if model == "llama-3.1-70b" else 1
-    for tp in (size for size in range(least, server + 1) if server % size == 0):
+    for tp in (size for size in range(1, server + 1) if server % size == 0):
         with suppress(InputError):
             rates[tp] = found(tp).capacity.rate_slo_per_s
     assert best.capacity.rate_slo_per_s == rates[best.replica_chips]

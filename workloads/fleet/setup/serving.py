@@ -137,7 +137,6 @@ def _sizes(model: Model, cluster: Cluster) -> list[int | None]:
     return [None, *sorted(larger, key=lambda size: (model.heads % size != 0, size))]
 
 
-AMPLE_CACHE = 0.5  # Share of the memory that weights must leave for a smaller replica to be tried.
 WAITS = "separate"  # way in which decoding waits for whole prompts
 
 
@@ -307,7 +306,7 @@ def _services_of(
 
 
 def _smaller(server: Profile, model: Model, cluster: Cluster) -> list[Profile]:
-    """Return the replicas on parts of a server that leave half of their memory to the cache."""
+    """Return the replicas on parts of a server that leave room for a cache."""
     # A small model on the chips of a whole server waits for collectives.
     if server.chips != cluster.chips_per_server:
         return []
@@ -315,7 +314,7 @@ def _smaller(server: Profile, model: Model, cluster: Cluster) -> list[Profile]:
     for size in (size for size in range(1, server.chips) if server.chips % size == 0):
         with suppress(InputError):
             part = profile(model, cluster, tp=size, precision=server.precision)
-            if _room(part) >= AMPLE_CACHE:
+            if _room(part) >= LEAST_CACHE:
                 result.append(part)
     return result
 

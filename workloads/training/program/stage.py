@@ -46,12 +46,7 @@ from workloads.training.layers.steps import (
 )
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import passes
-from workloads.training.plan.schedules.schedule import (
-    BACKWARD,
-    FORWARD,
-    Passes,
-    PipelineSchedule,
-)
+from workloads.training.plan.schedules.schedule import FORWARD, Passes, PipelineSchedule
 from workloads.training.program.ops import (
     Catalog,
     LaidOut,
@@ -441,12 +436,12 @@ def _stage_ops(
     asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
     asynchronous[list(_beside(plan))] = True
     ops = past_asynchronous(ops, asynchronous[stream])
-    phase = parts.passes.phase
-    forward, backward = (np.flatnonzero(phase == each) for each in (FORWARD, BACKWARD))
+    if not plan.pipeline.pairs_passes:
+        return ops
     # Where all forward passes come first, later stages need the last one to begin the backward
     # passes that this stage waits for, so those two cannot run side by side.
-    waits = plan.pp > 1 and forward[-1] < backward[0]
-    if waits or not plan.pipeline.pairs_passes:
+    phase = parts.passes.phase
+    if plan.pp > 1 and np.all(phase[: np.count_nonzero(phase == FORWARD)] == FORWARD):
         return ops
     lengths = np.array([len(block) for block in parts.blocks], np.int64)[parts.which]
     begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
