@@ -1,0 +1,32 @@
+"""The page of errors by kind of work and by chip."""
+
+from importlib.resources import files
+
+import pandas as pd
+import pytest
+
+from tools.how_true import CHIPS, KINDS, LEFT_OUT, lines, page
+
+
+@pytest.fixture(scope="module")
+def residuals() -> pd.DataFrame:
+    return pd.read_csv(str(files("workloads.confidence") / "residuals.csv"))
+
+
+def test_every_measured_kind_is_on_the_page(residuals):
+    of_chips = residuals[residuals.chip.isin(CHIPS) & (residuals.kind != LEFT_OUT)]
+    assert sum(line.rows for line in lines(residuals)) == len(of_chips)
+    kinds = {line.kind for line in lines(residuals) if line.rows}
+    assert kinds == set(KINDS)
+
+
+def test_errors_are_those_of_the_residuals():
+    logs = {"log_residual": [0.0, -0.1, 0.2], "table": ["a", "a", "b"]}
+    rows = pd.DataFrame({"kind": "kernel.product", "chip": "h100", **logs})
+    (line,) = (line for line in lines(rows) if line.rows)
+    assert (line.kind, line.chip, line.rows, line.tables) == ("kernel", "h100", 3, 2)
+    assert line.median == pytest.approx(0.105, abs=1e-3)
+    text = page([line], {"h100": {"measured": 4}})
+    assert "\n| h100 | 10.5 / 16.6 (-2.5) | – | – | – | – |\n" in text
+    assert "\n| h100 | 3 in 2 | – | – | – | – |\n" in text
+    assert "\n| h100 | 4 | 0 | 0 | 0 |\n" in text
