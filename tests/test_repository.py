@@ -138,7 +138,6 @@ RULES = {
     "locals and parameters named after nothing": _vague_locals,
 }
 
-
 NAMED_ONCE = {
     "topologies/arrays.py": re.compile(r"^(Int|Float|Bool)Array\b.*=", re.MULTILINE),
     "topologies/units.py": re.compile(r"^PS_PER_\w+ =", re.MULTILINE),

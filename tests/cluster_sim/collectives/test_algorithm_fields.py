@@ -51,7 +51,6 @@ GROUPS = (
     ("trn3-gen1", tuple(range(8)), 1),
 )
 
-
 CALLS = [
     CollectiveCall(kind, Group(named(machine), chips, cores), 1 << 20)
     for machine, chips, cores in GROUPS

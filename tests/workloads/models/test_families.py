@@ -251,7 +251,6 @@ STATE = Recurrence("mamba", 3072, 1024, 0, 40, 65_536)
 BOTH = replace(TOY, mixer="both", recurrence=STATE)
 ALONE = [replace(BOTH, mixer=mixer) for mixer in ("attention", "recurrence")]
 
-
 WINDOWED = {
     "model_type": "gemma4_text", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 1024,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "num_hidden_layers": 6,

@@ -20,7 +20,6 @@ from workloads.serving.rank.share import RankShare
 
 TRN2, SHIPPED = cluster("trn2.48xlarge"), shipped_catalogue()
 
-
 MEASURED = [("llama-3.1-405b", 2.442, 0.0379), ("llama-3.1-70b", 0.814, 0.0196)]
 
 

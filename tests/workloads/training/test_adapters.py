@@ -331,18 +331,15 @@ def test_a_sharded_update_on_trn1_takes_its_graphs_besides():
 NARROW = {"optimizer_bytes": "bf16", "gradient_bytes": "bf16"}
 
 
-@pytest.mark.parametrize(
-    ("chip", "variants", "moved"),
-    [
-        ("a100-80gb", {}, 30),
-        # Casts, unscaling and clipping of Megatron-LM: in 2021, and with a search in 2020.
-        ("a100-80gb", {"update_copies_bytes": "fp16"}, 56),
-        ("a100-80gb", {"update_copies_bytes": "fp16-2020"}, 66),
-        # Without a master copy a parameter is read and written, and two bytes each of its state.
-        ("h100", NARROW, 14),
-        ("h100", {**NARROW, "update_copies_bytes": "clipped"}, 18),
-    ],
-)
+@pytest.mark.parametrize(("chip", "variants", "moved"), [
+    ("a100-80gb", {}, 30),
+    # Casts, unscaling and clipping of Megatron-LM: in 2021, and with a search in 2020.
+    ("a100-80gb", {"update_copies_bytes": "fp16"}, 56),
+    ("a100-80gb", {"update_copies_bytes": "fp16-2020"}, 66),
+    # Without a master copy a parameter is read and written, and two bytes each of its state.
+    ("h100", NARROW, 14),
+    ("h100", {**NARROW, "update_copies_bytes": "clipped"}, 18),
+])  # fmt: skip
 def test_an_update_moves_the_bytes_of_its_stack(chip, variants, moved):
     chosen = {f"training.{quantity}": variant for quantity, variant in variants.items()}
     shapes = RankShapes(TOY, plan(dp=1), chip, shipped_catalogue().with_variants(chosen))
