@@ -11,7 +11,13 @@ from workloads.serving import Batching, Profile, Slo, Speculation, parse_slo, se
 from workloads.serving.batching import FIRST
 from workloads.serving.deployment import Pools, PromptReplica
 from workloads.serving.requests import Lengths, azure_lengths, fixed_lengths, poisson
-from workloads.serving.tables import TableRuns, capacity_table, saturated_rate, table_digest
+from workloads.serving.tables import (
+    TableRuns,
+    _share_under,
+    capacity_table,
+    saturated_rate,
+    table_digest,
+)
 
 
 def test_capacity_table_is_monotone_and_cached(served_70b, tmp_path):
@@ -68,6 +74,12 @@ def test_a_table_counts_on_prefixes_and_proposals(served_70b, tmp_path):
     refused("prefix cache", capacity_table, served_70b, lengths, slo, prefix_share=1.0)
     with pytest.raises(InputError, match="keeps ttft 10 ms and tpot 100 ms"):
         capacity_table(served_70b, azure_lengths("conv"), Slo(0.01, 0.1), requests=200)
+
+
+def test_a_share_between_two_quantiles_grows_evenly():
+    latencies, levels = np.array([1.0, 2.0, 3.0, 5.0]), np.array([0.0, 0.5, 0.9, 0.99])
+    shares = _share_under(latencies, levels, np.array([0.9, 1.0, 2.5, 4.0, 5.0, 6.0]))
+    assert shares == pytest.approx([0, 0, 0.7, 0.945, 1, 1])
 
 
 TOKENS = np.array([1.0, 100.0, 10_000.0])
