@@ -257,6 +257,17 @@ def test_no_more_selected_keys_are_ever_faster(chip, changes):
         assert times[0] < times[-1]
 
 
+@pytest.mark.parametrize("chip", CHIPS)
+def test_selected_keys_are_read_one_by_one_and_those_of_a_window_together(chip):
+    selected_s, last_s = (
+        by_name(steps_of(replace(SELECTING, keys=keys), chip, PLANS[0])[0])[
+            "attention.core"
+        ].seconds
+        for keys in ("selected", "last")
+    )
+    assert selected_s > 2 * last_s
+
+
 @pytest.mark.parametrize("changes", PLANS)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_short_sequences_have_the_dense_core_beside_the_indexer(chip, changes):
