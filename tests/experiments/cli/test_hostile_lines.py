@@ -136,7 +136,7 @@ OWN = {
         "=folder", "=pipe", "=log.txt", "=", "=/dev/zero", "=loop", "=config.json", "--cluster=",
         "--cluster=pipe", "--cluster=x", "--cluster=ring:2", "--compute=x", "--communication=x",
         "--chakra=log.txt", "--recorded-on=x", "--bandwidth=1us", "--latency=1B",
-        "--catalogue=pipe", "--variant=x",
+        "--catalogue=pipe", "--variant=x", "--chakra=\ud800",
     ),
     "fleet": (
         "--cluster=", "--cluster=pipe", "--demand=", "--demand=pipe", "--demand=folder",
