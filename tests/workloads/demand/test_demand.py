@@ -23,7 +23,7 @@ from workloads.demand import (
     servegen,
 )
 from workloads.demand.bundled import azure_code, azure_conv, azure_mix, burstgpt
-from workloads.demand.read import filled, read_demand
+from workloads.demand.read import MAX_MINUTES, filled, read_demand
 from workloads.demand.request_logs import read_json_log
 from workloads.demand.trace import constant, joined, mix, period_means, whole_requests
 from workloads.demand.what_if import changed, measured_noise, with_noise
@@ -123,7 +123,7 @@ def test_missing_periods_have_no_requests(tmp_path):
     ("minute,requests\n0,1\n0,2\n", "two rows for one period"),
     ("minute,requests\n0,1\n1.5,2\n2,1\n", "not on a grid of whole minutes"),
     ("minute,requests\n0,0\n1,0\n", "no requests at all"),
-    ("minute,requests\n0,1\n9e12,1\n", "check the unit"),
+    *((f"minute,requests\n0,1\n{late},1\n", "check the unit") for late in (MAX_MINUTES + 1, 9e12)),
     ("time,requests\n2024-05-10,1\nnoon,2\n", "row 3: time is 'noon'"),
     ("minute,requests\n", "no rows"),
     ("", "is empty; its first line names the columns"),
@@ -293,7 +293,7 @@ def _raised(text: str) -> tuple[int, int, float]:
 @pytest.mark.parametrize(("text", "expected"), [
     ("spike@2d02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
     ("spike@2d+02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
-    ("spike@2dx1.5/1h", (2 * 1440, 60, 1.5)),
+    *((f"spike@2dx{factor}/1h", (2 * 1440, 60, factor)) for factor in (0.5, 1.5)),
     ("spike", (1440 + 120, 30, 2.0)),
     ("failover@3d12:00+12h", (3 * 1440 + 720, 720, 2.0)),
     ("failover@1d12:00x1.5+2h", (1440 + 720, 120, 1.5)),
