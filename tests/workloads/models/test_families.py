@@ -125,6 +125,14 @@ def test_layers_of_one_part_each():
     )  # fmt: skip
     state = Layer("recurrence", mlp=False)
     assert model.each_layer == (state, Layer(mlp=False), Layer("none"), state)
+    # A convolution of 4 with a bias; decay, skip and bias of the time of each head; and a norm.
+    assert model.recurrence.other == 5 * (4 * 16 + 2 * 8) + 3 * 4 + 4 * 16
+
+
+def test_biases_of_a_short_convolution_are_on_its_projections_too():
+    layers = {"model_type": "lfm2", "layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
+    plain, biased = (small(**layers, conv_bias=flag).recurrence.other for flag in (False, True))
+    assert (plain, biased - plain) == (3 * 64, (3 + 1 + 1) * 64)
 
 
 def test_layers_of_kimi_linear_are_counted_from_one():
