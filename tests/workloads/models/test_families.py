@@ -12,7 +12,7 @@ import pytest
 from tests.support.counted_layers import counted, product_flops
 from tests.support.refusals import refused
 from tests.support.small_decoders import SMALL, small
-from tests.support.toy_training import TOY
+from tests.support.toy_training import SPARSE, TOY
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -110,6 +110,11 @@ def test_layers_with_experts(fields, layers):
     assert model.moe_layers == sum(layers)
     assert (model.experts.count, model.experts.ffn) == (4, 128)
     assert model.ffn == fields.get("intermediate_size_mlp", 128)
+
+
+def test_a_dense_layer_of_a_mixture_has_no_experts():
+    dense, sparse = (SPARSE.of_kind(kind) for kind in SPARSE.kinds)
+    assert (dense.experts, sparse.experts) == (None, replace(SPARSE.experts, dense_layers=0))
 
 
 @pytest.mark.parametrize("listed", ["full_attention", 3, [1] * 10_001])

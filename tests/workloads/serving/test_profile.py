@@ -14,7 +14,7 @@ from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.serving import BUCKETS, Batching, profile, serve
-from workloads.serving.profile import prompt_overhead_s
+from workloads.serving.profile import forward_s, prompt_overhead_s
 from workloads.serving.rank import times
 from workloads.serving.rank.share import RankShare
 
@@ -287,3 +287,8 @@ def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long():
     short, long = (profile(SPARSE, DGX, precision="fp8", cache_precision=p) for p in (None, "bf16"))
     assert long.kv_bytes_per_token == 2 * short.kv_bytes_per_token
     assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)
+
+
+def test_a_forward_pass_grows_faster_than_its_sequence_by_attention():
+    short_s, long_s = (forward_s(named("llama-3.1-8b"), TRN2, tokens) for tokens in (2**16, 2**17))
+    assert 2 * short_s < long_s < 4 * short_s

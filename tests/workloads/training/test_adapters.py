@@ -363,6 +363,15 @@ def test_kernels_wait_only_for_shards_that_others_hold():
     assert others == 800 * 7 / 8 + 400 * 3 / 4  # four ranks hold the same experts
 
 
+@pytest.mark.parametrize(("overlap", "waits"), [("none", True), ("dp", False), ("all", False)])
+def test_the_next_pass_waits_for_a_reduction_that_nothing_overlaps(overlap, waits):
+    shapes = RankShapes(TOY, plan(dp=8, overlap=overlap), "h100", SHIPPED)
+    exchange = replicas.ReplicaExchange(shapes, 0, shapes.plan)
+    *_, last = exchange.reduced(Share(800, 0), edges=False)
+    assert (last.name == "gradients.wait") is waits
+    assert exchange.reduced(Share(0, 0), edges=False) == []
+
+
 def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one():
     """Large weights are reduced so too; embeddings and layers that a bucket holds come at once."""
     chosen = shipped_catalogue().with_variants({"training.gathered_weights": "four"})
