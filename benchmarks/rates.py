@@ -103,10 +103,7 @@ def report(what: str, capacity: IntArray, ptr: IntArray, crossed: IntArray) -> N
 def permutation(side: int) -> tuple[IntArray, IntArray, IntArray]:
     """Flows of a random permutation, in which every chip sends to another by the shortest way.
 
-    Returns
-    -------
-    capacity, ptr, crossed : int64 arrays
-        Capacity of each link [B/s], and the links that each flow crosses.
+    Returns the capacity of each link [B/s], and pointers and links that each flow crosses.
     """
     shape = cluster(f"torus:{side}x{side}x{side}", bandwidth="64GB/s", latency="1us").shape
     chips = side**3

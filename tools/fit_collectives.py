@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from cluster_sim.collectives.duration.nccl import CHIP, FABRIC, PROTOCOLS, SWITCH, TREE, Nccl, tuner
 from experiments.validation.reading.rows import Row, table
-from tools.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
+from tools.fit_rows import FABRICS, LL128, MACHINES, Fitted, write
 from tools.nccl_fit import (
     FABRIC_START,
     PRIOR,
@@ -40,8 +40,7 @@ IN_ALL_REDUCES = tuple(name for name in CHIP if not name.startswith("exchange"))
 """Constants on which an all-reduce inside a domain depends."""
 LIKE = {"efa-v4": "efa-v2"}
 """Fabrics with few rows, and the similar fabric whose constants their fit starts from."""
-LIKE_PRIOR = 0.15
-"""Weight of the constants of a similar fabric or chip."""
+LIKE_PRIOR = 0.15  # weight of the constants of a similar fabric or chip
 STATED_STEP = "NCCL's own 4 us, times 1.6 by which steps inside a server are slower than it states"
 
 
@@ -133,23 +132,12 @@ def determined(chip: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class FabricRows:
-    """Rows of a fabric, and the constants from which its fit starts.
-
-    Attributes
-    ----------
-    rows : sequence of Row
-    start : Nccl
-        Constants of its chip, and those of the fabric that the fit starts from.
-    names : tuple of str
-        Constants that the rows determine.
-    weight : float
-        Weight of the start; one row weighs 1.
-    """
+    """Rows of a fabric, and the constants from which its fit starts."""
 
     rows: Sequence[Row]
-    start: Nccl
-    names: tuple[str, ...]
-    weight: float
+    start: Nccl  # constants of its chip, and those of the fabric that the fit starts from
+    names: tuple[str, ...]  # constants that the rows determine
+    weight: float  # weight of the start; one row weighs 1
 
     def fitted_to(self, rows: Sequence[Row]) -> Fitted:
         """Fit the constants to rows of the fabric."""
@@ -230,8 +218,7 @@ def main(path: str | None) -> None:
         task = fabric_rows(fabric, others, {**chips, **fabrics})
         print("\n".join([f"{fabric}, held out", *fabric_held_out(task)]))
     if path:
-        written: list[FitRow] = write(path, chips, fabrics)
-        print(f"{len(written)} rows written to {path}")
+        print(f"{len(write(path, chips, fabrics))} rows written to {path}")
 
 
 def _print_fit(name: str, fitted: Fitted, quality_text: str) -> None:

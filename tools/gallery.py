@@ -203,13 +203,7 @@ def _plain(text: str) -> str:
 
 
 def main(names: Sequence[str], docs: Path = DOCS) -> int:
-    """Draw the named pictures, or all, and write the page.
-
-    Raises
-    ------
-    InputError
-        For an unknown name.
-    """
+    """Draw the named pictures, or all, and write the page."""
     by_name = {each.name: each for each in SHOWN}
     for name in names:
         if name not in by_name:

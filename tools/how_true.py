@@ -31,8 +31,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 """Prefix of the kinds of residuals, their name on the page, and the basis of such answers."""
 LEFT_OUT = "training.research"
 """Kind of the runs of research code on nodes of mixed quality; the validation page has them."""
-WIDEST_ERROR = 100
-"""Upper limit of the axes of errors [%]."""
+WIDEST_ERROR = 100  # upper limit of the axes of errors [%]
 CHIPS = (
     "a100-40gb",
     "a100-80gb",
@@ -46,8 +45,7 @@ CHIPS = (
     "trn2",
     "trn3",
 )
-FEWEST = 3
-"""Rows below which no 90th percentile is shown."""
+FEWEST = 3  # rows below which no 90th percentile is shown
 HEAD = """# How true
 
 This page shows how large the errors of predictions were, for each kind of answer and each chip.

@@ -28,53 +28,31 @@ from workloads.confidence.split_conformal import half_width, margin
 TRAINING, COLLECTIVE = "training", "collective"
 STACK = ("tool", "family")
 """Features of collectives, serving and kernels that are left out: timing tool or engine, family."""
-FEWEST = 5
-"""Rows of a table below which a share says nothing."""
-MOST_PAIRS = 2_000
-"""Pairs of a table that are looked at; neighbours first."""
+FEWEST = 5  # rows of a table below which a share says nothing
+MOST_PAIRS = 2_000  # pairs of a table that are looked at; neighbours first
 Keep = Callable[[Residual], bool]
 
 
 class Fold(NamedTuple):
-    """Rows that are left out, and those that may be used to predict them.
+    """Rows that are left out, and those that may be used to predict them."""
 
-    Attributes
-    ----------
-    family : str
-        Family of kinds, or a kind.
-    name : str
-        Feature and value that are left out.
-    judged, kept : function of a residual
-        Whether a row is predicted; whether it may be used.
-    """
-
-    family: str
-    name: str
+    family: str  # family of kinds, or a kind
+    name: str  # feature and value that are left out
+    # judged, kept: whether a row is predicted; whether it may be used
     judged: Keep
     kept: Keep
 
 
 class Cover(NamedTuple):
-    """Coverage of the rows of one fold.
+    """Coverage of the rows of one fold."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows that were predicted.
-    mean, least : float
-        Share of rows inside their intervals, in the mean over tables with a few rows; of the table
-        with the least.
-    table : str
-        Table with the least.
-    width : float
-        Median half-width of an interval, of the time.
-    """
-
-    rows: int
+    rows: int  # rows that were predicted
+    # mean, least: share of rows inside their intervals, in the mean over tables with a few rows; of
+    # the table with the least
     mean: float
     least: float
-    table: str
-    width: float
+    table: str  # table with the least
+    width: float  # median half-width of an interval, of the time
 
 
 def as_prediction(row: Residual) -> Prediction:
@@ -186,19 +164,12 @@ def lines(rows: Sequence[Residual]) -> list[str]:
 
 
 class Pair(NamedTuple):
-    """Two plans that were measured for one job.
+    """Two plans that were measured for one job."""
 
-    Attributes
-    ----------
-    predicted, measured : float
-        Logarithms of the ratio of their times.
-    margin : float
-        Difference of logarithms within which the predictions tie.
-    """
-
+    # predicted, measured: logarithms of the ratio of their times
     predicted: float
     measured: float
-    margin: float
+    margin: float  # difference of logarithms within which the predictions tie
 
 
 def pairs(name: str, rows: Sequence[Mapping[str, Any]], others: Residuals) -> list[Pair]:

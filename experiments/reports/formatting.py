@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 10**300  # limit beyond which a number is no quantity, and is not written out
-LONG = 1e9
-"""Limit from which a bare number is written with an SI prefix instead of all its digits."""
+LONG = 1e9  # limit from which a bare number is written with an SI prefix instead of all its digits
 SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 

@@ -211,12 +211,10 @@ def _bars(axes: Axes, ratios: pd.Series[Any]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-NEAR = 0.15
-"""Relative distance within which a claim and our ratio agree."""
+NEAR = 0.15  # relative distance within which a claim and our ratio agree
 
 
-SERVED = "gpt-oss-120b"
-"""Model of the claims about serving, as AWS measured Trn3 with it."""
+SERVED = "gpt-oss-120b"  # model of the claims about serving, as AWS measured Trn3 with it
 SERVED_ON, CONTEXT = 4, 4096
 """Chips of a replica in those claims, and tokens that each of its requests has before it."""
 PRODUCT = 16_384

@@ -48,8 +48,7 @@ class Saving:
         return math.floor(max(0.0, done_s - self.write_s) / self.interval_s) * self.interval_s
 
 
-NEVER_STOPPED = Saving(1.0, 0.0, 0.0, 0.0)
-"""Checkpoints of a job that needs none."""
+NEVER_STOPPED = Saving(1.0, 0.0, 0.0, 0.0)  # checkpoints of a job that needs none
 
 
 class Neighbours:
