@@ -115,7 +115,8 @@ def dependent_logs(part: str, quantity: str, rows: Sequence[tuple[str, Row]]) ->
         suited = [pair for pair in suited if pair[1].values["zero"] == 3]
     if quantity.startswith("expert"):
         suited = [pair for pair in suited if pair[1].values.get("experts")]
-    columns = [_logs(suited, scaled(part, quantity, factor)) for factor in FACTORS]
+    catalogues = [scaled(part, quantity, factor) for factor in FACTORS]
+    columns = [[_log(row, catalogue) for _, row in suited] for catalogue in catalogues]
     every = np.array(columns).T.reshape(len(suited), len(FACTORS))
     depends = np.ptp(every, axis=1) > LEAST_EFFECT
     names = np.array([name for name, _ in suited])
@@ -140,11 +141,6 @@ def family_of(row: Row) -> str:
     return family(machine.chip, machine.catalogue).name
 
 
-def _logs(rows: Sequence[tuple[str, Row]], catalogue: Catalogue) -> list[float]:
-    """ln(predicted / measured) of each row, NaN where it is not predicted."""
-    return [_log(row, catalogue) for _, row in rows]
-
-
 @lru_cache(None)
 def _steps(catalogue: Catalogue) -> Steps:
     """Steps that were simulated with a catalogue; those of the shipped one serve all constants."""
@@ -152,8 +148,8 @@ def _steps(catalogue: Catalogue) -> Steps:
 
 
 def _log(row: Row, catalogue: Catalogue) -> float:
-    steps = _steps(catalogue)
-    predict = partial(steps.predict, catalogue=catalogue)
+    """ln(predicted / measured) of a row, NaN where it is not predicted."""
+    predict = partial(_steps(catalogue).predict, catalogue=catalogue)
     error = compare_row(TRAINING, predict, row)["error"]
     return float("nan") if error is None else float(np.log1p(error))
 

@@ -91,7 +91,7 @@ def folds(rows: Sequence[Residual]) -> Iterator[Fold]:
     """Everything that is left out in turn."""
     for table in dict.fromkeys(row.table for row in rows):
         for family in sorted({FAMILY[row.kind] for row in rows if row.table == table}):
-            yield _without(family, "table", table, _table)
+            yield _without(family, "table", table, attrgetter("table"))
     for family in dict.fromkeys(FAMILY.values()):
         of_family = [row for row in rows if FAMILY[row.kind] == family]
         for feature in STACK:
@@ -100,25 +100,13 @@ def folds(rows: Sequence[Residual]) -> Iterator[Fold]:
     for family in (TRAINING, COLLECTIVE):
         of_family = [row for row in rows if FAMILY[row.kind] == family]
         for chip in sorted({row.chip for row in of_family}):
-            yield _without(family, "chip", chip, _chip)
+            yield _without(family, "chip", chip, attrgetter("chip"))
         for degree in ("tp", "cp", "ranks") if family == TRAINING else ("ranks",):
             values = sorted({int(getattr(row, degree)) for row in of_family})
             for value in values[1:]:
                 yield _larger(family, degree, value)
     for operation in sorted({_operation(row) for row in rows} - {""}):
         yield _without(COLLECTIVE, "operation", operation, _operation)
-
-
-def _is_judged(row: Residual, family: str) -> bool:
-    return FAMILY[row.kind] == family
-
-
-def _table(row: Residual) -> str:
-    return row.table
-
-
-def _chip(row: Residual) -> str:
-    return row.chip
 
 
 def _operation(row: Residual) -> str:
@@ -129,26 +117,22 @@ def _operation(row: Residual) -> str:
 
 def _without(family: str, name: str, value: str, feature: Callable[[Residual], str]) -> Fold:
     """Rows of a value of a feature, predicted from all others."""
-
-    def of_value(row: Residual) -> bool:
-        return _is_judged(row, family) and feature(row) == value
-
-    def other(row: Residual) -> bool:
-        return feature(row) != value
-
-    return Fold(family, f"{name} {value}", of_value, other)
+    return Fold(
+        family,
+        f"{name} {value}",
+        lambda row: FAMILY[row.kind] == family and feature(row) == value,
+        lambda row: feature(row) != value,
+    )
 
 
 def _larger(family: str, degree: str, value: int) -> Fold:
     """Rows of a degree, predicted from those of smaller ones."""
-
-    def of_value(row: Residual) -> bool:
-        return _is_judged(row, family) and int(getattr(row, degree)) == value
-
-    def smaller(row: Residual) -> bool:
-        return int(getattr(row, degree)) < value
-
-    return Fold(family, f"{degree} {value} from smaller", of_value, smaller)
+    return Fold(
+        family,
+        f"{degree} {value} from smaller",
+        lambda row: FAMILY[row.kind] == family and int(getattr(row, degree)) == value,
+        lambda row: int(getattr(row, degree)) < value,
+    )
 
 
 def lines(rows: Sequence[Residual]) -> list[str]:

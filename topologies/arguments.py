@@ -62,12 +62,10 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        """Wrap a function so that its arguments are checked before it runs."""
         signature = inspect.signature(function)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            """Check the arguments, then call the function."""
             hints = _hints(function)
             refuse_misfit(function, args, kwargs)
             for name, value in signature.bind(*args, **kwargs).arguments.items():
@@ -148,13 +146,11 @@ def fitting(label: str) -> Callable[[T], T]:
     """
 
     def decorate(target: T) -> T:
-        """Wrap a function or the construction of a class."""
         is_class = isinstance(target, type)
         inner: Callable[..., Any] = target.__init__ if is_class else target
 
         @wraps(inner)
         def call(*args: Any, **kwargs: Any) -> Any:
-            """Call it, and name the argument that does not fit."""
             try:
                 return inner(*args, **kwargs)
             except TypeError:

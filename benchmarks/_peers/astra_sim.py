@@ -82,7 +82,6 @@ def step_messages(of_a_rank: Iterable[Node]) -> Iterator[Any]:
 
 
 def _write_traces(folder: Path, ranks: int, trace_nodes: Iterable[Any]) -> None:
-    """Write one trace, and links to it for all ranks."""
     trace = folder / "trace"
     write_messages(trace, [messages()["GlobalMetadata"](version=VERSION), *trace_nodes])
     for rank in range(ranks):

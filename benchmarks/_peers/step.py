@@ -80,7 +80,6 @@ class Step:
         return {"tp": self.tp, "global_batch": self.dp, "zero": 0, "overlap": "none"}
 
     def _files(self, folder: Path) -> tuple[Path, Path]:
-        """Write cluster and catalogue, and return their files."""
         speed = f"bandwidth: {BANDWIDTH_BYTES_PER_S}B/s, latency: {LATENCY_PS}ps"
         axes = (
             f"{{name: {name}, size: {size}, {speed}}}"

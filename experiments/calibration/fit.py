@@ -116,8 +116,6 @@ def fit_constants(
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """Result of a least-squares fit."""
-
     # logs, spread (constants,): logarithms of the constants, and their relative errors, which are
     # infinite at a limit
     logs: FloatArray
@@ -131,7 +129,6 @@ class _Best:
 def _best(
     residuals: Callable[[FloatArray], FloatArray], chosen: Sequence[Constant], catalogue: Catalogue
 ) -> _Best:
-    """Return the constants with the least residuals."""
     start = np.log([catalogue.value(constant.part, constant.quantity) for constant in chosen])
     highest = [
         min(at + np.log(FURTHEST), np.log(constant.most))

@@ -143,7 +143,6 @@ def _read_json(
 
 
 def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
-    """Yield all objects of a document, at any depth."""
     if isinstance(value, Mapping):
         yield value
         for item in value.values():
@@ -174,7 +173,6 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def _checked_s(time_s: float, path: Path) -> float:
-    """Return a measured time if it is plausible."""
     if not SHORTEST_S <= time_s <= LONGEST_S:
         raise InputError(
             f"{path}: a time of {time_s:g} s; measured times are {SHORTEST_S:g} to {LONGEST_S:g} s."

@@ -35,7 +35,6 @@ def _prefixed(unit: str) -> Callable[[Any], str]:
     """Return a function that writes values with the largest SI prefix below them."""
 
     def text(value: float) -> str:
-        """Write a value with four digits and its prefix."""
         for factor, prefix in SI:
             if abs(value) >= factor:
                 return f"{value / factor:.4g} {prefix}{unit}"

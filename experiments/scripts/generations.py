@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.layout import canvas
+from experiments.figures.layout import canvas, entitle
 from experiments.reports.plan_rows import plan_interval
 from experiments.scripts.support import each
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
@@ -181,10 +181,8 @@ def draw_generations(frame: pd.DataFrame) -> Figure:
         axes.set_title(f"Tokens {title}", loc="left", fontsize=9)
         axes.set_yticks(range(len(shown)), labels, fontsize=9)
     every[0].invert_yaxis()
-    figure.suptitle(
-        f"{_finding(judged, panels)}\n{shown.model.iloc[0]}, each machine with its own best plan",
-        fontsize=10.5, x=0.01, ha="left",
-    )  # fmt: skip
+    best = f"{shown.model.iloc[0]}, each machine with its own best plan"
+    entitle(figure, f"{_finding(judged, panels)}\n{best}")
     figure.supxlabel("\n".join(lines), fontsize=8, ha="left", x=0.01)
     return figure
 

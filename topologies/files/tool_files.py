@@ -260,7 +260,6 @@ def _computed(text: str, variables: Mapping[str, set[str | None]], depth: int) -
     """Return the value of integer arithmetic with literal variables; None where one is open."""
 
     def value(node: ast.expr) -> int:
-        """Value of a part of the arithmetic."""
         match node:
             case ast.Constant(value=int(number)):
                 return number
