@@ -139,9 +139,11 @@ def with_fitted(start: Nccl, values: Mapping[str, float], *, fabric: bool = Fals
     return replace(start, chip={**start.chip, **values})
 
 
-def quality(time_s: FloatArray, rows: Measured) -> str:
+def quality(
+    start: Nccl, values: Mapping[str, float], rows: Measured, *, fabric: bool = False
+) -> str:
     """Text with median and 90th percentile of the absolute errors, by size of the messages."""
-    error = np.abs(time_s / rows.time_s - 1)
+    error = np.abs(modelled(with_fitted(start, values, fabric=fabric), rows) / rows.time_s - 1)
     parts = []
     for name, keep in (
         ("< 64 KiB", rows.size < 2**16),
