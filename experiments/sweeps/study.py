@@ -218,15 +218,12 @@ def _rows_of(row: Row, outcome: Mapping[str, Any]) -> Iterator[tuple[dict[str, A
 
 def _whole_with_gaps(frame: pd.DataFrame, table: Sequence[Mapping[str, Any]]) -> list[str]:
     """Columns of integers that pandas holds as floats, because some runs have no value."""
-    gaps = [
+    return [
         str(name)
         for name in frame.columns
-        if frame[name].dtype == float and frame[name].isna().any()
-    ]
-    return [
-        name
-        for name in gaps
-        if all(type(row[name]) is int for row in table if row.get(name) is not None)
+        if frame[name].dtype == float
+        and frame[name].isna().any()
+        and all(type(row[name]) is int for row in table if row.get(name) is not None)
     ]
 
 
