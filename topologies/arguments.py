@@ -25,6 +25,7 @@ from typing import (
 )
 
 from topologies.errors import InputError, shown, suggestion, wrong_type
+from topologies.options import in_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -286,8 +287,7 @@ def _in_words(hint: Any) -> str:
     if origin is Annotated:
         return _in_words(parts[0])
     if origin in (Union, UnionType):
-        words = list(dict.fromkeys(_in_words(part) for part in parts))
-        return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+        return in_words(tuple(dict.fromkeys(_in_words(part) for part in parts)))
     if origin is Literal:
         return " or ".join(map(repr, parts))
     if hint in NUMBERS:
