@@ -14,10 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-REPEATS = 3
-"""Runs of a command after its first one, which finds files and caches cold."""
-LONG_S = 5.0
-"""Processor time from which a command is not repeated [s]."""
+REPEATS = 3  # runs of a command after its first one, which finds files and caches cold
+LONG_S = 5.0  # processor time from which a command is not repeated [s]
 NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
 COMMAND = (str(Path(sys.executable).with_name("cluster-sim")),)
 LAUNCH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("_launch.py")))
@@ -28,20 +26,13 @@ PLAIN = ("--bandwidth", "100GB/s", "--latency", "1us", "--size", "1GiB", "--json
 
 @dataclass(frozen=True)
 class Used:
-    """Time and memory of one process.
+    """Time and memory of one process."""
 
-    Attributes
-    ----------
-    user_s, system_s, wall_s : float
-        Processor time in the program and in the system, and wall time [s].
-    peak_bytes : int
-        Largest resident memory [B].
-    """
-
+    # user_s, system_s, wall_s: processor time in the program and in the system, and wall time [s]
     user_s: float
     system_s: float
     wall_s: float
-    peak_bytes: int
+    peak_bytes: int  # largest resident memory [B]
 
     @property
     def cpu_s(self) -> float:
@@ -72,11 +63,6 @@ def measured(*command: str, output: Path = Path(os.devnull)) -> Used:
 
     The command may keep Python's byte code on disk, as in every installation. What it writes to
     standard error is shown only if it fails.
-
-    Raises
-    ------
-    RuntimeError
-        For a command that cannot be run, or ends with another status than 0.
     """
     environment = {name: value for name, value in os.environ.items() if name != NO_BYTE_CODE}
     with tempfile.NamedTemporaryFile("r", errors="replace") as errors:

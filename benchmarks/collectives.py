@@ -9,7 +9,6 @@ links stand for all messages.
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,6 +26,7 @@ from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
+from topologies.memory_limit import peak_rss_bytes
 from topologies.shapes.basic import Tier, Tiered
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
@@ -97,7 +97,7 @@ def in_rounds(name: str, rings_of: Callable[[Group], Cycles], group: Group) -> N
         raise ValueError(f"the rounds of {name} over {group.ranks:,} ranks differ")
     total_ps = simulate_rounds(rounds)
     _, cpu_s = clocks() - begun
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    peak = peak_rss_bytes() / 1e9
     print(
         f"{name} round by round, {group.ranks:,} ranks: {rounds.all_ops:,} ops in {cpu_s:.2f} s, "
         f"{rounds.all_ops / cpu_s / 1e6:.2f} M ops/s, peak {peak:.2f} GB so far, simulated "
@@ -138,7 +138,7 @@ def per_axis_all_reduce() -> None:
         total_ps = ring_by_ring_ps(call, costs)
         wall_s, cpu_s = clocks() - begun
         ops = PER_AXIS.message_count(call, costs) + call.ranks
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        peak = peak_rss_bytes() / 1e9
         print(
             f"{side}x{side}x{side} per-axis all-reduce: {ops:,} ops in {wall_s:.2f} s "
             f"({cpu_s:.2f} s of cores), peak {peak:.1f} GB so far, "

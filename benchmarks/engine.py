@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +19,7 @@ from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.engine import simulate
 from cluster_sim.schedule.table import Schedule
 from topologies.clusters.names import cluster
+from topologies.memory_limit import peak_rss_bytes
 
 REPEATS = 2
 
@@ -90,7 +90,7 @@ def build_and_run(ranks: int) -> str:
     ops = len(schedule)
     (build_s, build_cpu_s), (run_s, run_cpu_s) = built - begun, done - built
     columns = (times.ready_ps, times.start_ps, times.end_ps, times.status)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_rss_bytes()
     return (
         f"{ranks:6,} ranks, {ops:10,} ops: built in {build_s:.2f} s ({build_cpu_s:.2f} s of cores, "
         f"{ops / build_cpu_s / 1e6:.1f} M ops/s), run in {run_s:.2f} s ({run_cpu_s:.2f} s, "

@@ -12,8 +12,7 @@ from typing import Any
 import simpy
 
 UNITS, WEEK_MINUTES = 7812, 10_080
-NAIVE_MINUTES = 60
-"""Minutes that the SimPy processes run; their time for a week is extrapolated."""
+NAIVE_MINUTES = 60  # minutes that the SimPy processes run; their time for a week is extrapolated
 
 
 def main() -> None:

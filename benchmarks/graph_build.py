@@ -15,6 +15,7 @@ from dataclasses import asdict
 import networkx as nx
 
 from topologies.clusters.names import cluster
+from topologies.memory_limit import peak_rss_bytes
 from topologies.views.graph import edge_table, graph, node_names
 
 CLUSTERS = ("trn2-ultraserver:64", "rainier", "rainier:1000000")
@@ -41,19 +42,16 @@ def main() -> None:
 
 
 def _measured(name: str) -> dict[str, float]:
-    import resource
-
     machine = cluster(name)
     begun = time.process_time()
     multigraph = graph(machine)
     build_s = time.process_time() - begun
-    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "chips": machine.chips,
         "nodes": multigraph.number_of_nodes(),
         "edges": multigraph.number_of_edges(),
         "build_s": build_s,
-        "peak_rss_bytes": kib * 1024,
+        "peak_rss_bytes": peak_rss_bytes(),
     }
 
 

@@ -58,7 +58,6 @@ def main() -> None:
 
 
 def _folder(name: str, number: int) -> Path:
-    """Make the folder of a simulator's input."""
     folder = Path(name) / str(number)
     folder.mkdir()
     return folder

@@ -28,13 +28,11 @@ FIRST = (
 """Small commands of every kind, from the README and the tutorial."""
 RINGS = (22, 71, 224, 512, 1024, 2237)
 """Ranks of rings of about 10³, 10⁴, 10⁵, 5·10⁵, 2·10⁶ and 10⁷ ops."""
-SIDES = (16, 32, 64)
-"""Sides of tori whose all-reduce per axis is 4·10⁵, 6·10⁶ and 10⁸ ops."""
+SIDES = (16, 32, 64)  # sides of tori whose all-reduce per axis is 4·10⁵, 6·10⁶ and 10⁸ ops
 UNITS = (1, 4, 16)
 """Numbers of UltraServers of training steps that are simulated message by message."""
 STEP = ("train", "--model", "llama-3.1-8b", "--tp", "16", "--microbatch", "1", "--level", "chunk")
-BY_HAND = (22, 71, 224)
-"""Ranks of the rings that SimPy runs in less than a minute."""
+BY_HAND = (22, 71, 224)  # ranks of the rings that SimPy runs in less than a minute
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ come and go are random flows over a Clos, where each start and end changes some 
 
 from __future__ import annotations
 
-import resource
 import time
 
 import numpy as np
@@ -19,6 +18,7 @@ from cluster_sim.schedule.build import schedule as build_schedule
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule
 from topologies.arrays import IntArray
 from topologies.clusters.names import cluster
+from topologies.memory_limit import peak_rss_bytes
 from topologies.routing import routes
 
 GB = 10**9
@@ -90,7 +90,7 @@ def report(what: str, capacity: IntArray, ptr: IntArray, crossed: IntArray) -> N
     begun, worked = time.perf_counter(), time.process_time()
     rate = max_min_rates(capacity, ptr, crossed)
     took, cpu = time.perf_counter() - begun, time.process_time() - worked
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_rss_bytes()
     print(
         f"{what}: {len(rate):,} flows, {len(crossed):,} hops, exact in {cpu:.2f} s "
         f"of processor time, wall {took:.2f} s, "
@@ -103,10 +103,7 @@ def report(what: str, capacity: IntArray, ptr: IntArray, crossed: IntArray) -> N
 def permutation(side: int) -> tuple[IntArray, IntArray, IntArray]:
     """Flows of a random permutation, in which every chip sends to another by the shortest way.
 
-    Returns
-    -------
-    capacity, ptr, crossed : int64 arrays
-        Capacity of each link [B/s], and the links that each flow crosses.
+    Returns the capacity of each link [B/s], and pointers and links that each flow crosses.
     """
     shape = cluster(f"torus:{side}x{side}x{side}", bandwidth="64GB/s", latency="1us").shape
     chips = side**3

@@ -77,7 +77,6 @@ def training_program(cluster: str, **fields: Any) -> Program:
 
     ``fields`` are the other fields of the plan.
     """
-    from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import named
     from workloads.training.layers.steps import RankShapes
@@ -87,7 +86,7 @@ def training_program(cluster: str, **fields: Any) -> Program:
 
     model, fabric = named("llama-3.1-405b"), machine(cluster)
     plan = complete({"tp": 32, "seq": 8192, **fields}, model, fabric)
-    shapes = RankShapes(model, plan, fabric.chip, fabric.catalogue or shipped_catalogue())
+    shapes = RankShapes(model, plan, fabric.chip, fabric.numbers)
     return program(shapes, place(plan, fabric))
 
 

@@ -18,8 +18,7 @@ from experiments.validation.validate import Result, macro, validate_as_user
 from topologies.files.writing import whole_file
 
 RECORD = Path(__file__).with_name("as_user.csv")
-WORSE = 0.005
-"""Change of a median error that a commit must answer for."""
+WORSE = 0.005  # change of a median error that a commit must answer for
 MEAN = "mean of tables"
 KEYS = ("median_abs_error", "p90_abs_error", "bias", "coverage", "median_half_width")
 
@@ -43,8 +42,6 @@ def recorded() -> list[dict[str, str]]:
 def worse(now: Sequence[Mapping[str, str]], before: Sequence[Mapping[str, str]]) -> list[str]:
     """Return a line for each median error that grew by more than half a point.
 
-    Examples
-    --------
     >>> row = {"stated": "plan", "table": "nemo", "median_abs_error": "0.0400"}
     >>> worse([{**row, "median_abs_error": "0.0460"}], [row])
     ['nemo, told plan: median error 4.0 % was recorded, it is 4.6 %']

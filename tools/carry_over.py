@@ -49,12 +49,10 @@ FACTORS = (0.7, 1.0, 1.4)
 """Multiples of a constant with which rows are predicted; between them times are interpolated."""
 TRIED = np.exp(np.linspace(np.log(FACTORS[0]), np.log(FACTORS[-1]), 141))
 """Multiples of which the best is taken."""
-MOST_ROWS = 16
-"""Rows of a table, evenly spread."""
+MOST_ROWS = 16  # rows of a table, evenly spread
 LEAST_EFFECT = 0.003
 """Change of a logarithm of a time over all factors below which a row says nothing of a constant."""
-LEAST_ROWS = 3
-"""Rows of a framework from which it is left out, or fitted to."""
+LEAST_ROWS = 3  # rows of a framework from which it is left out, or fitted to
 
 HEADER = (
     "| constant | framework left out | rows | value by the others | by itself "
@@ -66,25 +64,14 @@ Logs = Mapping[str, FloatArray]
 
 
 class LeftOut(NamedTuple):
-    """One constant without one framework.
-
-    Attributes
-    ----------
-    framework : str
-    rows : int
-        Rows of the framework that depend on the constant.
-    factor : float
-        Multiple of the shipped value that suits the other frameworks.
-    best : float
-        Multiple that suits the framework itself.
-    shipped_error, error, best_error : float
-        Median absolute logarithm of the framework's rows with each of the three values.
-    """
+    """One constant without one framework."""
 
     framework: str
-    rows: int
-    factor: float
-    best: float
+    rows: int  # rows of the framework that depend on the constant
+    factor: float  # multiple of the shipped value that suits the other frameworks
+    best: float  # multiple that suits the framework itself
+    # shipped_error, error, best_error: median absolute logarithm of the framework's rows with each
+    # of the three values
     shipped_error: float
     error: float
     best_error: float
@@ -93,13 +80,6 @@ class LeftOut(NamedTuple):
 def best_factor(logs: Sequence[FloatArray]) -> float:
     """Multiple of a constant with the least mean absolute error, frameworks weighted alike.
 
-    Parameters
-    ----------
-    logs : sequence of float array (rows, factors)
-        ln(predicted / measured) of each framework at the factors :data:`FACTORS`.
-
-    Examples
-    --------
     >>> rows = np.array([[0.3, 0.0, -0.3]])  # right with the shipped value
     >>> round(best_factor([rows]), 3)
     1.0
@@ -109,13 +89,7 @@ def best_factor(logs: Sequence[FloatArray]) -> float:
 
 
 def without_each(logs: Logs) -> list[LeftOut]:
-    """Fit a constant without each framework in turn, and predict that framework.
-
-    Parameters
-    ----------
-    logs : mapping of str to float array (rows, factors)
-        Frameworks whose rows depend on the constant; with fewer than two there is nothing to do.
-    """
+    """Fit a constant without each framework in turn, and predict that framework."""
     if len(logs) < 2:
         return []
     results = []
@@ -134,21 +108,15 @@ def _between(rows: FloatArray, factors: Sequence[float] | FloatArray) -> FloatAr
 
 
 def dependent_logs(part: str, quantity: str, rows: Sequence[tuple[str, Row]]) -> Logs:
-    """Predict rows with multiples of a constant; keep those that depend on it.
-
-    Parameters
-    ----------
-    part, quantity : str
-    rows : sequence of (str, Row)
-        Framework and row.
-    """
+    """Predict rows with multiples of a constant; keep those that depend on it."""
     chip = part.partition("kernels.")[2]
     suited = [pair for pair in rows if not chip or family_of(pair[1]) == chip]
     if quantity.startswith("sharded"):
         suited = [pair for pair in suited if pair[1].values["zero"] == 3]
     if quantity.startswith("expert"):
         suited = [pair for pair in suited if pair[1].values.get("experts")]
-    columns = [_logs(suited, scaled(part, quantity, factor)) for factor in FACTORS]
+    catalogues = [scaled(part, quantity, factor) for factor in FACTORS]
+    columns = [[_log(row, catalogue) for _, row in suited] for catalogue in catalogues]
     every = np.array(columns).T.reshape(len(suited), len(FACTORS))
     depends = np.ptp(every, axis=1) > LEAST_EFFECT
     names = np.array([name for name, _ in suited])
@@ -173,11 +141,6 @@ def family_of(row: Row) -> str:
     return family(machine.chip, machine.catalogue).name
 
 
-def _logs(rows: Sequence[tuple[str, Row]], catalogue: Catalogue) -> list[float]:
-    """ln(predicted / measured) of each row, NaN where it is not predicted."""
-    return [_log(row, catalogue) for _, row in rows]
-
-
 @lru_cache(None)
 def _steps(catalogue: Catalogue) -> Steps:
     """Steps that were simulated with a catalogue; those of the shipped one serve all constants."""
@@ -185,8 +148,8 @@ def _steps(catalogue: Catalogue) -> Steps:
 
 
 def _log(row: Row, catalogue: Catalogue) -> float:
-    steps = _steps(catalogue)
-    predict = partial(steps.predict, catalogue=catalogue)
+    """ln(predicted / measured) of a row, NaN where it is not predicted."""
+    predict = partial(_steps(catalogue).predict, catalogue=catalogue)
     error = compare_row(TRAINING, predict, row)["error"]
     return float("nan") if error is None else float(np.log1p(error))
 

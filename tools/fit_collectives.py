@@ -13,22 +13,13 @@ a soft loss because several tools and releases are mixed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cluster_sim.collectives.duration.nccl import CHIP, FABRIC, PROTOCOLS, SWITCH, TREE, Nccl, tuner
 from experiments.validation.reading.rows import Row, table
-from tools.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
-from tools.nccl_fit import (
-    FABRIC_START,
-    PRIOR,
-    START,
-    fit,
-    measured,
-    modelled,
-    quality,
-    with_fitted,
-)
+from tools.fit_rows import FABRICS, LL128, MACHINES, Fitted, write
+from tools.nccl_fit import FABRIC_START, PRIOR, START, fit, measured, quality, with_fitted
 from topologies.clusters.names import cluster
 
 TWINS = {"dgx-h100": ("p5.48xlarge",)}
@@ -40,32 +31,55 @@ IN_ALL_REDUCES = tuple(name for name in CHIP if not name.startswith("exchange"))
 """Constants on which an all-reduce inside a domain depends."""
 LIKE = {"efa-v4": "efa-v2"}
 """Fabrics with few rows, and the similar fabric whose constants their fit starts from."""
-LIKE_PRIOR = 0.15
-"""Weight of the constants of a similar fabric or chip."""
+LIKE_PRIOR = 0.15  # weight of the constants of a similar fabric or chip
 STATED_STEP = "NCCL's own 4 us, times 1.6 by which steps inside a server are slower than it states"
 
 
-def held_out(rows: Sequence[Row], names: Sequence[str], start: Nccl) -> list[str]:
-    """Return lines with the quality on rows that a fit left out.
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Rows of a chip or of a fabric, and the constants from which its fit starts."""
 
-    Left out are, in turn, a number of ranks, two operations, and every third size.
-    """
-    sizes = sorted({int(str(row.values["size_bytes"])) for row in rows})
-    folds: dict[str, Callable[[Row], bool]] = {
-        "4 ranks left out": lambda row: row.values["chips"] == 4,
-        "fitted to all-reduce and all-to-all alone": lambda row: (
-            row.values["collective"] in ("all-gather", "reduce-scatter")
-        ),
-        "every third size left out": lambda row: (
-            sizes.index(int(str(row.values["size_bytes"]))) % 3 == 1
-        ),
-    }
-    lines = []
-    for name, out in folds.items():
-        values = fit(measured([row for row in rows if not out(row)]), names, start).value
-        unseen = measured([row for row in rows if out(row)])
-        lines.append(f"  {name}: {quality(modelled(with_fitted(start, values), unseen), unseen)}")
-    return lines
+    rows: Sequence[Row]
+    start: Nccl  # constants that the fit starts from, and those that it holds fixed
+    names: Sequence[str]  # constants that the rows determine
+    weight: float = PRIOR  # weight of the start; one row weighs 1
+    fabric: bool = False  # whether the constants are those of a fabric, not of a chip
+
+    def held_out(self, name: str, column: str, values: Iterable[object]) -> str:
+        """Return a line with the quality on rows of some values, which a fit left out."""
+        texts = {str(value) for value in values}
+        unseen = [row for row in self.rows if str(row.values[column]) in texts]
+        seen = replace(self, rows=[row for row in self.rows if row not in unseen])
+        return f"  {name} left out: {self.quality(seen.fitted(), unseen)}"
+
+    def fitted(self) -> Fitted:
+        """Fit the constants to the rows."""
+        rows = measured(self.rows)
+        return fit(rows, self.names, self.start, fabric=self.fabric, prior=self.weight)
+
+    def quality(self, result: Fitted, rows: Sequence[Row]) -> str:
+        """Return the quality of fitted constants on rows."""
+        return quality(self.start, result.value, measured(rows), fabric=self.fabric)
+
+    def fitted_and_printed(self, name: str) -> Fitted:
+        """Fit the constants to the rows, and print them with their errors."""
+        result = self.fitted()
+        constants = ", ".join(
+            f"{key} {value:.4g} ± {result.spread[key]:.0%}" for key, value in result.value.items()
+        )
+        print(f"{name}: {constants}\n  {self.quality(result, self.rows)}")
+        return result
+
+
+def chip_held_out(task: Task) -> list[str]:
+    """Quality on rows that were left out: a number of ranks, two operations, every third size."""
+    sizes = sorted({int(str(row.values["size_bytes"])) for row in task.rows})
+    moved = ("all-gather", "reduce-scatter")
+    return [
+        task.held_out("4 ranks", "chips", [4]),
+        task.held_out(" and ".join(moved), "collective", moved),
+        task.held_out("every third size", "size_bytes", sizes[1::3]),
+    ]
 
 
 def nccl_rows(*names: str) -> list[Row]:
@@ -105,20 +119,19 @@ def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
     chips: dict[str, Fitted] = {}
     for chip, machine in MACHINES.items():
         more = rows_on(others, TWINS.get(machine, ()), far=False)
-        rows, start = measured([*rows_on(aic, [machine], far=False), *more]), start_for(machine)
-        chips[chip] = result = fit(rows, determined(chip), start)
-        _print_fit(chip, result, quality(modelled(with_fitted(start, result.value), rows), rows))
-    rows = measured(rows_on(others, ["dgx-b200"], far=False))
+        rows = [*rows_on(aic, [machine], far=False), *more]
+        task = Task(rows, start_for(machine), determined(chip))
+        chips[chip] = task.fitted_and_printed(chip)
     like = chips["h100"].value
     start = with_fitted(start_for("dgx-b200"), {**like, **chips["gb200"].value})
     slower = chips["gb200"].value["launch"] / like["launch"]
     start = with_fitted(start, {"in_switch_latency": slower * like["in_switch_latency"]})
-    chips["b200"] = result = fit(rows, SWITCH[:2], start, prior=B200_PRIOR)
-    _print_fit("b200", result, quality(modelled(with_fitted(start, result.value), rows), rows))
-    rows = measured(rows_on(nccl_rows("rccl_servers"), ["mi300x-platform"], far=False))
+    rows = rows_on(others, ["dgx-b200"], far=False)
+    chips["b200"] = Task(rows, start, SWITCH[:2], B200_PRIOR).fitted_and_printed("b200")
+    rows = rows_on(nccl_rows("rccl_servers"), ["mi300x-platform"], far=False)
     start = with_fitted(start_for("mi300x-platform"), like)
-    chips["mi300x"] = result = fit(rows, IN_ALL_REDUCES, start, prior=LIKE_PRIOR)
-    _print_fit("mi300x", result, quality(modelled(with_fitted(start, result.value), rows), rows))
+    task = Task(rows, start, IN_ALL_REDUCES, LIKE_PRIOR)
+    chips["mi300x"] = task.fitted_and_printed("mi300x")
     return chips
 
 
@@ -131,38 +144,7 @@ def determined(chip: str) -> list[str]:
     return [name for name in names if chip != "gb200" or name not in LL128]
 
 
-@dataclass(frozen=True, eq=False)
-class FabricRows:
-    """Rows of a fabric, and the constants from which its fit starts.
-
-    Attributes
-    ----------
-    rows : sequence of Row
-    start : Nccl
-        Constants of its chip, and those of the fabric that the fit starts from.
-    names : tuple of str
-        Constants that the rows determine.
-    weight : float
-        Weight of the start; one row weighs 1.
-    """
-
-    rows: Sequence[Row]
-    start: Nccl
-    names: tuple[str, ...]
-    weight: float
-
-    def fitted_to(self, rows: Sequence[Row]) -> Fitted:
-        """Fit the constants to rows of the fabric."""
-        return fit(measured(rows), self.names, self.start, fabric=True, prior=self.weight)
-
-    def quality(self, result: Fitted, rows: Sequence[Row]) -> str:
-        """Return the quality of fitted constants on rows of the fabric."""
-        judged = measured(rows)
-        costs = with_fitted(self.start, result.value, fabric=True)
-        return quality(modelled(costs, judged), judged)
-
-
-def fabric_rows(fabric: str, others: Sequence[Row], fitted: Mapping[str, Fitted]) -> FabricRows:
+def fabric_task(fabric: str, others: Sequence[Row], fitted: Mapping[str, Fitted]) -> Task:
     """Rows of a fabric and the start of its fit, from the fits of chips and of fabrics before."""
     machine, chip = FABRICS[fabric]
     rows = rows_on(others, [machine], far=True)
@@ -171,10 +153,10 @@ def fabric_rows(fabric: str, others: Sequence[Row], fitted: Mapping[str, Fitted]
     trees = TREE if start.tuner.tree_bytes else ()
     if fabric in LIKE:
         start = with_fitted(start, fitted[LIKE[fabric]].value, fabric=True)
-        return FabricRows(rows, start, (*FABRIC, *trees), LIKE_PRIOR)
+        return Task(rows, start, (*FABRIC, *trees), LIKE_PRIOR, fabric=True)
     rings = any(load.way == "ring" for load in measured(rows).loads)
     names = tuple(name for name in (*FABRIC, *trees) if rings or name != "ll128_step")
-    return FabricRows(rows, start, names, PRIOR)
+    return Task(rows, start, names, fabric=True)
 
 
 def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str, Fitted]:
@@ -186,9 +168,8 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
     """
     fabrics: dict[str, Fitted] = {}
     for fabric in FABRICS:
-        task = fabric_rows(fabric, others, {**chips, **fabrics})
-        fabrics[fabric] = result = task.fitted_to(task.rows)
-        _print_fit(fabric, result, task.quality(result, task.rows))
+        task = fabric_task(fabric, others, {**chips, **fabrics})
+        fabrics[fabric] = task.fitted_and_printed(fabric)
     seen = fabrics["efa-v2"]
     longer = seen.value["ll128_step"] / seen.value["step"]
     for fabric, result in fabrics.items():
@@ -204,15 +185,13 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
     return fabrics
 
 
-def fabric_held_out(task: FabricRows) -> list[str]:
+def fabric_held_out(task: Task) -> list[str]:
     """Quality on rows that were left out: each number of ranks and each operation in turn."""
     lines = []
     for column, unit in (("chips", " ranks"), ("collective", "")):
         values = sorted({str(row.values[column]) for row in task.rows})
-        for value in values if len(values) > 1 else ():
-            unseen = [row for row in task.rows if str(row.values[column]) == value]
-            result = task.fitted_to([row for row in task.rows if row not in unseen])
-            lines.append(f"  {value}{unit} left out: {task.quality(result, unseen)}")
+        if len(values) > 1:
+            lines += [task.held_out(f"{value}{unit}", column, [value]) for value in values]
     return lines
 
 
@@ -222,24 +201,13 @@ def main(path: str | None) -> None:
     chips = fit_chips(aic, others)
     fabrics = fit_fabrics(others, chips)
     for chip, machine in MACHINES.items():
-        rows = rows_on(aic, [machine], far=False)
-        print(
-            "\n".join([f"{chip}, held out", *held_out(rows, determined(chip), start_for(machine))])
-        )
+        task = Task(rows_on(aic, [machine], far=False), start_for(machine), determined(chip))
+        print("\n".join([f"{chip}, held out", *chip_held_out(task)]))
     for fabric in ("efa-v2", "infiniband-ndr"):
-        task = fabric_rows(fabric, others, {**chips, **fabrics})
+        task = fabric_task(fabric, others, {**chips, **fabrics})
         print("\n".join([f"{fabric}, held out", *fabric_held_out(task)]))
     if path:
-        written: list[FitRow] = write(path, chips, fabrics)
-        print(f"{len(written)} rows written to {path}")
-
-
-def _print_fit(name: str, fitted: Fitted, quality_text: str) -> None:
-    """Print fitted constants, and the errors that ``quality_text`` states."""
-    constants = ", ".join(
-        f"{key} {value:.4g} ± {fitted.spread[key]:.0%}" for key, value in fitted.value.items()
-    )
-    print(f"{name}: {constants}\n  {quality_text}")
+        print(f"{len(write(path, chips, fabrics))} rows written to {path}")
 
 
 if __name__ == "__main__":

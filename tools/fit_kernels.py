@@ -40,29 +40,15 @@ BLOCK = 128
 SOFT = 0.1
 
 
-def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, FloatArray]:
-    """Absolute errors on (n, k) pairs left out of the interpolation, by the rows m of the product.
-
-    Parameters
-    ----------
-    chip : str
-        Catalogue part that the grid was measured on.
-    precision : str
-    seed : int
-        Seed of the choice of pairs.
-
-    Returns
-    -------
-    dict of str to float array
-        Errors of the products with ``m < 64``, ``64 <= m < 512`` and ``m >= 512``.
-    """
+def held_out_errors(chip: str, precision: str) -> dict[str, FloatArray]:
+    """Absolute errors on (n, k) pairs left out of the interpolation, by the rows of the product."""
     rank = rank_of(chip, precision, 1, None)
     grid = gemm_table(rank.family.name, precision)
     if grid is None:
         raise LookupError(f"no measured GEMMs of {chip} in {precision}")
     mesh = np.meshgrid(grid.m, grid.n, grid.k, indexing="ij")
     factor = np.log(grid.seconds / roofline_s(rank, np.ones(()), *mesh))
-    out = np.random.default_rng(seed).random(factor.shape[1:]) < 1 / 3
+    out = np.random.default_rng(0).random(factor.shape[1:]) < 1 / 3
     seen = factor.copy()
     seen[:, out] = np.nan
     error = np.abs(np.exp(fill(seen) - factor) - 1)
@@ -76,15 +62,7 @@ def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, Float
 
 
 def fit_attention(chip: str) -> tuple[dict[str, float], FloatArray]:
-    """Fit the constants of fused attention to the shipped rows of a chip.
-
-    Returns
-    -------
-    dict of str to float
-        Constants by the catalogue's quantity without ``attention_``, in SI units.
-    float array
-        Absolute errors of the fitted rows.
-    """
+    """Fit the constants of fused attention to a chip's shipped rows; return them and the errors."""
     rows = [row for row in table("attention").rows().rows if row.values["chip"] == chip]
     names = ("batch", "seq", "heads", "kv_heads", "head_dim", "kernel_s")
     sides = dict(zip(names, np.array([_numbers(row, names) for row in rows]).T, strict=True))
@@ -92,7 +70,6 @@ def fit_attention(chip: str) -> tuple[dict[str, float], FloatArray]:
     processors = rank.constant("processors")
 
     def residuals(logs: FloatArray) -> FloatArray:
-        """Logarithms of modelled over measured times."""
         constants = dict(zip(ATTENTION, np.exp(logs), strict=True))
         peak, memory = rank.peak_flops_per_s, rank.hbm_bytes_per_s
         modelled = _attention_s(constants, sides, peak, memory, processors)

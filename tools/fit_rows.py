@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster_sim.collectives.duration.nccl import CHIP, FABRIC, SWITCH, TREE
+from topologies.catalogue.reader import COLUMNS
 from topologies.files.writing import whole_file
 
 MACHINES = {"a100-80gb": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}
@@ -62,8 +63,7 @@ MEANS = {
     "tree_efficiency": "Share of the port's rate that a tree in LL128 reaches inside a server",
     "message": "One of the messages to other domains that a rank sends at once",
 }
-WIDEST = 10.0
-"""Largest factor between a constant and the ends of its range."""
+WIDEST = 10.0  # largest factor between a constant and the ends of its range
 UNITS = {"ratio": 1.0, "us": 1e6, "GB/s": 1e-9}
 
 
@@ -79,56 +79,26 @@ class Fitted:
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FitRow:
-    """One row of a catalogue file."""
-
-    part: str
-    quantity: str
-    variant: str
-    value: str
-    unit: str
-    grade: str
-    source: str
-    note: str
-    low: str
-    high: str
-
-
 def write(
     path: str | Path, chips: Mapping[str, Fitted], fabrics: Mapping[str, Fitted]
-) -> list[FitRow]:
+) -> list[dict[str, str]]:
     """Write the rows of all fits, and of the parts that inherit from them."""
     fitted = {**chips, **fabrics}
-    rows = [
-        row
-        for name, result in fitted.items()
-        for row in _rows(name, result, tuple(result.value), "")
-    ]
+    rows = [_row(name, each, result) for name, result in fitted.items() for each in result.value]
     for heir, source, names, why in HEIRS:
-        rows += _rows(heir, fitted[source], names, f"taken from {source}: {why}")
+        inherited = f"taken from {source}: {why}"
+        rows += [_row(heir, name, fitted[source], inherited) for name in names]
     with whole_file(Path(path)) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([item.name for item in fields(FitRow)])
-        writer.writerows(astuple(row) for row in rows)
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
     return rows
 
 
-def _rows(name: str, fitted: Fitted, quantities: Sequence[str], inherited: str) -> list[FitRow]:
-    return [
-        _row(
-            name,
-            quantity,
-            fitted.value[quantity],
-            fitted.spread[quantity],
-            inherited or fitted.reasons.get(quantity, ""),
-        )
-        for quantity in quantities
-    ]
-
-
-def _row(name: str, quantity: str, value: float, spread: float, inherited: str) -> FitRow:
+def _row(name: str, quantity: str, fitted: Fitted, inherited: str = "") -> dict[str, str]:
     """Return the row of one constant, with a range of two standard errors, or four if inherited."""
+    value, spread = fitted.value[quantity], fitted.spread[quantity]
+    inherited = inherited or fitted.reasons.get(quantity, "")
     unit = (
         "ratio" if "efficiency" in quantity else "GB/s" if quantity.endswith("copy_rate") else "us"
     )
@@ -137,15 +107,15 @@ def _row(name: str, quantity: str, value: float, spread: float, inherited: str) 
     high = value * factor
     if unit == "ratio":
         high = max(min(1.0, high), value)
-    return FitRow(
-        part=f"nccl.{name}",
-        quantity=quantity,
-        variant="",
-        value=f"{value * scale:.4g}",
-        unit=unit,
-        grade="assumed" if inherited else "derived",
-        source="A" if inherited else SOURCES.get(name, "NT"),
-        note=f"{MEANS[quantity]}; {inherited or 'tools.fit_collectives'}",
-        low=f"{value / factor * scale:.3g}",
-        high=f"{max(high * scale, value * scale) * 1.0005:.4g}",
-    )
+    return {
+        "part": f"nccl.{name}",
+        "quantity": quantity,
+        "variant": "",
+        "value": f"{value * scale:.4g}",
+        "unit": unit,
+        "grade": "assumed" if inherited else "derived",
+        "source": "A" if inherited else SOURCES.get(name, "NT"),
+        "note": f"{MEANS[quantity]}; {inherited or 'tools.fit_collectives'}",
+        "low": f"{value / factor * scale:.3g}",
+        "high": f"{max(high * scale, value * scale) * 1.0005:.4g}",
+    }

@@ -111,7 +111,6 @@ def draw(shown: Experiment | Command, docs: Path) -> Path:
 
 
 def _drawn(experiment: Experiment) -> bytes:
-    """Return the picture of an experiment with the options of the gallery."""
     script, chosen = experiment.load(), SIZES.get(experiment.name, {})
     figure = script.plot(script.run(**chosen))
     texts = {
@@ -123,7 +122,6 @@ def _drawn(experiment: Experiment) -> bytes:
 
 
 def _drawn_by_command(shown: Command) -> bytes:
-    """Return a picture of the run directory that a command writes."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         # Drawn small: a picture that is reduced has more colours between two areas.
@@ -203,13 +201,7 @@ def _plain(text: str) -> str:
 
 
 def main(names: Sequence[str], docs: Path = DOCS) -> int:
-    """Draw the named pictures, or all, and write the page.
-
-    Raises
-    ------
-    InputError
-        For an unknown name.
-    """
+    """Draw the named pictures, or all, and write the page."""
     by_name = {each.name: each for each in SHOWN}
     for name in names:
         if name not in by_name:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,8 +31,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 """Prefix of the kinds of residuals, their name on the page, and the basis of such answers."""
 LEFT_OUT = "training.research"
 """Kind of the runs of research code on nodes of mixed quality; the validation page has them."""
-WIDEST_ERROR = 100
-"""Upper limit of the axes of errors [%]."""
+WIDEST_ERROR = 100  # upper limit of the axes of errors [%]
 CHIPS = (
     "a100-40gb",
     "a100-80gb",
@@ -46,8 +45,7 @@ CHIPS = (
     "trn2",
     "trn3",
 )
-FEWEST = 3
-"""Rows below which no 90th percentile is shown."""
+FEWEST = 3  # rows below which no 90th percentile is shown
 HEAD = """# How true
 
 This page shows how large the errors of predictions were, for each kind of answer and each chip.
@@ -112,36 +110,18 @@ python -m tools.how_true docs
 """
 
 
-@dataclass(frozen=True)
-class Line:
-    """Errors of one kind of answer on one chip."""
-
-    kind: str
-    chip: str
-    rows: int
-    tables: int
-    median: float
-    p90: float
-    bias: float
-
-
-def lines(residuals: pd.DataFrame) -> list[Line]:
-    """Errors by kind of answer and chip; no rows where there are none."""
-    table_lines = []
-    for kind in KINDS:
-        of_kind = residuals[residuals.kind.str.startswith(kind)]
-        of_kind = of_kind[of_kind.kind != LEFT_OUT]
-        for chip in CHIPS:
-            rows = of_kind[of_kind.chip == chip]
-            error = np.expm1(-rows.log_residual.to_numpy(float))
-            size = np.abs(error)
-            if not len(rows):
-                table_lines.append(Line(kind, chip, 0, 0, np.nan, np.nan, np.nan))
-                continue
-            p90 = float(np.quantile(size, 0.9)) if len(rows) >= FEWEST else np.nan
-            numbers = float(np.median(size)), p90, float(error.mean())
-            table_lines.append(Line(kind, chip, len(rows), rows.table.nunique(), *numbers))
-    return table_lines
+def lines(residuals: pd.DataFrame) -> pd.DataFrame:
+    """Rows, tables, median, 90th percentile and mean of errors by kind of answer and chip."""
+    rows = residuals[residuals.kind.ne(LEFT_OUT) & residuals.chip.isin(CHIPS)]
+    error = np.expm1(-rows.log_residual)
+    rows = rows.assign(kind=rows.kind.str.split(".").str[0], error=error, size=error.abs())
+    return rows.groupby(["kind", "chip"]).agg(
+        rows=("size", "count"),
+        tables=("table", "nunique"),
+        median=("size", "median"),
+        p90=("size", lambda sizes: sizes.quantile(0.9) if len(sizes) >= FEWEST else np.nan),
+        bias=("error", "mean"),
+    )
 
 
 def grades(catalogue: Catalogue) -> dict[str, Counter[str]]:
@@ -161,7 +141,7 @@ def grades(catalogue: Catalogue) -> dict[str, Counter[str]]:
     return grades_of
 
 
-def page(lines: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
+def page(lines: pd.DataFrame, graded: Mapping[str, Mapping[str, int]]) -> str:
     """Text of the page."""
     names = [name for name, _ in KINDS.values()]
     rests = [f"| {name} | {basis} |" for name, basis in KINDS.values()]
@@ -199,18 +179,18 @@ def _as_user() -> str:
     return AS_USER.format(tables=tables) + _table(columns, cells) + AS_USER_END
 
 
-def _by_chip(lines: Sequence[Line], cell: Callable[[Line], str]) -> list[list[str]]:
+def _by_chip(lines: pd.DataFrame, cell: Callable[[Any], str]) -> list[list[str]]:
     """Return one row for each chip, with a cell for each kind of answer."""
-    cells = {(line.chip, line.kind): cell(line) for line in lines if line.rows}
-    return [[chip, *(cells.get((chip, kind), "–") for kind in KINDS)] for chip in CHIPS]
+    cells: dict[Any, str] = {line.Index: cell(line) for line in lines.itertuples()}
+    return [[chip, *(cells.get((kind, chip), "–") for kind in KINDS)] for chip in CHIPS]
 
 
-def _errors(line: Line) -> str:
+def _errors(line: Any) -> str:
     p90 = "" if np.isnan(line.p90) else f" / {100 * line.p90:.1f}"
     return f"{100 * line.median:.1f}{p90} ({100 * line.bias:+.1f})"
 
 
-def _counts(line: Line) -> str:
+def _counts(line: Any) -> str:
     return f"{line.rows:,} in {line.tables}"
 
 
@@ -219,25 +199,24 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (*head, *rows))
 
 
-def draw(lines: Sequence[Line], path: Path) -> None:
+def draw(lines: pd.DataFrame, path: Path) -> None:
     """Median and 90th percentile of the error by kind of answer and chip."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.5, 3.2), layout="constrained")
     axes = figure.subplots(1, len(KINDS), sharey=True)
+    of_cells: dict[Any, Any] = {line.Index: line for line in lines.itertuples()}
     heights = {chip: -at for at, chip in enumerate(CHIPS)}
     for axis, (kind, (name, _)) in zip(axes, KINDS.items(), strict=True):
-        for line in lines:
-            if line.kind != kind:
-                continue
-            y = heights[line.chip]
-            if not line.rows:
+        for chip, y in heights.items():
+            line = of_cells.get((kind, chip))
+            if line is None:
                 axis.text(1, y, "no row", va="center", fontsize=7, color="0.5")
                 continue
             far = line.median if np.isnan(line.p90) else line.p90
             axis.plot([100 * line.median, 100 * far], [y, y], color="0.6", lw=2)
             axis.plot(100 * line.median, y, "o", color="C0", ms=5)
-        axis.set_title(f"{name}", fontsize=9)
+        axis.set_title(name, fontsize=9)
         axis.set_xlim(0, WIDEST_ERROR)
         axis.set_xlabel("error [%]", fontsize=8)
         axis.tick_params(labelsize=8)

@@ -28,53 +28,31 @@ from workloads.confidence.split_conformal import half_width, margin
 TRAINING, COLLECTIVE = "training", "collective"
 STACK = ("tool", "family")
 """Features of collectives, serving and kernels that are left out: timing tool or engine, family."""
-FEWEST = 5
-"""Rows of a table below which a share says nothing."""
-MOST_PAIRS = 2_000
-"""Pairs of a table that are looked at; neighbours first."""
+FEWEST = 5  # rows of a table below which a share says nothing
+MOST_PAIRS = 2_000  # pairs of a table that are looked at; neighbours first
 Keep = Callable[[Residual], bool]
 
 
 class Fold(NamedTuple):
-    """Rows that are left out, and those that may be used to predict them.
+    """Rows that are left out, and those that may be used to predict them."""
 
-    Attributes
-    ----------
-    family : str
-        Family of kinds, or a kind.
-    name : str
-        Feature and value that are left out.
-    judged, kept : function of a residual
-        Whether a row is predicted; whether it may be used.
-    """
-
-    family: str
-    name: str
+    family: str  # family of kinds, or a kind
+    name: str  # feature and value that are left out
+    # judged, kept: whether a row is predicted; whether it may be used
     judged: Keep
     kept: Keep
 
 
 class Cover(NamedTuple):
-    """Coverage of the rows of one fold.
+    """Coverage of the rows of one fold."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows that were predicted.
-    mean, least : float
-        Share of rows inside their intervals, in the mean over tables with a few rows; of the table
-        with the least.
-    table : str
-        Table with the least.
-    width : float
-        Median half-width of an interval, of the time.
-    """
-
-    rows: int
+    rows: int  # rows that were predicted
+    # mean, least: share of rows inside their intervals, in the mean over tables with a few rows; of
+    # the table with the least
     mean: float
     least: float
-    table: str
-    width: float
+    table: str  # table with the least
+    width: float  # median half-width of an interval, of the time
 
 
 def as_prediction(row: Residual) -> Prediction:
@@ -113,7 +91,7 @@ def folds(rows: Sequence[Residual]) -> Iterator[Fold]:
     """Everything that is left out in turn."""
     for table in dict.fromkeys(row.table for row in rows):
         for family in sorted({FAMILY[row.kind] for row in rows if row.table == table}):
-            yield _without(family, "table", table, _table)
+            yield _without(family, "table", table, attrgetter("table"))
     for family in dict.fromkeys(FAMILY.values()):
         of_family = [row for row in rows if FAMILY[row.kind] == family]
         for feature in STACK:
@@ -122,25 +100,13 @@ def folds(rows: Sequence[Residual]) -> Iterator[Fold]:
     for family in (TRAINING, COLLECTIVE):
         of_family = [row for row in rows if FAMILY[row.kind] == family]
         for chip in sorted({row.chip for row in of_family}):
-            yield _without(family, "chip", chip, _chip)
+            yield _without(family, "chip", chip, attrgetter("chip"))
         for degree in ("tp", "cp", "ranks") if family == TRAINING else ("ranks",):
             values = sorted({int(getattr(row, degree)) for row in of_family})
             for value in values[1:]:
                 yield _larger(family, degree, value)
     for operation in sorted({_operation(row) for row in rows} - {""}):
         yield _without(COLLECTIVE, "operation", operation, _operation)
-
-
-def _is_judged(row: Residual, family: str) -> bool:
-    return FAMILY[row.kind] == family
-
-
-def _table(row: Residual) -> str:
-    return row.table
-
-
-def _chip(row: Residual) -> str:
-    return row.chip
 
 
 def _operation(row: Residual) -> str:
@@ -151,26 +117,22 @@ def _operation(row: Residual) -> str:
 
 def _without(family: str, name: str, value: str, feature: Callable[[Residual], str]) -> Fold:
     """Rows of a value of a feature, predicted from all others."""
-
-    def of_value(row: Residual) -> bool:
-        return _is_judged(row, family) and feature(row) == value
-
-    def other(row: Residual) -> bool:
-        return feature(row) != value
-
-    return Fold(family, f"{name} {value}", of_value, other)
+    return Fold(
+        family,
+        f"{name} {value}",
+        lambda row: FAMILY[row.kind] == family and feature(row) == value,
+        lambda row: feature(row) != value,
+    )
 
 
 def _larger(family: str, degree: str, value: int) -> Fold:
     """Rows of a degree, predicted from those of smaller ones."""
-
-    def of_value(row: Residual) -> bool:
-        return _is_judged(row, family) and int(getattr(row, degree)) == value
-
-    def smaller(row: Residual) -> bool:
-        return int(getattr(row, degree)) < value
-
-    return Fold(family, f"{degree} {value} from smaller", of_value, smaller)
+    return Fold(
+        family,
+        f"{degree} {value} from smaller",
+        lambda row: FAMILY[row.kind] == family and int(getattr(row, degree)) == value,
+        lambda row: int(getattr(row, degree)) < value,
+    )
 
 
 def lines(rows: Sequence[Residual]) -> list[str]:
@@ -186,19 +148,12 @@ def lines(rows: Sequence[Residual]) -> list[str]:
 
 
 class Pair(NamedTuple):
-    """Two plans that were measured for one job.
+    """Two plans that were measured for one job."""
 
-    Attributes
-    ----------
-    predicted, measured : float
-        Logarithms of the ratio of their times.
-    margin : float
-        Difference of logarithms within which the predictions tie.
-    """
-
+    # predicted, measured: logarithms of the ratio of their times
     predicted: float
     measured: float
-    margin: float
+    margin: float  # difference of logarithms within which the predictions tie
 
 
 def pairs(name: str, rows: Sequence[Mapping[str, Any]], others: Residuals) -> list[Pair]:

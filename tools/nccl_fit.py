@@ -50,27 +50,18 @@ FABRIC_START = {
     "tree_efficiency": 0.45,
 }
 """Constants of a fabric from which its fit starts."""
-SOFT = 0.1
-"""Residual from which a row counts less than its square."""
-MOST = 0.98
-"""Largest efficiency of a port, below 1 because of headers."""
-PRIOR = 0.02
-"""Weight that keeps a constant without evidence at its start."""
+SOFT = 0.1  # residual from which a row counts less than its square
+MOST = 0.98  # largest efficiency of a port, below 1 because of headers
+PRIOR = 0.02  # weight that keeps a constant without evidence at its start
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Measured rows of one machine: the load of each on the ports, and its time.
+    """Measured rows of one machine: the load of each on the ports, and its time."""
 
-    Attributes
-    ----------
-    loads : tuple of Load
-        Loads whose fields are arrays, one for each way (``Load.way``) in which NCCL runs a row.
-    size, time_s : float array (rows,)
-        Bytes [B] and time [s] of each row, in the order of ``loads``.
-    """
-
+    # Loads whose fields are arrays, one for each way (``Load.way``) in which NCCL runs a row
     loads: tuple[Load, ...]
+    # size, time_s: (rows,): bytes [B] and time [s] of each row, in the order of ``loads``
     size: FloatArray
     time_s: FloatArray
 
@@ -119,20 +110,8 @@ def fit(
     fabric: bool = False,
     prior: float = PRIOR,
 ) -> Fitted:
-    """Fit constants to measured rows, in logarithms.
-
-    Parameters
-    ----------
-    rows : Measured
-    names : sequence of str
-        Constants to fit.
-    costs_at_start : Nccl
-        Constants from which the fit starts.
-    fabric : bool
-        Whether the constants are those of the fabric, else those of the chip.
-    prior : float
-        Weight that draws each constant to its start; a row has weight 1.
-    """
+    """Fit constants of a chip, or of its fabric, to measured rows, in logarithms."""
+    # ``prior``: weight that draws each constant to its start; a row has weight 1.
     start = (
         {**FABRIC_START, **costs_at_start.fabric} if fabric else {**START, **costs_at_start.chip}
     )
@@ -160,9 +139,11 @@ def with_fitted(start: Nccl, values: Mapping[str, float], *, fabric: bool = Fals
     return replace(start, chip={**start.chip, **values})
 
 
-def quality(time_s: FloatArray, rows: Measured) -> str:
+def quality(
+    start: Nccl, values: Mapping[str, float], rows: Measured, *, fabric: bool = False
+) -> str:
     """Text with median and 90th percentile of the absolute errors, by size of the messages."""
-    error = np.abs(time_s / rows.time_s - 1)
+    error = np.abs(modelled(with_fitted(start, values, fabric=fabric), rows) / rows.time_s - 1)
     parts = []
     for name, keep in (
         ("< 64 KiB", rows.size < 2**16),

@@ -21,20 +21,7 @@ ROW = re.compile(r"^\| `(?P<table>\w+)`[^|]*\| [\d,]+ of [\d,]+ \|")
 
 
 def rewrite(text: str, tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a page with the results of these tables; rows of other tables stay as they are.
-
-    Parameters
-    ----------
-    text : str
-        Markdown with a table of results.
-    tables : mapping of str to mapping
-        Tables by name, as in the JSON of ``cluster-sim validate --json``.
-
-    Raises
-    ------
-    InputError
-        When no table of the page has a row for one of the tables.
-    """
+    """Return a page with the results of these tables; rows of other tables stay as they are."""
     lines = text.split("\n")
     places = {
         match["table"]: number for number, line in enumerate(lines) if (match := ROW.match(line))
@@ -65,8 +52,6 @@ def _row(line: str, table: Mapping[str, Any]) -> str:
 def percent(value: float | None, sign: str = "") -> str:
     """Return a share in per cent, with a decimal below 100, and a minus that is not a hyphen.
 
-    Examples
-    --------
     >>> percent(0.0361), percent(-0.085, sign="+"), percent(1.444), percent(None)
     ('3.6', '−8.5', '144', '')
     """

@@ -32,13 +32,7 @@ Row = Mapping[str, str]
 
 
 def read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of a CSV file that has these columns.
-
-    Raises
-    ------
-    InputError
-        For a file that lacks one of the columns.
-    """
+    """Return the rows of a CSV file that has these columns."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
@@ -47,13 +41,7 @@ def read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def predicted(question: Row) -> dict[str, str]:
-    """Return a question with the answer of its command and the ends of the 80 % interval.
-
-    Raises
-    ------
-    InputError
-        For a key that has no interval, and a command that fails.
-    """
+    """Return a question with the answer of its command and the ends of the 80 % interval."""
     key = question["key"]
     if key not in INTERVALS:
         raise InputError(f"{question['name']}: key {key!r} is none of {', '.join(INTERVALS)}.")
@@ -72,14 +60,8 @@ def predicted(question: Row) -> dict[str, str]:
 
 
 def seal(questions: Path, sealed: Path) -> None:
-    """Write the predictions of all questions to a new file.
-
-    Raises
-    ------
-    InputError
-        Where the sealed file exists, as it is never edited.
-    """
-    if sealed.exists():
+    """Write the predictions of all questions to a new file."""
+    if sealed.exists():  # it is never edited
         raise InputError(f"{sealed} is sealed. Write later predictions to a file of another date.")
     rows = [predicted(question) for question in read(questions, HEADER[:3])]
     with whole_file(sealed) as part, part.open("w", encoding="utf-8", newline="") as file:
@@ -91,8 +73,6 @@ def seal(questions: Path, sealed: Path) -> None:
 def score(sealed: Sequence[Row], measured: Sequence[Row]) -> list[str]:
     """Return a line for each prediction that was measured, and one for all of them.
 
-    Examples
-    --------
     >>> row = {"name": "one", "predicted": "1.1", "low": "0.9", "high": "1.3"}
     >>> score([row], [{"name": "one", "value": "1.0"}])
     ['one: predicted 1.1, measured 1.0: +10.0 %, inside', '1 of 1: median error 10.0 %, 1 inside']

@@ -42,10 +42,8 @@ scale_out: {bandwidth_per_chip: 200Gbit/s, latency: 15us, radix: 24, oversubscri
 """
 """Servers of four chips under switches that carry a quarter of what their adapters send."""
 USUAL = {"model": TOY, "seq": 1024, "overlap": "dp"}
-LEAST_COST = 0.005
-"""Part of the steps that a pair has to cost itself to count."""
-PAIRS = 60
-"""Pairs that are drawn on each machine."""
+LEAST_COST = 0.005  # part of the steps that a pair has to cost itself to count
+PAIRS = 60  # pairs that are drawn on each machine
 
 
 def thin_cluster() -> Cluster:

@@ -25,6 +25,7 @@ from typing import (
 )
 
 from topologies.errors import InputError, shown, suggestion, wrong_type
+from topologies.options import in_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,12 +63,10 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        """Wrap a function so that its arguments are checked before it runs."""
         signature = inspect.signature(function)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            """Check the arguments, then call the function."""
             hints = _hints(function)
             refuse_misfit(function, args, kwargs)
             for name, value in signature.bind(*args, **kwargs).arguments.items():
@@ -148,13 +147,11 @@ def fitting(label: str) -> Callable[[T], T]:
     """
 
     def decorate(target: T) -> T:
-        """Wrap a function or the construction of a class."""
         is_class = isinstance(target, type)
         inner: Callable[..., Any] = target.__init__ if is_class else target
 
         @wraps(inner)
         def call(*args: Any, **kwargs: Any) -> Any:
-            """Call it, and name the argument that does not fit."""
             try:
                 return inner(*args, **kwargs)
             except TypeError:
@@ -290,8 +287,7 @@ def _in_words(hint: Any) -> str:
     if origin is Annotated:
         return _in_words(parts[0])
     if origin in (Union, UnionType):
-        words = list(dict.fromkeys(_in_words(part) for part in parts))
-        return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+        return in_words(tuple(dict.fromkeys(_in_words(part) for part in parts)))
     if origin is Literal:
         return " or ".join(map(repr, parts))
     if hint in NUMBERS:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.reader import GRADES, Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
@@ -46,7 +46,7 @@ class Economics:
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
         """Return power and price of a cluster's chips."""
         # A machine without a row of its power counts with the power of its chips alone.
-        catalogue: Catalogue = cluster.catalogue or shipped_catalogue()
+        catalogue = cluster.numbers
         machine, chip = machine_of(cluster), cluster.chip
         chips = cluster.chips_per_domain
         tdp = catalogue.value(chip, "tdp", 0.0)

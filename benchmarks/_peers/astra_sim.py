@@ -26,12 +26,9 @@ from workloads.traces.chakra_schema import COLLECTIVE, COLLECTIVES, COMPUTE, mes
 AWARE = "AstraSim_Analytical_Congestion_Aware"
 UNAWARE = "AstraSim_Analytical_Congestion_Unaware"
 IMPLEMENTATIONS = {"all-reduce": "ring", "all-to-all": "direct"}
-OTHER_FILES = 100
-"""Most files that ASTRA-sim has open besides the traces."""
-MOST_HOPS = 10_000_000
-"""Most messages on links that ASTRA-sim runs within minutes."""
-ROUNDING = 1e-4
-"""Largest share of the time that is lost by rounding to whole nanoseconds."""
+OTHER_FILES = 100  # most files that ASTRA-sim has open besides the traces
+MOST_HOPS = 10_000_000  # most messages on links that ASTRA-sim runs within minutes
+ROUNDING = 1e-4  # largest share of the time that is lost by rounding to whole nanoseconds
 
 
 PS_PER_US = 10**6
@@ -85,7 +82,6 @@ def step_messages(of_a_rank: Iterable[Node]) -> Iterator[Any]:
 
 
 def _write_traces(folder: Path, ranks: int, trace_nodes: Iterable[Any]) -> None:
-    """Write one trace, and links to it for all ranks."""
     trace = folder / "trace"
     write_messages(trace, [messages()["GlobalMetadata"](version=VERSION), *trace_nodes])
     for rank in range(ranks):

@@ -19,32 +19,19 @@ OTHER_ORDER = 0.25
 
 
 class Peer(NamedTuple):
-    """Another simulator.
-
-    Attributes
-    ----------
-    name : str
-    needs : tuple of str
-        Programs that must be on the path.
-    suits : function of Work
-        Returns whether the simulator can run this work in reasonable time and memory.
-    prepare : function of (Work, folder)
-        Writes the input files, and returns the command to measure.
-    simulated_s : function of str
-        Reads the simulated time from the command's output [s].
-    tolerance : function of Work
-        Returns the share of the time by which the result may differ from ours.
-    prepare_step : function of (Step, folder), optional
-        Writes the input files of a training step, and returns the command to measure. Without it
-        the simulator runs collectives alone.
-    """
+    """Another simulator."""
 
     name: str
-    needs: tuple[str, ...]
+    needs: tuple[str, ...]  # programs that must be on the path
+    # Returns whether the simulator can run this work in reasonable time and memory
     suits: Callable[[Work], bool]
+    # Writes the input files, and returns the command to measure
     prepare: Callable[[Work, Path], tuple[str, ...]]
-    simulated_s: Callable[[str], float]
+    simulated_s: Callable[[str], float]  # reads the simulated time from the command's output [s]
+    # Returns the share of the time by which the result may differ from ours
     tolerance: Callable[[Work], float]
+    # Writes the input files of a training step, and returns the command to measure. Without it the
+    # simulator runs collectives alone
     prepare_step: Callable[[Step, Path], tuple[str, ...]] | None = None
 
     def missing(self) -> list[str]:

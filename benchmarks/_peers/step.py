@@ -30,52 +30,28 @@ ONE_SLICE = (
     "neuron-runtime,ring_slices,1,count,assumed,as ASTRA-sim has it\n"
 )
 """Row of the catalogue by which a collective has a message a step and way, not several slices."""
-WAYS = 2
-"""Ways round a ring, each of which carries half of a collective."""
+WAYS = 2  # ways round a ring, each of which carries half of a collective
 AXES = {"dp": 0, "tp": 1, "norm": 1}
 """Axis of the torus along which the ring of each group of ranks runs."""
 
 
 class Node(NamedTuple):
-    """Part of a step of one rank.
-
-    Attributes
-    ----------
-    name : str
-    duration_ps : int
-        Time of a kernel; zero for a collective [ps].
-    size_bytes : int
-        Buffer of an all-reduce; zero for a kernel [B].
-    axis : int
-        Axis of the torus along which the all-reduce runs; -1 for a kernel.
-    on_host : bool
-        Whether the host works, not the chip.
-    before : list of int
-        Nodes that end before this starts.
-    """
+    """Part of a step of one rank."""
 
     name: str
-    duration_ps: int
-    size_bytes: int
-    axis: int
-    on_host: bool
-    before: list[int]
+    duration_ps: int  # time of a kernel; zero for a collective [ps]
+    size_bytes: int  # buffer of an all-reduce; zero for a kernel [B]
+    axis: int  # axis of the torus along which the all-reduce runs; -1 for a kernel
+    on_host: bool  # whether the host works, not the chip
+    before: list[int]  # nodes that end before this starts
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step of Llama-3.1-8B, 32 layers, with a sequence for each replica.
+    """A training step of Llama-3.1-8B, 32 layers, with a sequence for each replica."""
 
-    Attributes
-    ----------
-    dp : int
-        Replicas, the first side of the torus.
-    tp : int
-        Ranks of each replica, the last side.
-    """
-
-    dp: int
-    tp: int
+    dp: int  # replicas, the first side of the torus
+    tp: int  # ranks of each replica, the last side
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -104,7 +80,6 @@ class Step:
         return {"tp": self.tp, "global_batch": self.dp, "zero": 0, "overlap": "none"}
 
     def _files(self, folder: Path) -> tuple[Path, Path]:
-        """Write cluster and catalogue, and return their files."""
         speed = f"bandwidth: {BANDWIDTH_BYTES_PER_S}B/s, latency: {LATENCY_PS}ps"
         axes = (
             f"{{name: {name}, size: {size}, {speed}}}"

@@ -13,35 +13,20 @@ SIZE_BYTES = 2**30
 
 
 class Stage(NamedTuple):
-    """Stage of an all-reduce in which all rings along one axis work at the same time.
-
-    Attributes
-    ----------
-    axis : int
-    steps : int
-        Messages that each rank sends to the next on its ring, one after the other.
-    message_bytes : int
-        Size of each message [B].
-    """
+    """Stage of an all-reduce in which all rings along one axis work at the same time."""
 
     axis: int
-    steps: int
-    message_bytes: int
+    steps: int  # messages that each rank sends to the next on its ring, one after the other
+    message_bytes: int  # size of each message [B]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A collective of 1 GiB per rank on a ring, which has one side, or on a torus.
+    """A collective of 1 GiB per rank on a ring, which has one side, or on a torus."""
 
-    Attributes
-    ----------
-    sides : tuple of int
-        Chips along each axis, powers of two, so that every message is a whole number of bytes.
-    kind : str
-        ``all-reduce`` by rings along each axis, or ``all-to-all`` straight along each axis.
-    """
-
+    # Chips along each axis, powers of two, so that every message is a whole number of bytes
     sides: tuple[int, ...]
+    # ``all-reduce`` by rings along each axis, or ``all-to-all`` straight along each axis
     kind: str = "all-reduce"
 
     @property

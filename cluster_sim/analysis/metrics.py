@@ -14,9 +14,6 @@ import pandas as pd
 
 from cluster_sim.analysis.stretches import (
     Order,
-    attribute_ps,
-    by_group,
-    categories_of,
     category_times,
     end_of_run_ps,
     idle_gaps,
@@ -207,13 +204,11 @@ def time_by_category(
     >>> bool((parts.sum(axis=1) == table["total_ps"]).all())
     True
     """
-    names, running, code = categories_of(trace, order, what)
-    groups, values = by_group(trace, by, running)
-    total = end_of_run_ps(trace)
-    parts = attribute_ps(groups, code, len(names), total)
-    columns = {f"{name}_ps": parts[:, k] for k, name in enumerate([*names, rest])}
-    columns["total_ps"] = np.full(len(values), total)
-    return pd.DataFrame(columns, index=pd.Index(values, name=by))
+    times, total = category_times(trace, order, by=by, what=what), end_of_run_ps(trace)
+    columns = {f"{name}_ps": times.exposed_ps[:, k] for k, name in enumerate(times.names)}
+    columns[f"{rest}_ps"] = total - times.exposed_ps.sum(axis=1)
+    columns["total_ps"] = np.full(len(times.groups), total)
+    return pd.DataFrame(columns, index=pd.Index(times.groups, name=by))
 
 
 @checked()

@@ -37,24 +37,15 @@ class Intervals:
         return len(self.group)
 
 
-def attribute_ps(
-    intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
-) -> IntArray:
-    """Attribute each group's time to categories, every instant to the first that is active [ps].
-
-    ``category`` (rows,): from 0; the smaller takes precedence. What comes after ``total_ps``, by
-    default the latest end, is not counted. Returns (groups, categories + 1), of which the last
-    column is the time in which none is active; each row sums to ``total_ps`` exactly.
-    """
-    return shares_ps(intervals, category, categories, total_ps)[0]
-
-
 def shares_ps(
     intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
 ) -> tuple[IntArray, IntArray]:
-    """Attribute time as :func:`attribute_ps` does, and measure how long each category is active.
+    """Attribute each group's time to the first active category, and measure all active time [ps].
 
-    Rows whose category is ``categories`` or more are left out.
+    ``category`` (rows,): from 0; the smaller takes precedence, and ``categories`` or more is left
+    out. What comes after ``total_ps``, by default the latest end, is not counted. Returns (groups,
+    categories + 1), of which the last column is the time in which none is active, so that each row
+    sums to ``total_ps`` exactly; and (groups, categories).
 
     >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
     >>> first, active = shares_ps(spans, np.array([1, 0]), 2)

@@ -16,6 +16,8 @@ from cluster_sim.schedule.table import (
     LARGEST_CAPACITY,
     LARGEST_FLOW_BYTES,
     NO_RESOURCE,
+    OP_COLUMNS,
+    RESOURCE_COLUMNS,
     Codes,
     Edges,
     Flows,
@@ -64,11 +66,7 @@ def schedule(
     """
     ops = len(edges.ptr) - 1
     built = Schedule(
-        kind=_spread(columns.kind, np.uint8, ops),
-        resource=_spread(columns.resource, np.int32, ops),
-        duration_ps=_spread(columns.duration_ps, np.int64, ops),
-        size_bytes=_spread(columns.size_bytes, np.int64, ops),
-        priority=_spread(columns.priority, np.int32, ops),
+        **{name: _spread(getattr(columns, name), dtype, ops) for name, dtype in OP_COLUMNS.items()},
         edges=edges,
         resources=resources,
         flows=flows or Flows.none(),
@@ -86,23 +84,6 @@ def _spread(values: npt.ArrayLike, dtype: npt.DTypeLike, ops: int) -> IntArray:
         return np.ascontiguousarray(array)
     # Pages of np.zeros take no memory until they are written; np.full writes them all.
     return np.full(ops, array, dtype) if array.any() else np.zeros(ops, dtype)
-
-
-OP_COLUMNS = {
-    "kind": np.uint8,
-    "resource": np.int32,
-    "duration_ps": np.int64,
-    "size_bytes": np.int64,
-    "priority": np.int32,
-}
-RESOURCE_COLUMNS = {
-    "kind": np.uint8,
-    "owner": np.int32,
-    "peer": np.int32,
-    "lane": np.int16,
-    "slots": np.int32,
-    "capacity": np.int64,
-}
 
 
 def check(schedule: Schedule) -> None:

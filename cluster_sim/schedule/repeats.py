@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule.table import BoolArray, Edges, Flows, IntArray, Schedule, pointers
+from cluster_sim.schedule.table import (
+    OP_COLUMNS,
+    BoolArray,
+    Edges,
+    Flows,
+    IntArray,
+    Schedule,
+    pointers,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +60,9 @@ def calls_written_out(whole: Schedule, routines: Routines) -> Schedule:
     shift = np.concatenate([np.zeros(routines.outside, np.int64), np.repeat(
         begin - routines.first[routine], length)])  # fmt: skip
     origin = np.arange(len(shift)) - shift
-    columns = ("kind", "resource", "duration_ps", "size_bytes", "priority")
-    picked = {name: getattr(whole, name)[origin] for name in columns}
     calls = caller, begin, begin + length - 1
     return Schedule(
-        **picked,
+        **{name: getattr(whole, name)[origin] for name in OP_COLUMNS},
         edges=_edges(whole, origin, shift, calls),
         resources=whole.resources,
         flows=flows_of_copies(whole, origin),
@@ -202,9 +208,9 @@ def rounds_written_out(rounds: Rounds) -> Schedule:
         rows += len(rounds.schedule.edges) * np.repeat(is_larger, width, axis=1)
     origin, rows = np.append(origin.ravel(), final), rows.ravel()
     dst = rounds.followers()[like] + ops * np.arange(len(like))[:, None]
-    edges, names = whole.edges, ("kind", "resource", "duration_ps", "size_bytes", "priority")
+    edges = whole.edges
     return Schedule(
-        **{name: getattr(whole, name)[origin] for name in names},
+        **{name: getattr(whole, name)[origin] for name in OP_COLUMNS},
         edges=Edges(
             pointers(np.diff(edges.ptr)[origin]),
             dst.ravel().astype(np.int32),

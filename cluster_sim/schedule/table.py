@@ -6,7 +6,7 @@ What a schedule *means* are the eight rules of time in ``docs/design.md``, which
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,22 @@ LARGEST_FLOW_BYTES = (2**63 - 1) // 10**6
 """Most work of a flow [B]: the engines keep what is left of it in microbytes (rule 7)."""
 LARGEST_CAPACITY = 2**53 - 1
 """Highest rate that a resource may divide among flows [B/s], so that times are exact in 64 bits."""
+
+OP_COLUMNS: Mapping[str, type[np.integer[Any]]] = {
+    "kind": np.uint8,
+    "resource": np.int32,
+    "duration_ps": np.int64,
+    "size_bytes": np.int64,
+    "priority": np.int32,
+}
+RESOURCE_COLUMNS: Mapping[str, type[np.integer[Any]]] = {
+    "kind": np.uint8,
+    "owner": np.int32,
+    "peer": np.int32,
+    "lane": np.int16,
+    "slots": np.int32,
+    "capacity": np.int64,
+}
 
 
 class ScheduleError(ValueError):
@@ -102,8 +118,7 @@ class Resources:
 
     def picked(self, rows: IntArray) -> Resources:
         """Return a table of these resources alone, in this order."""
-        columns = ("kind", "owner", "peer", "lane", "slots", "capacity")
-        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+        return replace(self, **{name: getattr(self, name)[rows] for name in RESOURCE_COLUMNS})
 
     @classmethod
     def none(cls) -> Resources:
@@ -320,12 +335,10 @@ class Schedule:
             int((label.code if isinstance(label, Codes) else label).nbytes)
             for label in self.labels.values()
         )
-        columns = (self.kind, self.resource, self.duration_ps, self.size_bytes, self.priority)
-        edges = (self.edges.ptr, self.edges.dst, self.edges.lag_ps)
-        starts = 0 if self.edges.from_start is None else int(self.edges.from_start.nbytes)
-        flows = sum(int(getattr(self.flows, item.name).nbytes) for item in fields(Flows))
-        columns_bytes = sum(int(column.nbytes) for column in (*columns, *edges))
-        return columns_bytes + labels + starts + flows
+        columns = [getattr(self, name) for name in OP_COLUMNS]
+        for table in (self.edges, self.flows):
+            columns += [column for column in vars(table).values() if column is not None]
+        return labels + sum(int(column.nbytes) for column in columns)
 
 
 _MILLION = 10**6

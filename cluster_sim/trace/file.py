@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from cluster_sim.schedule.build import check
 from cluster_sim.schedule.table import (
     FLOW,
     KINDS,
+    RESOURCE_COLUMNS,
     Codes,
     Edges,
     Flows,
@@ -44,7 +45,6 @@ KEYS = ("kind", "resource", "resource_number")
 EDGE_COLUMNS = ("leads_to", "lags_ps", "from_start")
 FLOW_COLUMNS = ("rate_cap_bytes_per_s", "shares", "share_weights")
 ATTEMPT_COLUMNS = ("op", "start_ps", "end_ps")
-RESOURCE_COLUMNS = ("kind", "owner", "peer", "lane", "slots", "capacity")
 _FAULTS = (
     pa.ArrowException, ScheduleError, OSError, KeyError, ValueError, TypeError, IndexError,
     AttributeError, MemoryError,
@@ -233,7 +233,7 @@ def _flows(table: pa.Table, kind: IntArray) -> Flows:
     return Flows(op, cap, np.append(ptr[op], ptr[-1]), resource, _csr(table["share_weights"])[1])
 
 
-def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
+def _packed(rows: Resources | Attempts, columns: Iterable[str]) -> bytes:
     """Return a small table as compressed text, for the metadata of the file."""
     table = pa.table({name: pa.array(getattr(rows, name)) for name in columns})
     sink = io.BytesIO()
@@ -243,7 +243,7 @@ def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
     return base64.b64encode(sink.getvalue())  # other readers of Parquet take metadata for text
 
 
-def _unpacked(packed: bytes, columns: Sequence[str]) -> dict[str, Any]:
+def _unpacked(packed: bytes, columns: Iterable[str]) -> dict[str, Any]:
     table = ipc.open_stream(base64.b64decode(packed)).read_all()
     table.validate(full=True)
     return {name: _array(table[name]) for name in columns}

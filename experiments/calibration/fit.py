@@ -7,7 +7,7 @@ constants of steps explain only the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -47,7 +47,12 @@ class Constant:
 
     part: str
     quantity: str
-    most: float = np.inf  # largest physical value in SI units; infinite without a limit
+
+    @property
+    def most(self) -> float:
+        """Largest physical value in SI units; infinite without a limit."""
+        is_share = "efficiency" in self.quantity or self.quantity.startswith("gemm_sustained")
+        return 1.0 if is_share else np.inf
 
     def __str__(self) -> str:
         """Name in the form that ``--variant`` takes."""
@@ -116,8 +121,6 @@ def fit_constants(
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """Result of a least-squares fit."""
-
     # logs, spread (constants,): logarithms of the constants, and their relative errors, which are
     # infinite at a limit
     logs: FloatArray
@@ -131,7 +134,6 @@ class _Best:
 def _best(
     residuals: Callable[[FloatArray], FloatArray], chosen: Sequence[Constant], catalogue: Catalogue
 ) -> _Best:
-    """Return the constants with the least residuals."""
     start = np.log([catalogue.value(constant.part, constant.quantity) for constant in chosen])
     highest = [
         min(at + np.log(FURTHEST), np.log(constant.most))
@@ -192,21 +194,18 @@ def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], 
         if np.abs(slope).max(initial=0.0) < LEAST_EFFECT:
             kept[str(constant)] = "no row depends on it"
             continue
-        basis = np.stack([slopes[other] for other in chosen], axis=1) if chosen else None
-        left = slope
-        if basis is not None:
-            weights, *_ = np.linalg.lstsq(basis, slope, rcond=None)
-            left = slope - basis @ weights
-        if np.linalg.norm(left) < LEAST_APART * np.linalg.norm(slope):
-            size = np.linalg.norm(slope)
+        basis = np.reshape([slopes[other] for other in chosen], (len(chosen), len(slope))).T
+        weights, *_ = np.linalg.lstsq(basis, slope, rcond=None)
+        size = np.linalg.norm(slope)
+        if np.linalg.norm(slope - basis @ weights) < LEAST_APART * size:
             names = ", ".join(
                 str(other)
                 for other in chosen
                 if abs(slopes[other] @ slope) > size * np.linalg.norm(slopes[other]) / 2
             )
             kept[str(constant)] = f"the data cannot tell it from {names or 'the constants above'}"
-            continue
-        chosen.append(constant)
+        else:
+            chosen.append(constant)
     return chosen, kept
 
 
@@ -261,7 +260,7 @@ def fit_all(
     return groups
 
 
-SMALLEST = 1e-30  # value below which a constant counts as zero, which has no logarithm to fit
+SMALLEST = 1e-30  # value below which a constant counts as zero
 NONE: FloatArray = np.zeros(0)
 
 
@@ -368,10 +367,15 @@ def collective_constants(
         *((fabric, "efficiency"), (fabric, "step_latency")),
         *((f"nccl.{fabric}", "efficiency"), (f"nccl.{fabric}", "step")),
     ]
+    return _constants(names, catalogue)
+
+
+def _constants(names: Iterable[tuple[str, str]], catalogue: Catalogue) -> list[Constant]:
+    """Return the constants that the catalogue has; one of zero has no logarithm to fit."""
     return [
-        Constant(part, quantity, 1.0 if "efficiency" in quantity else np.inf)
+        Constant(part, quantity)
         for part, quantity in names
-        if catalogue.has(part, quantity)
+        if catalogue.has(part, quantity) and catalogue.value(part, quantity) > SMALLEST
     ]
 
 
@@ -453,21 +457,12 @@ def kernel_constants(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) ->
     """Constants of the kernels of the rows' chip, the most important first."""
     chip = str(rows[0]["chip"])
     part = f"kernels.{family(chip, catalogue).name}"
-    constants = []
-    for name in KERNEL_CONSTANTS:
-        of_chip = f"{name}_{chip}"
-        quantity = of_chip if catalogue.has(part, of_chip) else name
-        if catalogue.has(part, quantity) and catalogue.value(part, quantity) > SMALLEST:
-            most = 1.0 if "efficiency" in name or name == "gemm_sustained" else np.inf
-            constants.append(Constant(part, quantity, most))
+    pairs = [(f"{name}_{chip}", name) for name in KERNEL_CONSTANTS]
+    names = [(part, of_chip if catalogue.has(part, of_chip) else name) for of_chip, name in pairs]
     neuron = chip_family(chip, catalogue).is_neuron
     runtimes = sorted({str(row["runtime"]) for row in rows if row.get("runtime") and neuron})
-    return constants + [
-        Constant(RUNTIME, f"{runtime}_{name}")
-        for runtime in runtimes
-        for name in ("added", "least")
-        if catalogue.has(RUNTIME, f"{runtime}_{name}")
-    ]
+    names += [(RUNTIME, f"{runtime}_{end}") for runtime in runtimes for end in ("added", "least")]
+    return _constants(names, catalogue)
 
 
 def _kernel_times(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
@@ -510,10 +505,5 @@ def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:
     """Constants of training steps on a chip, the most important first."""
     part = f"kernels.{family(chip, catalogue).name}"
     names = [("training", f"{name}_{chip}") for name in TRAINING_CONSTANTS]
-    names += [(part, name) for name in HOST_CONSTANTS]
-    names += [(part, "gemm_sustained"), (part, "host_dispatch")]
-    return [
-        Constant(where, quantity, 1.0 if quantity == "gemm_sustained" else np.inf)
-        for where, quantity in names
-        if catalogue.has(where, quantity) and catalogue.value(where, quantity) > SMALLEST
-    ]
+    names += [(part, name) for name in (*HOST_CONSTANTS, "gemm_sustained", "host_dispatch")]
+    return _constants(names, catalogue)

@@ -133,17 +133,17 @@ def _read_json(
         named = _named(document)
         collectives.append((path.name, Measured(*named, size, seconds, "", 0)))
         return
-    total_s = next(iter(_totals_s(document)), None)
+    totals_s = (entry.get("total_time") for entry in _objects(document))
+    total_s = next((each for each in totals_s if _is_number(each) and 0 < each < math.inf), None)
     if total_s is None:
         raise InputError(
             f"{path}: neither sizes with times, as nccom-test reports them, nor total_time, as "
             "neuron-profile does. Give a file of one of them."
         )
-    kernels.append(_profiled(path, _checked_s(total_s, path)))
+    kernels.append(_profiled(path, _checked_s(float(total_s), path)))
 
 
 def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
-    """Yield all objects of a document, at any depth."""
     if isinstance(value, Mapping):
         yield value
         for item in value.values():
@@ -174,7 +174,6 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def _checked_s(time_s: float, path: Path) -> float:
-    """Return a measured time if it is plausible."""
     if not SHORTEST_S <= time_s <= LONGEST_S:
         raise InputError(
             f"{path}: a time of {time_s:g} s; measured times are {SHORTEST_S:g} to {LONGEST_S:g} s."
@@ -207,13 +206,6 @@ def _named(document: Any) -> tuple[str | None, int | None]:
     counts = ("nworkers", "ranks", "num_workers", "world_size", "nranks")
     ranks = next((named[name] for name in counts if isinstance(named.get(name), int)), None)
     return (operation(op) if op else None), ranks
-
-
-def _totals_s(document: Any) -> Iterable[float]:
-    for entry in _objects(document):
-        value = entry.get("total_time")
-        if _is_number(value) and 0 < value < math.inf:
-            yield float(value)
 
 
 def _profiled(path: Path, total_s: float) -> dict[str, Any]:

@@ -104,7 +104,6 @@ def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     results = json.loads((folder / "results.json").read_text())
 
     def ask(catalogue: Catalogue, changes: Changes = NO_CHANGES) -> Parts:
-        """Answer with the numbers of a catalogue, and other values of options."""
         model, plan, machine = recorded_plan(inputs, results, catalogue, changes)
         part = inputs.get("chips") is not None
         return iteration(model, machine, plan, partial=part, allow_oversized=True).breakdown_s
@@ -124,7 +123,6 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     ranks, each = inputs.get("ranks"), int(inputs.get("ranks_per_chip") or 1)
 
     def ask(catalogue: Catalogue, changes: Changes = NO_CHANGES) -> Parts:
-        """Answer with the numbers of a catalogue, and perhaps on another cluster."""
         machine = cluster_of(
             input_text(changes.get("cluster", inputs["cluster"])),
             bandwidth=inputs.get("bandwidth"), latency=inputs.get("latency"), catalogue=catalogue,
@@ -290,7 +288,6 @@ def page(
     factors = pn.rx({})
 
     def view(by_number: Mapping[str, float], *values: str) -> Any:
-        """Pictures and table for one state of the boxes and sliders, or why there are none."""
         numbers_now = moved(catalogue, by_number)
         texts = {name: text.strip() for name, text in zip(boxes, values, strict=True)}
         changes = {
@@ -355,7 +352,6 @@ def _controls(pn: Any, weighed: Weighed, factors: Any, catalogue: Catalogue) -> 
     controls = pn.Column(pn.pane.Markdown(WEIGHING))
 
     def look() -> None:
-        """Put the sliders on the page if their numbers are known."""
         if (names := weighed()) is not None:
             looking.stop()
             controls[:] = _sliders(pn, names, factors, catalogue)
@@ -377,11 +373,9 @@ def _sliders(pn: Any, names: Sequence[str], factors: Any, catalogue: Catalogue) 
     }
 
     def change(_: Any) -> None:
-        """Ask the runs again, with the factors that the sliders show."""
         factors.rx.value = {name: slider.value_throttled for name, slider in sliders.items()}
 
     def put_back(_: Any) -> None:
-        """Move every slider back to 1."""
         for slider in sliders.values():
             # Panel declares the value after a drag (value_throttled) constant outside of the page.
             with edit_constant(slider):

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import KNOWN, colors
-from experiments.figures.layout import canvas
+from experiments.figures.layout import canvas, legend_beside
 from workloads.fleet.lending.answer import Loan, at_confidence
 from workloads.fleet.lending.backtest import surest
 from workloads.fleet.results import change_w
@@ -21,6 +21,7 @@ STACK = (
     "maintenance",
 )  # fmt: skip
 """Roles from the bottom of the stack."""
+ATTAINED = "SLO attained\n[% of requests]"
 LABELS = {"batch": "batch requests", "paused": "paused in place"}
 STEP_MINUTES = 15  # minutes over which curves are averaged
 IN_THOUSANDS = 10_000  # chips from which an axis counts thousands of them
@@ -58,12 +59,9 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: Mapping[str, int], titl
         axes.set_ylim(0, most / scale)
     top, bottom = panels[0], panels[-1]
     top.set_title(f"{title}\n{_finding(frame, chips_per_unit)}", loc="left", fontsize=11)
-    handles, names = top.get_legend_handles_labels()
-    top.legend(
-        handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
-    )
+    legend_beside(top, upwards=True)
     bottom.plot(time, 100 * coarse["slo_attainment"], color="#2b6cb0", lw=1)
-    bottom.set_ylabel("SLO attained\n[% of requests]")
+    bottom.set_ylabel(ATTAINED)
     bottom.set_ylim(min(95.0, 100 * coarse["slo_attainment"].min()) - 0.5, 100.5)
     _days(bottom, frame)
     return figure
@@ -73,7 +71,6 @@ def _finding(frame: pd.DataFrame, chips_per_unit: Mapping[str, int]) -> str:
     several = len(chips_per_unit) > 1
 
     def chips(*roles: str) -> float:
-        """Chips in these roles, summed over the rows."""
         return sum(
             count * float(frame[f"{kind}_{role}_units" if several else f"{role}_units"].sum())
             for kind, count in chips_per_unit.items()
@@ -132,18 +129,11 @@ def scenarios_figure(
         for axes, curve in zip(panels, curves, strict=True):
             axes.plot(time, curve, color=shades[name], lw=1.3, ls=style, label=name)
     panels[0].set_title(title, loc="left")
-    for axes, label in zip(
-        panels,
-        (
-            "chips that serve\n[thousand]",
-            "chips lent to training\n[thousand]",
-            "SLO attained\n[% of requests]",
-        ),
-        strict=True,
-    ):
+    labels = ("chips that serve\n[thousand]", "chips lent to training\n[thousand]", ATTAINED)
+    for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
-    panels[0].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_beside(panels[0])
     longest = max(lines.values(), key=len)
     _days(panels[-1], longest)
     return figure
@@ -200,7 +190,7 @@ def loan_figure(loan: Loan) -> Figure:
     top.set_xticks(hours, [loan.moment(int(edge))[-5:] for edge in edges], rotation=45)
     top.set_ylabel("chips that can be lent [thousand]")
     top.set_xlabel(f"time from {loan.begin:%A %d %B %Y}, UTC")
-    top.legend(title="confidence", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_beside(top, "confidence")
     top.set_title(
         f"Tonight {loan.unit_hours * loan.terms.chips_per_unit:,.0f} chip-hours can be lent with "
         f"{100 * loan.confidence:.4g} % confidence",
@@ -222,7 +212,7 @@ def loan_figure(loan: Loan) -> Figure:
     bottom.set_xlabel("nights of the history, each answered from the nights before it")
     if not frame["lent_unit_hours"].any():
         bottom.set_title("on these nights the rule lends nothing", loc="left", fontsize=9)
-    bottom.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_beside(bottom)
     return figure
 
 
@@ -241,7 +231,7 @@ def lead_figure(leads: pd.DataFrame) -> Figure:
     axes.set_xticks(np.arange(len(hours)), [f"{hour} h" for hour in hours])
     axes.set_ylim(0, None)
     axes.margins(x=0.08)
-    axes.legend(title="confidence", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_beside(axes, "confidence")
     axes.set_xlabel("time from the answer to the beginning of the night")
     axes.set_ylabel("chips lent on an average night [thousand]")
     axes.set_title(

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import KNOWN, colors
-from experiments.figures.layout import canvas, dress, logarithmic
+from experiments.figures.layout import canvas, dress, entitle, legend_beside, logarithmic
 from topologies.units import format_seconds
 from workloads.job import JobResult
 from workloads.job.goodput import daly_interval_s
@@ -50,11 +50,7 @@ def timeline_figure(result: JobResult, title: str) -> Figure:
     dress(axes, "day of the first run", "time that is not useful [% of the time]")
     axes.set_title(title, loc="left")
     if lost:
-        handles, names = axes.get_legend_handles_labels()
-        axes.legend(
-            handles[::-1], names[::-1], title="mean over all runs",
-            loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False,
-        )  # fmt: skip
+        legend_beside(axes, "mean over all runs", upwards=True)
     return figure
 
 
@@ -132,7 +128,7 @@ def slowdowns(shared: Sharing) -> Figure:
     if shared.others:
         answer = f"placement {shared.best} loses least"
     title = f"{len(names)} jobs on {shared.cluster.name}: {answer}"
-    drawn.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+    entitle(drawn, title)
     return drawn
 
 
@@ -154,11 +150,9 @@ def occupancy(queue: Queue) -> Figure:
     lower.set_ylim(bottom=0)
     dress(lower, "hours since the first arrival", "jobs that wait", grid="y")
     mean_h = queue.waits_s.mean() / 3600
-    drawn.suptitle(
+    entitle(
+        drawn,
         f"{len(queue.jobs):,} jobs on {queue.cluster.name}, {queue.discipline}: "
         f"{queue.used:.0%} of the servers in use, jobs wait {mean_h:.2g} h on average",
-        x=0.01,
-        ha="left",
-        fontsize=10.5,
     )
     return drawn

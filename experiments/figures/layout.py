@@ -35,6 +35,18 @@ def canvas(
     return figure, figure.subplots(rows, columns, **how)
 
 
+def entitle(figure: Figure, title: str, size: float = 10.5) -> None:
+    """Write a title above all panels, from the left edge of the figure."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=size)
+
+
+def legend_beside(axes: Axes, title: str | None = None, *, upwards: bool = False) -> None:
+    """Write the legend to the right of a panel; ``upwards`` in the order of a stack."""
+    axes.legend(
+        title=title, frameon=False, reverse=upwards, loc="center left", bbox_to_anchor=(1.0, 0.5)
+    )
+
+
 def dress(axes: Axes, across: str, up: str, *, grid: Literal["both", "x", "y", ""] = "") -> None:
     """Label the axes of a panel, which keeps two sides of its frame, and draw a light grid."""
     axes.set(xlabel=across, ylabel=up)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors
-from experiments.figures.layout import canvas, dress, lay_out, logarithmic
+from experiments.figures.layout import canvas, dress, entitle, lay_out, logarithmic
 from experiments.figures.training import NAMES, stacked
 from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_bytes, format_seconds
@@ -235,7 +235,7 @@ def scaling(frame: pd.DataFrame, title: str) -> Figure:
     highest = float(frame["tokens_per_s_per_chip"].max())
     grid[1, 0].set_ylim(0, 1.25 * highest)
     grid[0, 0].set_ylim(0, 1.1 * float(frame["iteration_s"].max()))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+    entitle(figure, title)
     drawn = dict(zip(*grid[0, 0].get_legend_handles_labels()[::-1], strict=True))
     figure.legend(
         drawn.values(), drawn.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=9

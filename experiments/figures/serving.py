@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors, marks
-from experiments.figures.layout import canvas, dress, logarithmic
+from experiments.figures.layout import canvas, dress, entitle, logarithmic
 from topologies.units import format_seconds
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
     _distribution(left, served.ttft_s, limits.ttft_s, "time to first token (TTFT)")
     _distribution(right, served.tpot_s, limits.tpot_s, "mean time per later token (TPOT)")
     left.set_ylabel("requests that take no longer [%]")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    entitle(figure, title, 10)
     return figure
 
 
@@ -68,5 +68,5 @@ def frontier(points: pd.DataFrame, title: str) -> Figure:
     user = "speed for a user: 1 / median time per output token [tokens/s]"
     dress(axes, user, "output of each chip [tokens/s]", grid="both")
     axes.legend(frameon=False, fontsize=8, title="more requests: up and left", title_fontsize=8)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+    entitle(figure, title)
     return figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cluster_sim.plot.palette import colors, ink, marks
-from experiments.figures.layout import canvas, dress, lay_out
+from experiments.figures.layout import canvas, dress, entitle, lay_out
 from topologies.arrays import FloatArray
 from topologies.units import format_seconds
 from workloads.training.program.breakdown import PARTS
@@ -118,9 +118,8 @@ def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
 
 
 def _finish(figure: Figure, title: str) -> None:
-    """Write the title, and the legend of colours and marks below the bars."""
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+        entitle(figure, title)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, markerscale=0.4)
 
 
@@ -200,7 +199,7 @@ def lines(
     axes.set_ylim(bottom=0)
     dress(axes, *labels, grid="both")
     axes.legend(frameon=False, fontsize=9, title=by if len(names) == 1 else None)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+    entitle(figure, title)
     return figure
 
 

@@ -153,7 +153,6 @@ def promises_kept(hour: int, state: State, need: FloatArray) -> list[dict[str, A
 
 
 def _judged(stated: Mapping[str, Any], need: FloatArray) -> dict[str, Any]:
-    """Compare what was kept with what the minutes of the night needed."""
     needed = np.minimum(need, stated["most_units"])
     over = needed - np.repeat(stated["kept_units"], np.diff(stated["edges"]))
     within = float((over <= 1e-9).mean())
@@ -228,7 +227,6 @@ class Follower:
         return len(hours), _with_answer(problem, state) if problem else ""
 
     def _keep(self, state: State) -> None:
-        """Write the state, then the metrics."""
         keep_state(self.folder, state)
         if self.metrics is not None:
             with whole_file(self.metrics) as part:

@@ -33,14 +33,11 @@ NOT_RESULTS = re.compile(rf"{'|'.join(MEASURED)}|(.*_)?interval|assumed|sensitiv
 """Keys of results that are no answers, or stand elsewhere."""
 UNLIKE_MACHINES = ("catalogue", "variant", "later_stages")
 """Options with which a step's machine is not that of its cluster's name."""
-NOT_PLANNED = ("sharding", "assumed")
-"""Keys of a plan in results that are not fields of a plan."""
-LEAST = 1e-3
-"""Relative difference from which a number is printed."""
+NOT_PLANNED = ("sharding", "assumed")  # keys of a plan in results that are not fields of a plan
+LEAST = 1e-3  # relative difference from which a number is printed
 MOST_ROWS = 40
 """Rows that are printed, and length up to which lists of results are compared row by row."""
-LONGEST = 60
-"""Length to which words in a table are cut."""
+LONGEST = 60  # length to which words in a table are cut
 
 Document = Mapping[str, Any]
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 10**300  # limit beyond which a number is no quantity, and is not written out
-LONG = 1e9
-"""Limit from which a bare number is written with an SI prefix instead of all its digits."""
+LONG = 1e9  # limit from which a bare number is written with an SI prefix instead of all its digits
 SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -36,7 +35,6 @@ def _prefixed(unit: str) -> Callable[[Any], str]:
     """Return a function that writes values with the largest SI prefix below them."""
 
     def text(value: float) -> str:
-        """Write a value with four digits and its prefix."""
         for factor, prefix in SI:
             if abs(value) >= factor:
                 return f"{value / factor:.4g} {prefix}{unit}"

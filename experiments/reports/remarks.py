@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import option_name
 from experiments.reports.plan_rows import differing, fields_of, named
-from topologies.catalogue.catalogue import chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import BETWEEN, RAINIER, cluster
 from topologies.units import PS_PER_S, format_memory, format_seconds
@@ -101,7 +101,7 @@ def _even_chips(step: Iteration) -> Iterator[str]:
     """Name what uneven chips would add to a large step, which waits for the slowest of all."""
     if step.chips <= MANY or step.undisturbed_s is not None:
         return
-    catalogue, parts = step.cluster.catalogue or shipped_catalogue(), step.breakdown_s
+    catalogue, parts = step.cluster.numbers, step.breakdown_s
     servers = step.chips // step.cluster.chips_per_server
     waits_s = sum(seconds for part, seconds in parts.items() if part.startswith("exposed"))
     share = 1 - waits_s / step.iteration_s
@@ -203,7 +203,7 @@ def _sooner_s(step: Iteration, other: ParallelPlan, shared: SharedParts) -> floa
 
 def _single_operations(step: Iteration) -> Iterator[str]:
     """Name what PyTorch's operations would take, where an eager host is timed by kernels."""
-    plan, numbers = step.plan, step.cluster.catalogue or shipped_catalogue()
+    plan, numbers = step.plan, step.cluster.numbers
     if plan.runtime != "eager" or not chip_family(step.cluster.chip, numbers).is_neuron:
         return
     each, added_s = (
@@ -307,8 +307,7 @@ def _unexplained(answer: Checked) -> Iterator[str]:
 
 def _unnatural_ranks(answer: Checked) -> Iterator[str]:
     """Name ranks that the machine does not have, and groups that do not fill its domains."""
-    plan, cluster = answer.plan, answer.cluster
-    catalogue = cluster.catalogue or shipped_catalogue()
+    plan, cluster, catalogue = answer.plan, answer.cluster, answer.cluster.numbers
     natural = {1, chip_family(cluster.chip, catalogue).ranks_per_chip}
     if catalogue.has(cluster.chip, "ranks_per_chip"):
         natural |= {int(row.value) for row in catalogue.variants(cluster.chip, "ranks_per_chip")}
@@ -328,7 +327,7 @@ def _unnatural_ranks(answer: Checked) -> Iterator[str]:
 
 def _beyond_the_chip(answer: Checked) -> Iterator[str]:
     """Name a mean rate of arithmetic that the chip does not keep for hours."""
-    catalogue, chip = answer.cluster.catalogue or shipped_catalogue(), answer.cluster.chip
+    catalogue, chip = answer.cluster.numbers, answer.cluster.chip
     precision = answer.plan.precision
     rate = answer.hfu * catalogue.value(chip, f"{precision}_peak")
     kept = sustained_flops_per_s(chip, precision, catalogue)

@@ -13,7 +13,7 @@ from cluster_sim.collectives.results import first_ranks
 from cluster_sim.plot.palette import colors, marks
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.collective import bandwidth
-from experiments.figures.layout import canvas, logarithmic, over_bytes
+from experiments.figures.layout import canvas, entitle, logarithmic, over_bytes
 from experiments.figures.training import lines
 from experiments.scripts.support import each, with_collective_ends
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -117,16 +117,15 @@ def draw_algorithm_switch_points(frame: pd.DataFrame) -> Figure:
     }
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False)
     picked = frame[frame.picked]
-    figure.suptitle(
+    entitle(
+        figure,
         f"{frame.collective.iloc[0]}: auto picks the fastest algorithm at {picked.fastest.sum()} "
         f"of {len(picked)} sizes, at worst one that takes {picked.slowdown.max():.2g} x as long",
-        x=0.01, ha="left", fontsize=10.5,
-    )  # fmt: skip
+    )
     return figure
 
 
 def _slowdowns(axes: Axes, frame: pd.DataFrame, algorithms: list[str]) -> None:
-    """Draw the panel of one machine."""
     shades, shapes = colors(algorithms), marks(algorithms)
     for name, timed in frame.groupby("algorithm", sort=False):
         line = timed.sort_values("size_bytes")
@@ -165,7 +164,6 @@ def torus_vs_neuronswitch(
     """
 
     def table(point: tuple[Cluster, str]) -> pd.DataFrame:
-        """Rows of one machine and collective."""
         machine, op = point
         rate = injection_bytes_per_s(machine)
         timed = rows(op, whole(machine), parse_sizes(sizes), "best", ideal=ideal, proof=False)
@@ -193,16 +191,15 @@ def draw_torus_vs_neuronswitch(frame: pd.DataFrame) -> Figure:
     ratios = " and ".join(
         f"{rate[op, names[-1]] / rate[op, names[0]]:.1f} times the {op}" for op in ops
     )
-    figure.suptitle(
+    entitle(
+        figure,
         f"At {format_bytes(size)} a chip of {names[-1]} gets {ratios} of one of {names[0]}\n"
         "The fastest algorithm each; dashed: links at their full rate, no losses",
-        x=0.01, ha="left", fontsize=10.5,
-    )  # fmt: skip
+    )
     return figure
 
 
 def _bandwidths(axes: Axes, frame: pd.DataFrame, op: str) -> None:
-    """Draw the panel of one collective."""
     shades = colors(list(dict.fromkeys(frame.cluster)))
     shapes = marks(shades)
     for name, timed in frame.groupby("cluster", sort=False):

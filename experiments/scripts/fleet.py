@@ -31,8 +31,7 @@ from workloads.fleet.scenario import run as run_scenario
 from workloads.models.huggingface import model as read_model
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
-TARGET = 0.997
-"""Share of requests in time at which policies are compared."""
+TARGET = 0.997  # share of requests in time at which policies are compared
 HEADROOMS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75)
 
 
@@ -174,8 +173,7 @@ def _finding(frame: pd.DataFrame) -> str:
     return f"In training with at least {TARGET:.1%} of requests in time (dashed): {shares}"
 
 
-MOST_HEADROOM, BISECTIONS = 1.5, 5
-"""Largest headroom, and steps of the search for the least one."""
+MOST_HEADROOM, BISECTIONS = 1.5, 5  # largest headroom, and steps of the search for the least one
 FLEET = "fleet, threshold"
 METHODS = {
     "study, reactive": "study of the load alone: reacts to the last minutes",

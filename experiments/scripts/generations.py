@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.layout import canvas
+from experiments.figures.layout import canvas, entitle
 from experiments.reports.plan_rows import plan_interval
 from experiments.scripts.support import each
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
@@ -181,10 +181,8 @@ def draw_generations(frame: pd.DataFrame) -> Figure:
         axes.set_title(f"Tokens {title}", loc="left", fontsize=9)
         axes.set_yticks(range(len(shown)), labels, fontsize=9)
     every[0].invert_yaxis()
-    figure.suptitle(
-        f"{_finding(judged, panels)}\n{shown.model.iloc[0]}, each machine with its own best plan",
-        fontsize=10.5, x=0.01, ha="left",
-    )  # fmt: skip
+    best = f"{shown.model.iloc[0]}, each machine with its own best plan"
+    entitle(figure, f"{_finding(judged, panels)}\n{best}")
     figure.supxlabel("\n".join(lines), fontsize=8, ha="left", x=0.01)
     return figure
 
@@ -211,12 +209,10 @@ def _bars(axes: Axes, ratios: pd.Series[Any]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-NEAR = 0.15
-"""Relative distance within which a claim and our ratio agree."""
+NEAR = 0.15  # relative distance within which a claim and our ratio agree
 
 
-SERVED = "gpt-oss-120b"
-"""Model of the claims about serving, as AWS measured Trn3 with it."""
+SERVED = "gpt-oss-120b"  # model of the claims about serving, as AWS measured Trn3 with it
 SERVED_ON, CONTEXT = 4, 4096
 """Chips of a replica in those claims, and tokens that each of its requests has before it."""
 PRODUCT = 16_384

@@ -45,7 +45,6 @@ def plan_ranking(
 
 
 def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rank one group of plans."""
     first = rows[0]
     model, machine, _ = question(first)
     estimated = estimate(model, machine, [question(row)[2] for row in rows])

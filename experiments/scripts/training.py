@@ -96,7 +96,6 @@ def step_time_across_models(
     fabric, stated = named(cluster), {"seq": seq, "overlap": overlap}
 
     def row(model: Model) -> pd.DataFrame:
-        """Row of the best plan for a model."""
         searched = search(
             model, fabric, global_batch, stated=stated, finalists=finalists, processes=1
         )

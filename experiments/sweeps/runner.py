@@ -66,7 +66,6 @@ def run_in_processes(rows: Sequence[Row], workers: int, run: Run) -> Generator[t
 
 
 def _alone(row: Row, run: Run) -> Outcome:
-    """Run a row in a process of its own."""
     try:
         with process_pool(1) as pool:
             return pool.submit(run_row, run, row.arguments).result()
@@ -162,7 +161,6 @@ def _run_on_cluster(
     last_alive = [time.monotonic()]
 
     def look(some_finished: bool) -> None:
-        """Give up where no worker has been alive for long."""
         if some_finished or cluster.workers():
             last_alive[0] = time.monotonic()
         elif time.monotonic() - last_alive[0] > PATIENCE_S:

@@ -28,6 +28,7 @@ from experiments.reports.run_record import content_digest, digest, option_words
 from topologies.arguments import check_names
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import no_such_file
+from topologies.files.tool_files import leaves_of
 from topologies.files.yaml_documents import read_yaml, rule
 
 Value = str | Sequence[str]
@@ -210,23 +211,23 @@ def _rows_of(row: Row, outcome: Mapping[str, Any]) -> Iterator[tuple[dict[str, A
     document = outcome["document"] or {}
     many = document.get("rows") if isinstance(document.get("rows"), list) else [document]
     for printed in many or [{}]:
-        flat = _flat(printed if isinstance(printed, dict) else {"value": printed})
+        leaves = leaves_of(printed if isinstance(printed, dict) else {"value": printed})
         taken = {*stated, "message"}
-        cells = stated | {RESULT * (name in taken) + name: value for name, value in flat.items()}
+        cells = stated | {
+            RESULT * (name in taken) + name: str(value) if isinstance(value, list) else value
+            for name, value in leaves
+        }
         yield cells, outcome["message"]
 
 
 def _whole_with_gaps(frame: pd.DataFrame, table: Sequence[Mapping[str, Any]]) -> list[str]:
     """Columns of integers that pandas holds as floats, because some runs have no value."""
-    gaps = [
+    return [
         str(name)
         for name in frame.columns
-        if frame[name].dtype == float and frame[name].isna().any()
-    ]
-    return [
-        name
-        for name in gaps
-        if all(type(row[name]) is int for row in table if row.get(name) is not None)
+        if frame[name].dtype == float
+        and frame[name].isna().any()
+        and all(type(row[name]) is int for row in table if row.get(name) is not None)
     ]
 
 
@@ -261,16 +262,6 @@ def _typed(text: str) -> str | int | float:
         if math.isfinite(value):
             return value
     return text
-
-
-def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{before}{key}.")
-        else:
-            flat[f"{before}{key}"] = str(value) if isinstance(value, list) else value
-    return flat
 
 
 def _repeats(frame: pd.DataFrame, name: str) -> bool:

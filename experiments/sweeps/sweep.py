@@ -146,7 +146,6 @@ def _prepare(folder: Path) -> None:
 
 
 def _check_foreign(folder: Path) -> None:
-    """Check that a directory is new, empty or that of a sweep."""
     check_writable(folder)
     if not folder.exists():
         return

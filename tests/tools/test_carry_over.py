@@ -135,10 +135,10 @@ def test_the_shipped_rows_are_those_of_the_fits(tmp_path):
     written = write(tmp_path / "fits.csv", chips, fit_fabrics(others, chips))
     again, shipped = (shipped_catalogue().with_overlay(tmp_path / "fits.csv"), shipped_catalogue())
     for row in written:
-        entry = shipped.entry(row.part, row.quantity)
-        assert again.value(row.part, row.quantity) == pytest.approx(entry.value, rel=0.02)
-        assert (entry.grade, entry.note) == (row.grade, row.note)
+        entry = shipped.entry(row["part"], row["quantity"])
+        assert again.value(row["part"], row["quantity"]) == pytest.approx(entry.value, rel=0.02)
+        assert (entry.grade, entry.note) == (row["grade"], row["note"])
         assert entry.low < entry.value <= entry.high
     fitted = {part for part in shipped.parts() if part.startswith("nccl.")}
-    assert fitted - {row.part for row in written} == {"nccl.one-process", "nccl.pytorch"}
+    assert fitted - {row["part"] for row in written} == {"nccl.one-process", "nccl.pytorch"}
     assert shipped.entry("nccl.h200", "launch").grade == "assumed"

@@ -338,7 +338,6 @@ def shipped_rows() -> tuple[str, list[Entry]]:
     inputs = [part for path in files + parsers for part in (path.name, path.read_bytes())]
 
     def parsed() -> tuple[str, list[Entry]]:
-        """Return the digest and the rows of the files as they are now."""
         rows = [row for path in files for _, row in read_entries(path, path.name)]
         return digest_of(rows), rows
 

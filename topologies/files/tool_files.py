@@ -81,7 +81,7 @@ def flattened(
         except InputError as mistake:
             raise InputError(f"{path}: {mistake}") from None
         return {name.replace("-", "_") if "." in name else name: options[name] for name in options}
-    leaves = dict(_leaves(document)) if isinstance(document, dict) else {}
+    leaves = dict(leaves_of(document)) if isinstance(document, dict) else {}
     leaves = {key: _with_default(value, environment) for key, value in leaves.items()}
     return {key: _referred(key, value, leaves) for key, value in leaves.items()}
 
@@ -108,13 +108,15 @@ def _referred(key: str, value: Any, leaves: Mapping[str, Any]) -> Any:
     return value
 
 
-def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, Any]]:
+def leaves_of(
+    document: Mapping[Any, Any], prefix: str = "", depth: int = 0
+) -> list[tuple[str, Any]]:
     """Dotted keys of a document of nested sections, with their values."""
     leaves: list[tuple[str, Any]] = []
     for key, value in document.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and depth < DEEPEST:
-            leaves += _leaves(value, f"{name}.", depth + 1)
+            leaves += leaves_of(value, f"{name}.", depth + 1)
         else:
             leaves.append((name, value))
     return leaves
@@ -260,7 +262,6 @@ def _computed(text: str, variables: Mapping[str, set[str | None]], depth: int) -
     """Return the value of integer arithmetic with literal variables; None where one is open."""
 
     def value(node: ast.expr) -> int:
-        """Value of a part of the arithmetic."""
         match node:
             case ast.Constant(value=int(number)):
                 return number

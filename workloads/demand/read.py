@@ -371,7 +371,6 @@ def long_rows(table: pd.DataFrame, file: Path) -> pd.DataFrame:
 
 
 def _cell(column: pd.Series[Any], row: int) -> str:
-    """Return a cell as a refusal shows it."""
     return "empty" if column.isna().iloc[row] else repr(shown(str(column.iloc[row])))
 
 

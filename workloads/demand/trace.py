@@ -91,18 +91,10 @@ class Demand:
         """Spread the requests of each period evenly over its minutes."""
         if minutes < 1:
             raise InputError(f"cannot average demand over {minutes} minutes; use 1 or more.")
-        requests = period_means(self.requests, minutes)
-        # Periods without requests keep the lengths that they have.
-        prompt_tokens, output_tokens = (
-            np.divide(
-                *(period_means(self.requests * each, minutes), requests),
-                out=each.astype(float),
-                where=requests > 0,
-            )
-            for each in (self.prompt_tokens, self.output_tokens)
-        )
-        return replace(
-            self, requests=requests, prompt_tokens=prompt_tokens, output_tokens=output_tokens
+        return _with_requests(
+            self,
+            period_means(self.requests, minutes),
+            lambda name: period_means(self.requests * getattr(self, name), minutes),
         )
 
     def mean_lengths(self) -> tuple[float, float]:
@@ -195,14 +187,21 @@ def in_zone(demand: Demand, hours: float) -> Demand:
 def from_zones(demand: Demand, shares: Mapping[float, float]) -> Demand:
     """Sum a demand over time zones: hours by which their clocks are ahead, and their shares."""
     parts = [in_zone(demand, hours).times(share) for hours, share in shares.items()]
-    requests = np.sum([part.requests for part in parts], axis=0)
-    # Minutes without requests keep the lengths that they have.
+    return _with_requests(
+        demand,
+        np.sum([part.requests for part in parts], axis=0),
+        lambda name: np.sum([part.requests * getattr(part, name) for part in parts], axis=0),
+    )
+
+
+def _with_requests(
+    demand: Demand, requests: FloatArray, tokens: Callable[[str], FloatArray]
+) -> Demand:
+    """Return a demand with other requests, whose lengths follow from the tokens of all of them."""
     lengths = {
+        # Minutes without requests keep the lengths that they have.
         name: np.divide(
-            np.sum([part.requests * getattr(part, name) for part in parts], axis=0),
-            requests,
-            out=getattr(demand, name).astype(float),
-            where=requests > 0,
+            tokens(name), requests, out=getattr(demand, name).astype(float), where=requests > 0
         )
         for name in ("prompt_tokens", "output_tokens")
     }

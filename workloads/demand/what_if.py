@@ -129,7 +129,6 @@ def changed(base: Horizon, text: str) -> Horizon:
 
 
 def _change(text: str) -> Change:
-    """Read one change, such as ``growth=30%``."""
     name = re.split(r"[@=x/+]|-\d", text, maxsplit=1)[0].strip()
     rest = text[len(name) :]
     if name in KINDS and name not in ("growth", "plus", "zones") and rest.startswith("="):
@@ -176,7 +175,6 @@ def _raising(
     times = factor if match["factor"] is None else float(match["factor"])
 
     def change(horizon: Horizon) -> Horizon:
-        """Raise the demand for some minutes."""
         demand = horizon.demand
         first = minute_at(demand, match, begin(demand))
         return replace(horizon, demand=raised(demand, first, minutes or demand.minutes, times))
@@ -196,7 +194,6 @@ def _monday(text: str, rest: str) -> Change:
         raise InputError(f"what-if {text!r} takes no numbers; write monday.")
 
     def change(horizon: Horizon) -> Horizon:
-        """Keep the first Monday, with what came before it as history."""
         first = first_monday(horizon.demand)
         history = [horizon.history] if horizon.history is not None else []
         if first:

@@ -84,14 +84,12 @@ def choice(field: str, choices: Mapping[str, Any]) -> Key:
     """Key of a word that stands for the value under it in ``choices``; the first one is written."""
 
     def read(value: Any, _all: Fields) -> Any:
-        """Look a word up among the choices."""
         word = str(value).lower()
         if word not in choices:
             raise ValueError(f"one of {', '.join(choices)}")
         return choices[word]
 
     def write(value: Any, _fields: Fields) -> str | None:
-        """Find the word of a value."""
         return next((word for word, meant in choices.items() if meant == value), None)
 
     return Key(field, read, write)

@@ -12,7 +12,6 @@ import numpy as np
 
 from topologies.arguments import check_names
 from topologies.arrays import IntArray
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown
 from topologies.options import described
@@ -48,8 +47,7 @@ class Saving:
         return math.floor(max(0.0, done_s - self.write_s) / self.interval_s) * self.interval_s
 
 
-NEVER_STOPPED = Saving(1.0, 0.0, 0.0, 0.0)
-"""Checkpoints of a job that needs none."""
+NEVER_STOPPED = Saving(1.0, 0.0, 0.0, 0.0)  # checkpoints of a job that needs none
 
 
 class Neighbours:
@@ -108,8 +106,7 @@ class Hazards:
 
     def recovery(self, read_s: float = 0.0) -> Recovery:
         """Return the times after a failure of a job that reads its state in ``read_s``."""
-        catalogue = self.cluster.catalogue or shipped_catalogue()
-        return Recovery.from_catalogue(catalogue, read_s).with_stated(self.times)
+        return Recovery.from_catalogue(self.cluster.numbers, read_s).with_stated(self.times)
 
     def saving(self, job: Arrival) -> Saving:
         """Return the checkpoints of a job, which takes whole servers."""
@@ -119,12 +116,11 @@ class Hazards:
         cluster, key = self.cluster, (job.chips, job.trained)
         if key in self.savings:
             return self.savings[key]
-        catalogue = cluster.catalogue or shipped_catalogue()
         state = job_state(job.trained.model, job.trained.plan, cluster) if job.trained else None
         rates = self.rates if self.rates.per_s else failure_rates(cluster, cluster.chips)
         servers = -(-job.chips // cluster.chips_per_server)
         mtbf_s = cluster.servers / servers * rates.mtbf_s
-        stall_s = catalogue.value("fleet.training", "checkpoint_stall")
+        stall_s = cluster.numbers.value("fleet.training", "checkpoint_stall")
         # As ``run_job`` has it: where saving costs nothing, once a second
         interval_s = self.times.interval_s or max(1.0, daly_interval_s(mtbf_s, stall_s))
         write_s, read_s = (state.write_s, state.read_s) if state else (0.0, 0.0)

@@ -93,7 +93,6 @@ def _check_stated(job: Job, picked: IntArray, jobs: Sequence[Job], owner: IntArr
 
 
 def _free(job: Job, cluster: Cluster, free: BoolArray, placement: str) -> IntArray:
-    """Chips that a job gets among the free ones."""
     each = _unit(cluster, placement)
     unit = np.arange(cluster.chips) // each
     units = int(unit[-1]) + 1

@@ -142,7 +142,6 @@ def with_ends(queue: Queue, jobs: Sequence[Arrival], hazards: Hazards) -> Queue:
     """Return the queue with its mean waits at both ends of predicted times, and of failures."""
 
     def mean_s(jobs: Sequence[Arrival], hazards: Hazards) -> float:
-        """Mean wait of the queue with other jobs or hazards [s]."""
         return float(work_off(jobs, queue.discipline, queue.place, hazards).waits_s.mean())
 
     if hazards.rates.per_s:

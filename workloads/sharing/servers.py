@@ -197,7 +197,6 @@ class Servers:
         self._consider()
 
     def _begin(self, run: Started, taken: IntArray) -> None:
-        """Give a job servers of each domain."""
         self.waiting.remove(run)
         self.running[run] = None
         self._use(run, 1)
@@ -222,7 +221,6 @@ class Servers:
         self.unfinished -= 1
 
     def _leave(self, run: Started) -> None:
-        """Take its servers from a job."""
         self._enter(run, "")
         self._use(run, -1)
         del self.running[run]
@@ -245,7 +243,6 @@ class Servers:
         return tuple(picked)
 
     def _counts(self, servers: Collection[int]) -> IntArray:
-        """Count servers in each domain."""
         domains = np.fromiter(servers, np.int64, len(servers)) // self.per_domain
         return np.bincount(domains, minlength=len(self.free))
 

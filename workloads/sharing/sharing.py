@@ -334,14 +334,8 @@ class Sharing:
         return min(tried, key=lambda name: round(tried[name].lost(best_s), 9))
 
 
-def share_jobs(
-    cluster: Cluster,
-    jobs: Sequence[Job],
-    *,
-    steps: int = USUAL_STEPS,
-    placement: str = "",
-    study: bool = False,
-    engine: str = "fast",
+def _shared(
+    cluster: Cluster, jobs: Sequence[Job], steps: int, placement: str, *, study: bool, engine: str
 ) -> Sharing:
     """Simulate jobs alone and beside each other; :func:`share` says more."""
     if not 1 <= steps <= MOST_STEPS:
@@ -526,6 +520,4 @@ def share(
     check_choice("placement", placement or "packed", PLACEMENTS)
     machine = as_cluster(cluster)
     several = read_jobs(jobs, machine) if isinstance(jobs, str | Path) else jobs_from(jobs, machine)
-    return share_jobs(
-        machine, several, steps=steps, placement=placement, study=study, engine=engine
-    )
+    return _shared(machine, several, steps, placement, study=study, engine=engine)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.analysis.stretches import Intervals, attribute_ps
+from cluster_sim.analysis.stretches import Intervals, shares_ps
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace, run
 from topologies import display
@@ -126,7 +126,7 @@ class Replay:
         spans = Intervals(
             group.astype(np.int32), times.start_ps[:nodes], times.end_ps[:nodes], len(ranks)
         )
-        each = attribute_ps(spans, part.astype(np.int8), len(PARTS))[:, : len(PARTS)]
+        each = shares_ps(spans, part.astype(np.int8), len(PARTS))[0][:, : len(PARTS)]
         mean_s = each.mean(axis=0) / PS_PER_S / self.iterations
         parts = {name: float(value) for name, value in zip(PARTS, mean_s, strict=True)}
         waiting_s = self.iteration_s - sum(parts.values())

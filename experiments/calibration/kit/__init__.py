@@ -155,7 +155,6 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _why(mistake: Exception) -> str:
-    """Reason for which a document is no manifest of a kit."""
     if isinstance(mistake, KeyError | TypeError):
         return "it names no chip"
     return " ".join(str(mistake).split()).rstrip(".")[:200]

@@ -18,9 +18,9 @@ from cluster_sim.analysis.metrics import (
 )
 from cluster_sim.analysis.stretches import (
     Intervals,
-    attribute_ps,
     end_of_run_ps,
     gaps,
+    shares_ps,
     stable_order,
     stretches,
 )
@@ -171,12 +171,12 @@ def test_every_instant_goes_to_the_first_category_that_is_on(table, total):
         for instant in range(total):
             expected[group, min(_on_at(table, group, instant), default=3)] += 1
     columns, category = _columns(table)
-    assert np.array_equal(attribute_ps(columns, category, 3, total), expected)
+    assert np.array_equal(shares_ps(columns, category, 3, total)[0], expected)
 
 
 def union_ps(intervals: Intervals) -> np.ndarray:
     """Time in which at least one interval of a group is active [ps], (groups,)."""
-    return attribute_ps(intervals, np.zeros(len(intervals), np.int8), 1)[:, 0]
+    return shares_ps(intervals, np.zeros(len(intervals), np.int8), 1)[0][:, 0]
 
 
 @given(table=st.lists(rows, max_size=25))
@@ -188,7 +188,7 @@ def test_gaps_and_intervals_make_up_the_whole(table):
 
 def test_intervals_of_zero_length_and_no_intervals_count_for_nothing():
     none = Intervals(*(np.empty(0, np.int64) for _ in range(3)), 2)
-    assert attribute_ps(none, np.empty(0, np.int64), 1, 9).tolist() == [[0, 9], [0, 9]]
+    assert shares_ps(none, np.empty(0, np.int64), 1, 9)[0].tolist() == [[0, 9], [0, 9]]
     assert len(gaps(none, 9)[0]) == 2
     empty = Intervals(np.array([1]), np.array([3]), np.array([3]), 2)
     assert union_ps(empty).tolist() == [0, 0]
@@ -201,13 +201,13 @@ def test_many_blocks_and_long_horizons_stay_exact(rows_a_block, monkeypatch):
     group, category = rng.integers(0, 50, 400), rng.integers(0, 3, 400)
     start = rng.integers(0, 2**61, 400)
     many = Intervals(group, start, start + rng.integers(0, 2**60, 400), 50)
-    parts = attribute_ps(many, category, 3, 2**62 - 1)
+    parts = shares_ps(many, category, 3, 2**62 - 1)[0]
     assert np.all(parts >= 0)
     assert np.all(parts.sum(1) == 2**62 - 1)
     for k in (0, 17, 49):
         alone = many.group == k
         one = Intervals(np.zeros(alone.sum(), int), start[alone], many.end_ps[alone], 1)
-        assert attribute_ps(one, category[alone], 3, 2**62 - 1)[0].tolist() == parts[k].tolist()
+        assert shares_ps(one, category[alone], 3, 2**62 - 1)[0][0].tolist() == parts[k].tolist()
 
 
 @pytest.mark.parametrize(("most", "width"), [(100, "i1"), (30_000, "i2"), (200_000, "i4")])

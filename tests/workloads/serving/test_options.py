@@ -15,7 +15,6 @@ from experiments.sweeps.runner import run_row
 from experiments.validation.predictions.serving import benchmark, static_batch
 from tests.support.refusals import refused
 from tests.support.toy_serving import requests_of, toy_replica
-from tools.fit_serving import Point, fit
 from topologies.clusters.names import cluster
 from topologies.files.kept_files import exact_text
 from workloads.confidence.interval import Interval
@@ -167,23 +166,6 @@ def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path):
 
 
 TRN2 = cluster("trn2.48xlarge")
-
-
-def test_overheads_are_recovered_from_points_that_they_made():
-    sizes = [(named(name), 10_240, 1500) for name in ("llama-3.1-405b", "llama-3.1-70b")]
-    points = [
-        Point(model, prompt, out, ttft_s, tpot_s)
-        for model, prompt, out in sizes
-        for replica in [profile(model, TRN2)]
-        for ttft_s, tpot_s in [(replica.prefill_s(prompt), replica.decode_s(1, prompt + out // 2))]
-    ]
-    fitted = fit(points, TRN2)
-    for name, overhead_s in (
-        ("iteration_overhead", fitted.iteration_s),
-        ("prompt_token_layer", fitted.prompt_token_layer_s),
-    ):
-        stated_s = TRN2.catalogue.value("serving.trn2", name)
-        assert overhead_s == pytest.approx(stated_s, rel=0.01)
 
 
 def test_a_static_batch_by_hand():
