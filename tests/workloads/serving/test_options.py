@@ -165,6 +165,12 @@ def test_a_log_is_read_in_order_of_time_and_its_mistakes_are_named(tmp_path):
     refused("there is no such file", read_requests, tmp_path / "none.csv")
 
 
+def test_requests_come_at_a_stated_rate_or_from_stated_users():
+    for words in ({"requests": "poisson:2"}, {"concurrency": 2}):
+        assert cs.serve(MODEL, CLUSTER, **words, count=3, tp=8).tokens_per_s > 0
+    refused("states when requests arrive", cs.serve, MODEL, CLUSTER, "poisson:2", concurrency=3)
+
+
 TRN2 = cluster("trn2.48xlarge")
 
 
