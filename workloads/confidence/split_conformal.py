@@ -48,6 +48,11 @@ from workloads.confidence.residuals import (
 PREDICTIONS = 256  # predictions whose half-widths and widenings are remembered
 LEAST = 0.03  # smallest half-width, in logarithms: runs of one configuration differ by so much
 HIGHEST = 0.9  # highest quantile of few tables, beyond which single rows would decide
+SERVED = ("serving", "first_token")
+AHEAD = 0.84
+"""Level of quantiles where the next source is less like the others than these are like one another:
+tables in order, each from those before it, are covered to 71 % at 0.8 if they serve, 75 % at this
+level; rounds of training steps to 73 and 75 %."""
 MANY = 5  # rows from which a group of a table has its full weight
 RANKS_DOUBLED = 1.15
 """Widening for each doubling of the ranks of a collective beyond those measured: with numbers of
@@ -73,7 +78,8 @@ def domain_half_width(prediction: Prediction, residuals: Residuals) -> tuple[flo
     """Return half of an interval's width, in logarithms, and the measurements behind it."""
     nested = _nested(prediction, residuals)
     tables = len({row.table for row in nested[0]})
-    level = min(HIGHEST, LEVEL * (tables + 1) / max(1, tables))
+    aimed = AHEAD if FAMILY[prediction.kind] in SERVED else LEVEL
+    level = min(HIGHEST, aimed * (tables + 1) / max(1, tables))
     pools = [_pool(rows, level) for rows in nested if rows]
     half = pools[0].half if pools else math.log(2.0)
     for pool in pools[1:]:
@@ -117,7 +123,7 @@ def _pool(rows: Sequence[Residual], level: float) -> Pool:
 
 
 def _domain_basis(prediction: Prediction, pool: Pool, *, measured: bool, is_open: bool) -> str:
-    serves = FAMILY[prediction.kind] in ("serving", "first_token")
+    serves = FAMILY[prediction.kind] in SERVED
     what = f" of {prediction.tool}" if prediction.tool else ""
     what += " between servers" * prediction.crosses + " on such chips"
     name = NAMES[prediction.kind]
@@ -276,7 +282,7 @@ def _quantile(rows: Residuals) -> tuple[float, int]:
 # Neither framework nor chip says how far the next source is off, so they make no pools.
 
 TRAINING = "training"
-ALL_KINDS = 10  # weight, in tables, of the quantile of all kinds of steps beside that of one
+ALL_KINDS = 1  # weight, in tables, of the quantile of all kinds of steps beside that of one
 HIGHEST_OF_TAIL = 0.95  # highest quantile of few tables on one side
 UNMEASURED = math.log(1.36)
 """Smallest half-width of a Neuron chip, framework and kind without rows of two tables: the median
@@ -334,7 +340,7 @@ def _tails(rows: Sequence[Residual], counts: Mapping[str, int]) -> Tails:
         return Tails(math.log(2.0), math.log(2.0), 0, 0)
     tables = len({row.table for row in rows})
     # Either tail holds half of what may lie outside. The next table is exchangeable with these.
-    level = min(HIGHEST_OF_TAIL, (1 + LEVEL) / 2 * (tables + 1) / tables)
+    level = min(HIGHEST_OF_TAIL, (1 + AHEAD) / 2 * (tables + 1) / tables)
     weights = np.array([1 / counts[row.table] for row in rows])
     reaches = (np.array([row.beyond(side) for row in rows]) for side in (-1, 1))
     down, up = (weighted_quantile(each, weights, level) for each in reaches)
