@@ -31,9 +31,9 @@ from workloads.training.execution.chunk_level import (
     PACE,
     PARTS,
     as_flow,
-    busy_ps,
     call_schedule,
     expand,
+    link_time,
     project,
 )
 from workloads.training.execution.jitter import Disturbance
@@ -149,6 +149,9 @@ SHARING = (
     ("trn2.48xlarge", SMALL_SPARSE, {"pp": 2, "cp": 2, "dp": 4, "ep": 2, "overlap": "all"}),
     ("trn1.32xlarge", SMALL_SPARSE, {"tp": 8, "dp": 2, "overlap": "dp", "global_batch": 2}),
     ("torus", SMALL_SPARSE, {"tp": 8, "dp": 4, "ep": 4, "overlap": "all", "global_batch": 8}),
+    # Sends between calls of tp leave the mean load of every link below its capacity.
+    ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 2}),
+    ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 4}),
 )
 """Plans whose tp, dp, ep and pp meet on the links of one torus."""
 
@@ -208,17 +211,17 @@ def test_the_shares_are_those_of_the_links():
     ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="0us"))
     chunks = compose(Call("all-reduce", ring, 2**26), "ring").schedule
     total_ps = run(chunks).total_ps
-    assert set(busy_ps(chunks).tolist()) <= {0, total_ps}
-    flow = as_flow(chunks.resources, busy_ps(chunks), total_ps)
+    assert set(link_time(chunks).busy_ps.tolist()) <= {0, total_ps}
+    flow = as_flow(link_time(chunks), total_ps)
     assert run(flow).total_ps == total_ps
     assert set(flow.flows.weight.tolist()) == {PARTS}
-    assert len(flow.resources) == int((busy_ps(chunks) > 0).sum())
-    twice = as_flow(chunks.resources, busy_ps(chunks), 2 * total_ps)
+    assert len(flow.resources) == int((link_time(chunks).busy_ps > 0).sum())
+    twice = as_flow(link_time(chunks), 2 * total_ps)
     assert set(twice.flows.weight.tolist()) == {PARTS // 2}
     long_ps = 2 * PARTS // LEAST * total_ps
-    barely = as_flow(chunks.resources, busy_ps(chunks), long_ps)
+    barely = as_flow(link_time(chunks), long_ps)
     assert (len(barely.flows.op), run(barely).total_ps) == (0, long_ps)
-    assert run(as_flow(chunks.resources, busy_ps(chunks), 0)).total_ps == 0
+    assert run(as_flow(link_time(chunks), 0)).total_ps == 0
     assert flow.flows.cap_bytes_per_s.tolist() == [PACE]
 
 
@@ -235,7 +238,7 @@ def test_a_slow_link_reaches_what_crosses_it():
 def test_long_collectives_are_refused():
     chunks = compose(Call("all-reduce", whole(sixteen()), 2**20)).schedule
     with pytest.raises(InputError, match=r"up to 9\.2 s; one here takes 10\.0 s"):
-        as_flow(chunks.resources, busy_ps(chunks), 10**13)
+        as_flow(link_time(chunks), 10**13)
 
 
 MACHINES = ("trn2.48xlarge", "trn1.32xlarge", "trn2.48xlarge:2", "trn3-ultraserver")
