@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, Group, compose, whole
 from cluster_sim.collectives import CollectiveCall as Call
+from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.repeats import simulate_calls
-from cluster_sim.hardware.faults import parse_fault
+from cluster_sim.hardware.faults import parse_fault, with_standing
 from cluster_sim.schedule.build import merge
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import FLOW, Schedule
@@ -233,6 +234,33 @@ def test_a_slow_link_reaches_what_crosses_it():
     slow = iteration(SHORT, fabric, how, level="flow", faults=faults)
     assert slow.trace.total_ps > calm.trace.total_ps
     assert slow.undisturbed_s == pytest.approx(calm.iteration_s)
+
+
+@pytest.mark.parametrize("level", ["chunk", "flow"])
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge:2"])
+def test_faults_from_the_start_are_slower_links_whose_calls_run_in_place(machine, level):
+    """SimPy changes the speeds of resources at 0 s instead, of calls that are written out."""
+    fabric, how = cluster(machine), plan(tp=4, pp=2, dp=cluster(machine).chips // 8)
+    faults = [parse_fault(f"{name}@0s:slow=1/3") for name in ("link:0-1", "engine:5", "hbm:2")]
+    if fabric.scale_out is not None and fabric.domains > 1:
+        faults.append(parse_fault("tx:16@0s:slow=2/7"))
+    faults = faults if level == "chunk" and fabric.domains == 1 else [*faults[:2], *faults[3:]]
+    fast, reference = (
+        iteration(SHORT, fabric, how, level=level, faults=faults, engine=engine)
+        for engine in ("fast", "reference")
+    )
+    assert (fast.trace.times.end_ps == reference.trace.times.end_ps).all()
+    assert fast.iteration_s > fast.undisturbed_s
+
+
+@pytest.mark.parametrize("kind", ["all-to-all", "all-reduce", "broadcast"])
+def test_standing_faults_hold_back_edges_from_starts_and_flows(kind):
+    chunks = compose(Call(kind, whole(cluster("trn2-ultraserver")), 2**22)).schedule
+    rng = np.random.default_rng(len(kind))
+    slow = rng.choice(len(chunks.resources), len(chunks.resources) // 3, replace=False)
+    table = Faults.table(np.zeros(len(slow)), slow, rng.integers(1, 9, len(slow)), 9)
+    times = run(chunks, faults=table).times, run(with_standing(chunks, table)).times
+    assert (times[0].end_ps == times[1].end_ps).all()
 
 
 def test_long_collectives_are_refused():
