@@ -91,8 +91,8 @@ class SearchInputs(Conditions):
     write: str | None = setting(
         None,
         "Write the best plan as the file that another tool launches: megatron, nemo, torchtitan, "
-        "deepspeed or nxd; plans are searched with the tool's framework. A path is a file or a "
-        "folder, by default the current one",
+        "deepspeed, nxd or maxtext; plans are searched with the tool's framework. A path is a file "
+        "or a folder, by default the current one",
         metavar="TOOL[:PATH]",
         recorded=False,
     )

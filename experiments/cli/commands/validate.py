@@ -141,6 +141,9 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     ]
     for why in missed:
         click.echo(why, err=True)
+    if wanted.file and not results[0].summary["ok"]:
+        click.echo(f"No row of {wanted.file} could be predicted; each says why.", err=True)
+        return 2
     return 1 if missed and wanted.table else 0
 
 

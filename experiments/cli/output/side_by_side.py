@@ -250,9 +250,13 @@ def waiting_sentence(document: Mapping[str, Any]) -> str:
     waits = document.get("utilisation", 1) < 0.5 or document["batch_mean"] < FEW * document["slots"]
     if not waits:
         return ""
+    one, prompts = "a replica that waits", ""
+    if "prefill_utilisation" in document:
+        one = "replicas that wait"
+        prompts = f"replicas for prompts are {document['prefill_utilisation']:.0%} busy, and "
     return (
-        f"At this rate {document['batch_mean']:.2g} of {document['slots']:,} requests decode in "
-        "the mean, so price and energy of a token are those of a replica that waits; --max-rate "
+        f"At this rate {prompts}{document['batch_mean']:.2g} of {document['slots']:,} requests "
+        f"decode in the mean, so price and energy of a token are those of {one}; --max-rate "
         "gives those at the highest rate within the SLO."
     )
 
