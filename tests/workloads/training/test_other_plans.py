@@ -573,6 +573,7 @@ def test_a_file_of_megatron_has_the_sizes_of_model_and_servers():
     [
         ("llama-3.1-8b", {"tp": 2, "zero": 3}, {"ici_tensor": 2, "ici_fsdp": 4, "dcn_fsdp": 4}),
         ("llama-3.1-8b", {"pp": 2, "vpp": 2}, {"ici_data": 8, "dcn_data": 2, "dcn_pipeline": 2}),
+        ("llama-3.1-8b", {"zero": 1}, {"ici_data": 8, "dcn_data": 4}),
         ("mixtral-8x7b", {"ep": 8, "zero": 3}, {"ici_expert": 8, "dcn_fsdp": 4}),
     ],
 )
@@ -587,6 +588,8 @@ def test_a_file_of_maxtext_fills_slices_before_it_crosses_them(name, fields, mes
     assert math.prod(degrees.values()) == place.chips
     again = complete(read.fields, model, place)
     assert (again.microbatch, again.global_batch, again.dp) == (plan.microbatch, 64, plan.dp)
+    assert again.zero == plan.zero
+    assert not [key for key in read.ignored if "parallelism" in key]
 
 
 @pytest.mark.parametrize("tool", ["megatron", "nemo"])
