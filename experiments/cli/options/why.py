@@ -46,12 +46,18 @@ def _unstated(document: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         assumed -= chosen
     yield "as usual", _values(plan, assumed - {"framework"})
     context = click.get_current_context()
+    unstated = {
+        str(each.name)
+        for each in context.command.params
+        if context.get_parameter_source(str(each.name)) == ParameterSource.DEFAULT
+    }
+    if not context.params.get("plan"):
+        yield "searched", _values(plan, unstated - {*plan.get("assumed", ())})
     usual = []
     for each in context.command.params:
         described, default = (getattr(each, name, None) for name in ("described", "usual"))
         text = described and (described.default or str(default or ""))
-        stated = context.get_parameter_source(str(each.name)) != ParameterSource.DEFAULT
-        if text and not stated and each.name not in plan and each.opts[0].startswith("-"):
+        if text and each.name in unstated - plan.keys() and each.opts[0].startswith("-"):
             usual.append(f"{each.opts[0]} {text}")
     yield "by default", usual
 

@@ -208,6 +208,9 @@ def test_verbose_says_what_was_not_stated_and_what_the_catalogue_gave():
     assert "--seq " not in words.partition("Read from")[0]
     assert re.search(r"^trn2\.bf16_peak 667 TFLOP/s \(stated: \w+", why[2], re.MULTILINE)
     assert "p5.48xlarge" not in words
+    assert "and searched" not in words
+    sought = ended("train --model llama-3.1-70b --cluster trn2-ultraserver --quiet", "-v")[2]
+    assert "Not stated, and searched: --tp " in sought
     listed = ended("list models", "-v", "--json")
     assert json.loads(listed[1])
     assert "Read from the catalogue" not in listed[2]
