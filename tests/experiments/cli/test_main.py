@@ -188,9 +188,9 @@ def test_help_describes_ten_options_and_names_the_others(command):
 def test_every_command_describes_ten_options_of_its_own_or_has_hardly_more():
     many = {}
     for line, _ in _every_command():
-        own, _, every = printed_by(f"{line} --help").partition("Every command:")
+        page, _, every = printed_by(f"{line} --help").partition("Every command:")
         assert "--json" in every
-        many[line] = len(re.findall(r"^  --", own, re.MULTILINE))
+        many[line] = len(re.findall(r"^  --", page, re.MULTILINE))
     assert {line for line, count in many.items() if count > 10} == {
         f"experiment {name}" for name in ("stragglers_and_jitter", "strong_scaling", "weak_scaling")
     }
