@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -150,6 +151,19 @@ def test_every_command_helps(command):
 def test_examples_of_the_help_page_name_commands_and_options_that_exist(example):
     _, name, *words = example.split()
     assert app.get_command(None, name).make_context(name, words).params
+
+
+def test_questions_of_the_documents_name_commands_and_options_that_exist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[3] / "docs/how-to/index.md").read_text()
+    lines = re.findall(r"\| `cluster-sim (.*)` \|", page)
+    assert len(lines) == 15
+    for line in lines:
+        name, *words = shlex.split(line)
+        command = app.get_command(None, name)
+        if isinstance(command, click.Group):
+            command, words = command.get_command(None, words[0]), words[1:]
+        assert command.make_context(name, words).params, line
 
 
 def test_options_stand_under_the_heading_of_their_group():
