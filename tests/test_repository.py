@@ -203,6 +203,7 @@ LATE = {
     "experiments/sweeps/runner.py": {"distributed"},
     "experiments/validation/comparison.py": {"pandas"},
     "experiments/validation/validate.py": {"pandas"},
+    "topologies/clusters/cluster.py": {"topologies.views.graph"},
     "topologies/clusters/names.py": {
         "topologies.clusters.graph_file",
         "topologies.clusters.yaml_file",

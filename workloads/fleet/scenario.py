@@ -17,6 +17,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.errors import InputError
 from topologies.options import described, in_words
+from topologies.units import parse_share
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import (
     Demand,
@@ -70,7 +71,7 @@ from workloads.options.fleet import (
     seconds,
 )
 from workloads.options.keywords import read_options
-from workloads.serving import parse_share, parse_slo
+from workloads.serving import parse_slo
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ BATCHES = ("kept", "scaled")
 
 
 LARGEST_SPARES = 10**6
+LEAST_DAYS, MOST_DAYS = 1e-3, 36_525.0  # of a deadline: a minute and a half, and a century
 REPAIR = option("Mean time of a repair, such as 4h", default="the catalogue's", plain="s")
 RESTART = option(
     "Time from a detected failure to the first step, such as 10min",

@@ -26,6 +26,7 @@ from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.units import parse_share
 from workloads.confidence.answers import serving_features
 from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
@@ -49,7 +50,6 @@ from workloads.serving import (
     capacity_table,
     fixed_rate,
     parse_pools,
-    parse_share,
     parse_slo,
     parse_speculation,
     pools,
