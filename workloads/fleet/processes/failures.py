@@ -46,6 +46,7 @@ from workloads.fleet.state.services import Service
 from workloads.fleet.state.store import milliseconds
 from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World
 from workloads.job.causes import failure_rates
+from workloads.options.windows import Window
 
 SERVER = "server"  # name of the smallest failure domain
 
@@ -370,21 +371,6 @@ IN_TURN = (
 )  # fmt: skip
 """Roles in the order in which their units are taken."""
 RANKS = np.argsort(IN_TURN)
-
-
-@dataclass(frozen=True)
-class Window:
-    """Time for which units of one kind are out of service."""
-
-    text: str  # as it was stated
-    begin_s: float  # time from the start of the run at which units begin to leave [s]
-    length_s: float  # time for which each unit is out [s]
-    units: int  # units that are out at the same time
-    rolling: bool = False  # whether all units of the kind have their turn, ``units`` at a time
-
-    def rounds(self, units: int) -> int:
-        """Number of groups of units that leave one after the other, of a kind of ``units``."""
-        return -(-units // self.units) if self.rolling and self.units else 1
 
 
 def windows_from(
