@@ -359,7 +359,7 @@ CLOSE = 1e-4
 """Relative difference between the tokens of a run and those stated that is close enough."""
 PASSES = 5  # most corrections of the length of a run that trains on a number of tokens
 WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")  # parts in which chips compute
-NO_OTHER_PLAN = "--replan: without a unit no other plan fits in memory, so that the job waits."
+NO_OTHER_PLAN = "--replan: no plan fits the units that are left without one, so that the job waits."
 MOST_LACKING = 3  # most units without which a job goes on by another plan
 WORTH = 0.01
 """Gain in goodput from which a remark says what going on with fewer replicas would give."""

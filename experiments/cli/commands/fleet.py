@@ -98,6 +98,7 @@ MONEY = (
     Column("electricity_usd", "electricity"),
     Column("training_usd_per_mwh", "price that training paid, USD/MWh"),
     Column("cost_usd", "chips at their list price"),
+    Column("reserved_usd", "  of it reserved, in advance"),
     Column("usd_per_million_tokens", "USD per million tokens in and out"),
     Column("usd_per_million_trained_tokens", "USD per million tokens trained"),
     Column("usd_per_training_step", "USD per training step"),
@@ -442,6 +443,9 @@ def _row(name: str, result: FleetResult) -> dict[str, Any]:
     }
 
 
+NESTED = ["chip_hours_by_role", "reservations"]
+
+
 def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     import pandas as pd
 
@@ -455,7 +459,7 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     run.figure("roles", roles_figure(frame, chips_per_unit=chips, title=title), title="Roles")
     for name, title_of in (("kinds", "Kinds of units"), ("regions", "Regions")):
         if name in document:
-            rows = pd.DataFrame(document[name]).drop(columns="chip_hours_by_role", errors="ignore")
+            rows = pd.DataFrame(document[name]).drop(columns=NESTED, errors="ignore")
             run.table(name, rows, title=title_of)
     run.figure("power", power_figure(frame, title=title), title="Power")
     if "rows" in document:

@@ -23,6 +23,7 @@ from topologies.arrays import FloatArray, IntArray
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.inputs.reservations import Block
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.state.services import BatchQueue, Pool, Queue, Service, to_serving_s
 from workloads.fleet.state.store import MS, Store, milliseconds
@@ -45,20 +46,22 @@ class Role(IntEnum):
     SPARE = 10
     BATCH = 11
     MAINTENANCE = 12
+    ABSENT = 13
 
 
 ROLES = tuple(role.name.lower() for role in Role)
-OUT = (Role.BROKEN, Role.MAINTENANCE)
-"""Roles of units that are out of service, and that nothing can break."""
+OUT = (Role.BROKEN, Role.MAINTENANCE, Role.ABSENT)
+"""Roles of units that are out of service, and that nothing can break; absent ones, which are
+reserved for another time, are no part of the fleet."""
 
 GROUPS = {
     "inference": (Role.SERVING, Role.BATCH, Role.WARMING, Role.DRAINING),
     "training": (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING),
     "moving": (Role.LOADING, Role.COMPILING),
     "idle": (Role.SPARE, Role.PAUSED),
-    "broken": OUT,
+    "broken": (Role.BROKEN, Role.MAINTENANCE),
 }
-"""Groups of roles; every role is in exactly one of them."""
+"""Groups of roles; every role but that of absent units is in exactly one of them."""
 
 SINGLE = (Role.EVALUATION, Role.BATCH)
 """Roles of lent units that work one by one, outside of gangs."""
@@ -474,7 +477,7 @@ class World:
     horizon_ms: int
     heading: npt.NDArray[np.int16]  # pool that each unit is on its way to, or ``NOBODY``
     # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
-    # account 13 on
+    # account 14 on
     spent_server_ms: npt.NDArray[np.int64]
     # (minutes, services): mean number of units that worked for each service; units of a pool answer
     # all its services
@@ -496,6 +499,7 @@ class World:
     maintained: int = 0  # units that have been out for maintenance
     maintenance_late_ms: int = 0  # largest delay of a window, until the one before had ended
     due_ms: list[int] = field(default_factory=list)  # begins of windows that have not begun
+    blocks: tuple[Block, ...] = ()
     worth: float = 1.0  # tokens that a unit trains relative to one of the first kind
     region: str = ""
     # (services,): round trip of a service's requests to this region and back [s]; empty for none
