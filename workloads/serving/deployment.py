@@ -375,6 +375,7 @@ class Deployed:
     binds: str = ""  # cause that keeps the replicas from a higher rate, see ``what_binds``
     demand_per_s: float | None = None  # rate for which replicas are counted [1/s]
     search: Any = None  # ``DeploymentSearch`` that found the deployment, if one did
+    other_precision: Any = None  # ``OtherPrecision`` that would serve more, if one does
 
     @property
     def known(self) -> dict[str, str]:
@@ -439,7 +440,8 @@ class Deployed:
                 "machine_chips": sum(number * size for number, size, _ in machines),
                 "usd_per_h": usd_per_h if usd_per_s else None,
             }
-        return numbers | (self.search.summary() if self.search else {})
+        other = self.other_precision.document() if self.other_precision else {}
+        return numbers | (self.search.summary() if self.search else {}) | other
 
     def cost(
         self, each: Economics, *, longer: float = 1.0, slower: float = 1.0
