@@ -251,6 +251,7 @@ def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
         **_changes(run),
         **_power(run, prices),
         **_over_cap(run),
+        "holes": holes(run),
         "store_bytes": run.loaded_bytes,
         **({} if batch is None else {"batch": batch}),
     }
@@ -441,6 +442,42 @@ def _chip_hours(run: FleetRun) -> dict[str, Any]:
     else:
         del by_role["absent"]
     return {**groups, "chip_hours_by_role": by_role}
+
+
+def holes(run: FleetRun) -> dict[str, Any]:
+    """Return the chip-hours that units lose as they are used whole, and their price."""
+    # A gang takes whole units. Serving rounds up to them where its replicas would fill parts of
+    # one, replicas may not fill a unit, and servers beside a lost one wait for its repair. The need
+    # is counted in units of the first kind, whatever serves.
+    first, rounding, unused, beside, usd = run.kinds[0], 0.0, 0.0, 0.0, 0.0
+    for number, pool in enumerate(first.pools):
+        service = first.services[pool.services[0]]
+        need = run.load[list(pool.services)].sum(axis=0)
+        parts = max(1.0, service.replicas / service.group)
+        whole = np.ceil(need - 1e-9) - np.ceil(need * parts - 1e-9) / parts
+        rounding += float(whole.sum()) / 60 * first.chips_per_unit
+        for kind in run.kinds:
+            each = kind.services[pool.services[0]]
+            idle = kind.chips_per_unit - each.replicas * each.replica_chips
+            unit_ms = int(kind.spent_server_ms[-1, len(Role) + number]) / kind.servers
+            lost = unit_ms / HOUR_MS * idle if each.replica_chips and idle > 0 else 0.0
+            unused, usd = unused + lost, usd + lost * kind.economics.usd_per_chip_s
+    usd += rounding * first.economics.usd_per_chip_s
+    for kind in run.kinds:
+        chips = kind.chips_per_unit / kind.servers
+        lost = kind.ledger.beside_lost_server_ms / HOUR_MS * chips
+        beside, usd = beside + lost, usd + lost * kind.economics.usd_per_chip_s
+    total = rounding + unused + beside
+    return {
+        "chip_hours": total,
+        "share": total / (run.chips * run.minutes / 60.0),
+        "rounding_chip_hours": rounding,
+        "unused_chip_hours": unused,
+        "beside_lost_chip_hours": beside,
+        "cost_usd": usd * 3600.0
+        if all(kind.economics.usd_per_chip_s for kind in run.kinds)
+        else None,
+    }
 
 
 def _service(run: FleetRun) -> dict[str, Any]:

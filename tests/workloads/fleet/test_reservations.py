@@ -1,6 +1,7 @@
 """Reserved units: when they are there, who uses them, what they cost, and wrong reservations."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 import cluster_sim as cs
 from tests.support.toy_fleet import FREE, SERVICE, check_conserved
 from workloads.demand import constant
+from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.reservations import Block, blocks_from
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.results import role_units
+from workloads.fleet.results import holes, role_units
 from workloads.fleet.simulation import FleetRun, Kind, simulate
-from workloads.fleet.state.world import Role
+from workloads.fleet.state.world import Ledger, Role
 
 MINUTES = 600
 BLOCK = Block("block", 3600.0, 18_000.0, 4)  # there from minute 60 on, gone by minute 330
@@ -153,3 +155,29 @@ def test_blocks_may_follow_each_other():
     blocks = blocks_from(["4d+7d=2", "1d+3d=1"], kinds, constant(1.0, minutes=30 * 1440))["a"]
     assert [block.units for block in blocks] == [1, 2]
     assert blocks[0].begin_s + blocks[0].length_s == blocks[1].begin_s
+
+
+def test_holes_are_what_whole_units_lose():
+    """A need of 2.2 units, nine quarters, takes three units; replicas may leave chips over."""
+    parts = replace(SERVICE, replicas=4, replica_chips=12)
+    fleet = Fleet(8, chips_per_unit=64, costs=FREE)
+    demand = constant(60 * 3.5 * 2.2, minutes=120)
+    kind = Kind("unit", (parts,), fleet, (evaluation_job(8),), economics=Economics(1.0, 1.0))
+    run = simulate(demand, [kind], static(3.0))
+    lost = holes(run)
+    assert lost["rounding_chip_hours"] == pytest.approx(0.75 * 2 * 64)
+    assert lost["unused_chip_hours"] == pytest.approx(3 * 2 * 16)
+    assert lost["beside_lost_chip_hours"] == 0
+    assert lost["chip_hours"] == lost["rounding_chip_hours"] + lost["unused_chip_hours"]
+    assert lost["share"] == pytest.approx(lost["chip_hours"] / (8 * 64 * 2))
+    assert lost["cost_usd"] is None
+
+
+def test_idle_servers_beside_a_lost_one_are_a_hole():
+    ledger = Ledger(3, 1, servers=4)
+    ledger.lose(1, 1000)
+    ledger.lose(1, 2000)
+    ledger.put(np.array([2]), Role.EVALUATION, 3000)
+    ledger.lose(2, 3000)
+    ledger.advance(4000)
+    assert ledger.beside_lost_server_ms == 3 * 1000 + 2 * 2000

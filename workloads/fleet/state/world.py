@@ -51,8 +51,7 @@ class Role(IntEnum):
 
 ROLES = tuple(role.name.lower() for role in Role)
 OUT = (Role.BROKEN, Role.MAINTENANCE, Role.ABSENT)
-"""Roles of units that are out of service, and that nothing can break; absent ones, which are
-reserved for another time, are no part of the fleet."""
+"""Roles of units that nothing can break; absent ones are reserved for another time."""
 
 GROUPS = {
     "inference": (Role.SERVING, Role.BATCH, Role.WARMING, Role.DRAINING),
@@ -88,6 +87,7 @@ class Ledger:
         self.counts = np.bincount(self._account, minlength=self.accounts).astype(np.int64)
         self.down = np.zeros(self.accounts, np.int64)
         self.spent_server_ms = np.zeros(self.accounts, np.int64)
+        self.beside_lost_server_ms = 0  # time of servers that were idle beside a lost one
         self.at_ms = 0
 
     def __len__(self) -> int:
@@ -98,8 +98,11 @@ class Ledger:
         if now_ms != self.at_ms:
             elapsed_ms = now_ms - self.at_ms
             self.spent_server_ms += (self.counts * self.servers - self.down) * elapsed_ms
-            # The sum of a short list takes a fifth of the time of that of an array.
-            self.spent_server_ms[Role.BROKEN] += sum(self.down.tolist()) * elapsed_ms
+            down = self.down.tolist()  # the sum of a short list takes a fifth of the time
+            self.spent_server_ms[Role.BROKEN] += sum(down) * elapsed_ms
+            if down[Role.SPARE]:
+                idle = int(np.count_nonzero(self.lost[self.role == Role.SPARE])) * self.servers
+                self.beside_lost_server_ms += (idle - down[Role.SPARE]) * elapsed_ms
             self.at_ms = now_ms
 
     def put(self, units: IntArray, role: Role, now_ms: int, owner: int = NOBODY) -> None:
@@ -476,8 +479,7 @@ class World:
     rng: np.random.Generator
     horizon_ms: int
     heading: npt.NDArray[np.int16]  # pool that each unit is on its way to, or ``NOBODY``
-    # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
-    # account 14 on
+    # (minutes + 1, accounts): server-time spent until each minute begins, by role, then by pool
     spent_server_ms: npt.NDArray[np.int64]
     # (minutes, services): mean number of units that worked for each service; units of a pool answer
     # all its services
