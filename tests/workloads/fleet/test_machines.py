@@ -202,7 +202,7 @@ def test_proposals_that_cost_nothing_are_named_in_a_fleet():
 
 
 UNIT = cluster("trn2-ultraserver:2")
-SPLITS = ("1:1", "1:3", "2:2", "3:1")
+SPLITS = ("1:1", "1:3", "3:1")
 CASES = [
     ("llama-3.1-70b", "conv", "ttft=6s,tpot=25ms"),
     ("llama-3.1-405b", "code", "ttft=6s,tpot=175ms"),
