@@ -555,6 +555,10 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
         ),
         *unread_options(options.policy, priced=built.prices is not None),
         *unread_carbon_price(policy, options.money.carbon_price, _by_place(built)),
+        *_by_kind(
+            built,
+            lambda kind: (block.note(built.demand.minutes * 60.0) for block in kind.fleet.blocks),
+        ),
         *unread_with_unit_rate(options.fleet, options.limits),
         *unread_discount(options.money, batch=built.batch is not None),
     ]

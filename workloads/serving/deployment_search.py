@@ -500,7 +500,7 @@ def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator
     """Yield splits of groups in lowest terms, each with the rate of its scarcer replicas."""
     alone = {"disaggregate": "1:1"} if question.options.unlike else {}
     one_of_each = question.offered({**degree, **alone})
-    prompts_per_s, decoded_per_s = _rates_apart(one_of_each)
+    prompts_per_s, decoded_per_s = rates_apart(one_of_each)
     chips = one_of_each.deployment.profile.chips
     prompt_chips = one_of_each.deployment.prompt_profile.chips
     place = question.options.prompt_cluster(question.cluster)
@@ -518,7 +518,7 @@ def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator
             yield most / offered.deployment.weighed_chips, words, offered
 
 
-def _rates_apart(offered: Offered) -> tuple[float, float]:
+def rates_apart(offered: Offered) -> tuple[float, float]:
     """Return the rates of a replica of prompts and of one that decodes [1/s]."""
     deployment = offered.deployment
     replica, batching = deployment.prompt_profile, deployment.batching
