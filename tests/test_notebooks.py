@@ -14,7 +14,6 @@ from tests.support.small_models import TOY_CONFIG, config_file
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-
 OURS = re.compile(r"\b(cluster_sim|topologies|workloads|experiments)\b")
 
 TOY = {

@@ -138,7 +138,6 @@ RULES = {
     "locals and parameters named after nothing": _vague_locals,
 }
 
-
 NAMED_ONCE = {
     "topologies/arrays.py": re.compile(r"^(Int|Float|Bool)Array\b.*=", re.MULTILINE),
     "topologies/units.py": re.compile(r"^PS_PER_\w+ =", re.MULTILINE),
@@ -178,68 +177,37 @@ def test_helpers_of_several_tests_stand_in_support():
 
 LATE_ROOMS = ("experiments/cli", "experiments/scripts")
 """Rooms whose functions import what they use: no command waits for the libraries of another."""
+SLOW_TO_LOAD = {
+    "concurrent", "difflib", "distributed", "html", "IPython", "llvmlite", "logging", "matplotlib",
+    "networkx", "numba", "numpy", "pandas", "panel", "param", "rich", "scipy", "tomllib", "yaml",
+}  # fmt: skip
+"""Libraries that functions import, so that no start waits for them."""
 LATE = {
-    "cluster_sim/collectives/algorithms/torus.py": {"scipy"},
-    "cluster_sim/collectives/results.py": {"pandas"},
-    "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
-    "cluster_sim/engine/compiler/jit.py": {"cluster_sim.engine.compiler.numba_side", "llvmlite",
-        "logging", "numba"},
-    "cluster_sim/hardware/faults.py": {"networkx"},
-    "cluster_sim/progress.py": {"IPython", "html", "rich"},
-    "cluster_sim/schedule/table.py": {"html"},
-    "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
-    "experiments/reports/remarks.py": {"workloads.search.choice", "workloads.training.detail",
+    "cluster_sim/engine/compiler/jit.py": {"cluster_sim.engine.compiler.numba_side"},
+    "cluster_sim/trace/trace.py": {"cluster_sim.trace.file"},
+    "experiments/reports/remarks.py": {
+        "workloads.search.choice", "workloads.training.detail",
         "workloads.training.frameworks.framework", "workloads.training.iteration",
-        "workloads.training.plan.placement", "workloads.training.program.groups"},
+        "workloads.training.plan.placement", "workloads.training.program.groups",
+    },
     "experiments/reports/certainty.py": {"workloads.confidence.split_conformal"},
-    "experiments/reports/drawing.py": {"matplotlib"},
-    "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
-    "experiments/reports/plan_rows.py": {"pandas"},
-    "experiments/reports/html.py": {"pandas"},
-    "experiments/reports/run_directory.py": {"cluster_sim.plot", "pandas"},
-    "experiments/reports/training.py": {"cluster_sim.plot", "experiments.reports.drawing", "pandas",
-        "workloads.training.explain"},
-    "experiments/sweeps/runner.py": {"distributed"},
-    "experiments/validation/comparison.py": {"pandas"},
-    "experiments/validation/validate.py": {"pandas"},
+    "experiments/reports/plan.py": {"experiments.figures.plan"},
+    "experiments/reports/run_directory.py": {"cluster_sim.plot"},
+    "experiments/reports/training.py": {
+        "cluster_sim.plot", "experiments.reports.drawing", "workloads.training.explain",
+    },
     "topologies/clusters/cluster.py": {"topologies.views.graph"},
     "topologies/clusters/names.py": {
-        "topologies.clusters.graph_file",
-        "topologies.clusters.yaml_file",
+        "topologies.clusters.graph_file", "topologies.clusters.yaml_file",
     },
-    "experiments/explore/page.py": {"panel", "param"},
-    "topologies/files/table.py": {"pandas"},
-    "topologies/files/tool_files.py": {"tomllib", "topologies.files.yaml_documents"},
-    "workloads/confidence/sensitivity.py": {"pandas"},
-    "workloads/sharing/hazards.py": {"pandas"},
-    "workloads/demand/read.py": {"pandas"},
-    "topologies/display.py": {"html"},
-    "topologies/errors.py": {"difflib"},
-    "workloads/confidence/split_conformal.py": {"scipy"},
-    "workloads/demand/request_logs.py": {"pandas"},
-    "workloads/demand/trace.py": {"pandas"},
-    "workloads/fleet/lending/backtest.py": {"scipy"},
-    "workloads/fleet/policies/forecast.py": {"pandas"},
-    "workloads/fleet/policies/rules.py": {"pandas"},
-    "workloads/fleet/policies/predictive.py": {"scipy"},
-    "workloads/fleet/front.py": {"scipy"},
-    "workloads/job/front.py": {"pandas"},
-    "workloads/search/search.py": {"pandas"},
-    "workloads/serving/served.py": {"pandas"},
-    "workloads/serving/prefix_cache.py": {"pandas"},
-    "workloads/serving/requests.py": {"pandas"},
-    "workloads/training/execution/rank_vector/evaluation.py": {"concurrent"},
-    "workloads/training/frameworks/conditions.py": {"topologies.catalogue.catalogue",
-        "workloads.kernels.chip_share", "workloads.training.frameworks.framework"},
-    "workloads/training/program/breakdown.py": {"pandas"},
-    "workloads/training/plan/other_tools.py": {"topologies.files.yaml_documents", "yaml"},
-    "workloads/training/write_other_tools.py": {"yaml"},
-    "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
-    "workloads/training/plan/schedules/schedule.py": {"numpy"},
+    "topologies/files/tool_files.py": {"topologies.files.yaml_documents"},
+    "workloads/training/frameworks/conditions.py": {
+        "workloads.kernels.chip_share", "workloads.training.frameworks.framework",
+    },
+    "workloads/training/plan/other_tools.py": {"topologies.files.yaml_documents"},
 }  # fmt: skip
-"""Imports inside functions that start-up needs: libraries that are slow to load, and rooms that
-bring one with them. Figures may import matplotlib."""
+"""Rooms that bring such a library with them, and the modules whose functions import them."""
 
 
 def _imported_late(tree):
@@ -258,14 +226,14 @@ def test_functions_import_only_what_start_up_needs():
         for path in SOURCES
         if _room(path) not in LATE_ROOMS
         for module in _imported_late(_tree(path))
-        if not any(module == name or module.startswith(f"{name}.") for name in _may_import(path))
+        if module.partition(".")[0] not in SLOW_TO_LOAD
+        and not f"{module}.".startswith(tuple(f"{name}." for name in _rooms_of(path)))
     ]
     assert unlisted == []
 
 
-def _may_import(path):
-    figures = _room(path) == "experiments/figures"
-    return LATE.get(str(path.relative_to(ROOT)), set()) | ({"matplotlib"} if figures else set())
+def _rooms_of(path):
+    return LATE.get(str(path.relative_to(ROOT)), ())
 
 
 def _run(*words, cwd=ROOT):

@@ -65,7 +65,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
     runs, sweeps = [], {}
     for folder in folders:
         record = read_record(folder)
-        command = str(record.get("command"))
+        command = record["command"]
         if command not in FILES:
             commands = ", ".join(FILES)
             raise InputError(

@@ -72,7 +72,7 @@ def write_report(folder: str | Path, program: click.Command | None = None) -> Pa
 def report_html(folder: Path, program: click.Command | None = None) -> str:
     """Return the page as text; parameters as for :func:`write_report`."""
     record = read_record(folder)
-    command, contents = str(record.get("command", "run")), record["contents"]
+    command, contents = record["command"], record["contents"]
     results = merged_documents(folder, contents)
     ratios = results.get("ratios") or []
     if ratios:  # of several clusters, whose numbers stand in a table and not as the answer
@@ -127,7 +127,7 @@ def _sections(
         if item.get("kind") == "figure" and not drawn:
             yield _shown(item, partial(figure_blocks, item=item), folder)
     yield _section("Memory of a rank", _tried(lambda: _memory(results), list[Block]()))
-    command = str(record.get("command"))
+    command = record["command"]
     band = _tried(lambda: [interval_band(command, results)], list[Block]())
     yield _section("How sure it is", band, basis(command, results))
     sources = []
@@ -220,8 +220,7 @@ def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iter
 
 def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """Return the stated inputs as text, and the names of the others."""
-    inputs = record.get("inputs")
-    pairs = list(inputs.items()) if isinstance(inputs, dict) else []
+    pairs = list(record["inputs"].items())
     kept = {str(name): plain_text(str(name), value) for name, value in pairs if not _out(value)}
     return kept, [str(name) for name, value in pairs if _out(value)]
 
@@ -288,13 +287,10 @@ def _changed(
     record: Mapping[str, Any], program: click.Command | None
 ) -> list[tuple[Any, Any]] | None:
     """Parameters whose values differ from their defaults; None for a command of no program."""
-    command, inputs = record.get("command"), record.get("inputs")
-    if not isinstance(command, str) or not isinstance(inputs, dict):
-        return None
-    parameters = _parameters(command.split(), program)
+    parameters = _parameters(record["command"].split(), program)
     if parameters is None:
         return None
-    pairs = [(item, _plain(inputs.get(str(item.name)))) for item in parameters]
+    pairs = [(item, _plain(record["inputs"].get(str(item.name)))) for item in parameters]
     return [
         (item, value)
         for item, value in pairs

@@ -47,6 +47,8 @@ def read_record(path: Path) -> dict[str, Any]:
             raise TypeError("no list of contents")
         if not isinstance(files, dict) or not all(isinstance(each, str) for each in files.values()):
             raise TypeError("no table of files")
+        if not isinstance(record["command"], str) or not isinstance(record["inputs"], dict):
+            raise TypeError("no command with a table of inputs")
     except FileNotFoundError:
         raise InputError(
             f"{path} is no run directory: it has no {RECORD}. Name a directory that --out wrote."
@@ -65,9 +67,7 @@ def read_record(path: Path) -> dict[str, Any]:
 def check_unchanged(folder: Path, record: Mapping[str, Any], names: Sequence[str]) -> None:
     """Refuse a run whose inputs or named files are no longer those that were written."""
     arguments = {key: record.get(key) for key in ("command", "inputs", "seed", "version")}
-    inputs = arguments["inputs"]
-    if not isinstance(inputs, dict):
-        raise InputError(f"{folder / RECORD} has no table of inputs. Run it again.")
+    inputs = record["inputs"]
     read = {key: _content(value) for key, value in inputs.items()}
     if digest({**arguments, "inputs": read}) != record.get("inputs_digest"):
         raise InputError(f"{folder / RECORD} was changed since the run. Run it again.")

@@ -37,7 +37,6 @@ NASTY_BYTES = (
     b": ", b"&a ", b"*a", b"<<: ", b"!!int ", b"\t", b"#", b"null", b"true", b"\xed\xa0\x80",
 )  # fmt: skip
 
-
 LONGEST_LINE_BYTES = 2**20
 """Length up to which a line of a file is repeated, as a worker has little memory."""
 PLACES = ("out", "out", "folder", "loop", "loop/x", "pipe", "a/b", "log.txt", "/proc/x", "")
@@ -106,7 +105,7 @@ def _is_used(name: str, words: tuple[str, ...]) -> bool:
 
 
 def _with_option(words: list[str], options: Mapping[str, Any], rng: random.Random) -> list[str]:
-    stated = (one for name, one in options.items() if name not in ("help", "out"))
+    stated = (one for name, one in options.items() if name not in ("help", "help_all", "out"))
     named = [one for one in stated if one.param_type_name == "option"]
     if not named:  # a group, whose commands have the options
         return words

@@ -52,4 +52,8 @@ def refusal_of(words, *more):
     """Sentence with which a command line is refused, which must be all that it prints."""
     status, output, errors = ended(words, *more)
     assert (status, output, errors.count("\n")) == (2, "", 1), errors
+    assert errors.startswith("cluster-sim: ")
+    assert errors.rstrip("\n").isprintable()
+    assert "np." not in errors
+    assert "NoneType" not in errors
     return errors

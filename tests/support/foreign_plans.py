@@ -10,7 +10,6 @@ torchrun --nproc_per_node 8 pretrain_gpt.py \
     --bf16 --fp8-format hybrid --fp8-recipe blockwise
 """
 
-
 TITAN = """
 [job]
 description = "llama"
@@ -29,7 +28,6 @@ mode = "full"
 enable_float8_linear = true
 """
 
-
 NEMO = """
 trainer: {devices: 8, num_nodes: 16, precision: bf16-mixed}
 model:
@@ -46,7 +44,6 @@ model:
   optim: {name: distributed_fused_adam, lr: 1e-4}
 """
 
-
 NXD = """
 trainer: {devices: 32, num_nodes: 4}
 distributed_strategy:
@@ -60,12 +57,10 @@ model: {activations_checkpoint_granularity: selective}
 precision: {type: mixed_precision}
 """
 
-
 DEEPSPEED = """{"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2,
 "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8,
                       "stage3_prefetch_bucket_size": 5e7},
 "bf16": {"enabled": true}, "gradient_clipping": 1.0}"""
-
 
 MAXTEXT = r"""
 for ARGUMENT in "$@"; do echo "$ARGUMENT"; done

@@ -5,7 +5,6 @@ import json
 
 SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
-
 STREAM = 20
 
 

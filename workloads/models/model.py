@@ -282,7 +282,7 @@ class Model:
         )  # fmt: skip
 
     def _with_one_kind(self, kind: Layer) -> Model:
-        sparse = self.experts is not None and kind.experts
+        sparse = self.experts if kind.experts else None
         return replace(
             self,
             layout=(),
@@ -294,7 +294,7 @@ class Model:
             tied_values=kind.tied_values,
             indexer=self.indexer if kind.keys == "selected" else None,
             ffn=self.ffn if kind.mlp else 0,
-            experts=replace(self.experts, dense_layers=0) if sparse and self.experts else None,
+            experts=replace(sparse, dense_layers=0) if sparse else None,
         )
 
     def with_prediction_heads(self, count: int) -> Model:

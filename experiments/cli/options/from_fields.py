@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 LARGEST = 2**63 - 1
 """Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
+UNNAMEABLE = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
+"""Letters that no name of a file can have; the other halves stand for bytes that are no UTF-8."""
 REQUIRED = inspect.Parameter.empty  # default of a value that must be stated
 LAST_HEADING = "Every command"
 """Heading of options that no group of a command has, such as ``--help``."""
@@ -160,8 +162,8 @@ class Text(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, str):
             if not value.strip() and value != getattr(param, "default", None):
                 self.fail(f"{value!r} is empty; give it a value, or leave it out", param, ctx)
-            if "\0" in value:
-                self.fail(f"{value!r} holds a zero byte; leave it out", param, ctx)
+            if UNNAMEABLE.search(value):
+                self.fail(f"{value!r} holds a zero byte or half a letter; leave it out", param, ctx)
             options = ctx.command.params if ctx is not None and value.startswith("-") else ()
             if any(value in (*each.opts, *each.secondary_opts) for each in options):
                 self.fail(f"has no value: {value} is an option of its own", param, ctx)

@@ -42,7 +42,7 @@ GROUPS = (
     ("mesh:5", tuple(range(5)), 1),
     ("switch:4", tuple(range(4)), 1),
     ("trn2.48xlarge", tuple(range(16)), 1),
-    ("trn2.48xlarge", (0, 1, 4, 5), 2),
+    *(("trn2.48xlarge", (0, 1, 4, 5), cores) for cores in (1, 2)),
     ("trn2.48xlarge", tuple(range(16)), 4),
     ("trn2.48xlarge", (0, 2), 1),
     ("trn2.48xlarge:3", (0, 1, 16, 17, 32, 33), 1),
@@ -50,7 +50,6 @@ GROUPS = (
     ("trn2.48xlarge:3", (0, 16, 32), 1),
     ("trn3-gen1", tuple(range(8)), 1),
 )
-
 
 CALLS = [
     CollectiveCall(kind, Group(named(machine), chips, cores), 1 << 20)

@@ -70,7 +70,6 @@ test_engines_agree = few(given(schedules(flows=False))(check_engines))
 test_engines_agree_on_flows = few(given(schedules())(check_engines))
 test_engines_agree_on_faults_and_stops = flows_often(given(st.data())(check_faults_and_stops))
 test_rules_are_kept = few(given(schedules())(check_rules))
-
 many_ops = schedules(flows=False, most_ops=40)
 test_engines_agree_long = pytest.mark.slow(thousands(given(many_ops)(check_engines)))
 test_engines_agree_on_flows_long = pytest.mark.slow(thousands(given(schedules())(check_engines)))

@@ -11,6 +11,7 @@ from scipy import stats
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
+from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest, fewest_of_sizes
 from workloads.confidence.sensitivity import (
     AS_STATED,
@@ -146,6 +147,8 @@ def test_an_input_that_is_known_is_a_point_and_has_no_score():
     assert (factors == 1.0).all()
     assert (AS_STATED.scores(np.array([0.5, 2.0])) == 0.0).all()
     assert ends_of(factors * 7.0, 7.0) == {"low": 7.0, "high": 7.0}
+    around = Uncertain.of(Interval(3.0, 6.0, basis="x", value=4.0))
+    assert around == Uncertain(0.75, 1.5, "x")
 
 
 @given(ENDS, ENDS)

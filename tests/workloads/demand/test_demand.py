@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.refusals import refused
+from tests.support.refusals import refusal_by, refused
 from tests.support.request_logs import CHAT, MOONCAKE
 from topologies.errors import InputError
 from workloads.demand import (
@@ -23,7 +23,7 @@ from workloads.demand import (
     servegen,
 )
 from workloads.demand.bundled import azure_code, azure_conv, azure_mix, burstgpt
-from workloads.demand.read import filled, read_demand
+from workloads.demand.read import MAX_MINUTES, filled, read_demand
 from workloads.demand.request_logs import read_json_log
 from workloads.demand.trace import constant, joined, mix, period_means, whole_requests
 from workloads.demand.what_if import changed, measured_noise, with_noise
@@ -123,16 +123,14 @@ def test_missing_periods_have_no_requests(tmp_path):
     ("minute,requests\n0,1\n0,2\n", "two rows for one period"),
     ("minute,requests\n0,1\n1.5,2\n2,1\n", "not on a grid of whole minutes"),
     ("minute,requests\n0,0\n1,0\n", "no requests at all"),
-    ("minute,requests\n0,1\n9e12,1\n", "check the unit"),
+    *((f"minute,requests\n0,1\n{late},1\n", "check the unit") for late in (MAX_MINUTES + 1, 9e12)),
     ("time,requests\n2024-05-10,1\nnoon,2\n", "row 3: time is 'noon'"),
     ("minute,requests\n", "no rows"),
     ("", "is empty; its first line names the columns"),
     ("minute,requests,load_share_of_peak,load_share\n0,1,1,1\n", "two columns mean load_share"),
 ])  # fmt: skip
 def test_bad_files_are_refused_in_one_line(tmp_path, text, message):
-    with pytest.raises(InputError, match=message) as caught:
-        read_demand(_file(tmp_path, text))
-    assert "\n" not in str(caught.value)
+    refused(message, read_demand, _file(tmp_path, text))
 
 
 SINCE_2026 = "2026-11-01T05:00"
@@ -261,11 +259,8 @@ def test_a_demand_of_which_most_would_be_made_up_is_refused(tmp_path):
     """A clock jumps by 400 days after thirty hours: nothing says what came in between."""
     hours = [*range(30), *range(30 + 24 * 400, 48 + 24 * 400)]
     rows = "".join(f"{60 * hour},{1000 + hour % 24}\n" for hour in hours)
-    with pytest.raises(InputError) as refused:
-        read_demand(_file(tmp_path, f"minute,requests\n{rows}"))
-    assert "service has rows for 0% of the time from 2024-01-01T00:00, and none for 400.0 days" in (
-        words := str(refused.value)
-    )
+    words = refusal_by(read_demand, _file(tmp_path, f"minute,requests\n{rows}"))
+    assert "service has rows for 0% of the time from 2024-01-01T00:00, and none for 400.0" in words
     assert "from 2024-01-02T06:00; at most half is filled. Correct the times" in words
 
 
@@ -298,7 +293,7 @@ def _raised(text: str) -> tuple[int, int, float]:
 @pytest.mark.parametrize(("text", "expected"), [
     ("spike@2d02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
     ("spike@2d+02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
-    ("spike@2dx1.5/1h", (2 * 1440, 60, 1.5)),
+    *((f"spike@2dx{factor}/1h", (2 * 1440, 60, factor)) for factor in (0.5, 1.5)),
     ("spike", (1440 + 120, 30, 2.0)),
     ("failover@3d12:00+12h", (3 * 1440 + 720, 720, 2.0)),
     ("failover@1d12:00x1.5+2h", (1440 + 720, 120, 1.5)),
@@ -386,8 +381,7 @@ def test_one_zone_of_all_users_changes_nothing_and_half_a_day_is_refused():
     ("zones=0:-50%", "has a share below 0"),
 ])  # fmt: skip
 def test_mistakes(text, message):
-    with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        changed(FLAT, text)
+    refused(message.replace("(", r"\("), changed, FLAT, text)
 
 
 def test_means_and_sums_by_name(tmp_path):
@@ -407,8 +401,7 @@ def test_means_and_sums_by_name(tmp_path):
 ])  # fmt: skip
 def test_an_implausible_reading_is_refused(tmp_path, column, tokens, remedy):
     text = f"hour,requests,{column}\n0,2000,{tokens}\n1,2000,{tokens}\n"
-    with pytest.raises(InputError, match=f"is called {remedy}"):
-        read_demand(_file(tmp_path, text))
+    refused(f"is called {remedy}", read_demand, _file(tmp_path, text))
 
 
 def _lines(path, entries):

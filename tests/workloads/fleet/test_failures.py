@@ -134,6 +134,7 @@ def test_faults_that_never_occur_change_nothing():
     assert without.failures_by_domain == with_them.failures_by_domain != {}
     assert np.array_equal(without.kinds[0].spent_server_ms, with_them.kinds[0].spent_server_ms)
     refused("switch: a mean time of 0 s", Interruption, "switch", 0.0)
+    assert Interruption("switch", 0.5).mtbf_s == 0.5
 
 
 def test_interruptions_of_machines_are_those_of_a_job_on_all_chips():

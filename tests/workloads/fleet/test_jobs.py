@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.commands import document_of
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from tests.support.toy_fleet import simulate, slower
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -72,8 +73,7 @@ def test_jobs_from_a_file(tmp_path):
 ])  # fmt: skip
 def test_bad_job_files(tmp_path, text, message):
     (path := tmp_path / "jobs.csv").write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_jobs(path)
+    refused(message, read_jobs, path)
 
 
 def test_costs_come_from_the_catalogue_and_scale():
@@ -83,10 +83,8 @@ def test_costs_come_from_the_catalogue_and_scale():
     assert slower(costs, 2.0).load_s(4 * 0.75e12) == pytest.approx(2 * nvme)
     assert 300 < costs.to_serving_s(4 * 0.75e12) < 900
     assert ChangeCosts.fixed(300.0).to_serving_s(1e15) == 300.0
-    with pytest.raises(InputError, match="Did you mean nvme"):
-        ChangeCosts.from_catalogue(4, source="nvm")
-    with pytest.raises(InputError, match="below 0"):
-        ChangeCosts.fixed(-1.0)
+    refused("Did you mean nvme", ChangeCosts.from_catalogue, 4, source="nvm")
+    refused("below 0", ChangeCosts.fixed, -1.0)
 
 
 PRICES = Economics(750.0, 400.0, usd_per_chip_s=0.001, usd_per_million_tokens=2.0)

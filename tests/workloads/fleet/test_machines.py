@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import document_of
+from tests.support.refusals import refused
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import RAINIER, cluster
@@ -16,12 +17,7 @@ from workloads.demand import Demand, constant
 from workloads.demand.trace import mix
 from workloads.fleet.setup.demand import divided
 from workloads.fleet.setup.night_work import night_work, training_rate
-from workloads.fleet.setup.serving import (
-    fitting_replicas,
-    services_from,
-    serving_notes,
-    ways_of,
-)
+from workloads.fleet.setup.serving import fitting_replicas, services_from, serving_notes, ways_of
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs
@@ -96,11 +92,9 @@ def test_mixtures_divide_the_demand():
     assert "no engine of Neuron does" in note
     assert f"A replica takes {services[0].replica_chips} of a server's 16 chips" in note
     assert services[0].weights != services[1].weights
-    with pytest.raises(InputError, match="add up to 1"):
-        divided(demand, [(big, 0.2), (small, 0.2)])
+    refused("add up to 1", divided, demand, [(big, 0.2), (small, 0.2)])
     three = divided(demand, [(big, None)] * 3)[0]
-    with pytest.raises(InputError, match="2 models for 3 services"):
-        divided(three, [(big, None), (small, None)])
+    refused("2 models for 3 services", divided, three, [(big, None), (small, None)])
 
 
 def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval():

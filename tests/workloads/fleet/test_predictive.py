@@ -23,6 +23,7 @@ from workloads.fleet.policies.predictive import (
     Outlook,
     _batch_needs,
     _relative_prices,
+    _units_by_power,
     _whole,
     expected_by_forecast,
     first_step,
@@ -282,3 +283,15 @@ def test_a_policy_limits_single_jobs(tmp_path):
     run(prepared, policy)
     assert seen[60] == {"endless": 80, "first": 0, "second": 0}
     assert (seen[240]["endless"], seen[240]["first"], seen[240]["second"]) == (0, 10, 20)
+
+
+def test_units_that_compute_take_of_a_cap_what_their_kind_draws_more():
+    """Rises of 100 and 300 W, half and three halves of the mean; 2 kW are left for ten means."""
+    none = np.zeros(1, np.int64)
+    kinds = [
+        KindView("", 10, 0, none, none, 0, np.ones(1), busy_w, idle_w, "", np.ones(1))
+        for busy_w, idle_w in ((200.0, 100.0), (500.0, 200.0))
+    ]
+    view = view_of(units=20, kinds=tuple(kinds), unit_busy_w=400.0, unit_idle_w=200.0)
+    computing = np.array([[0.0, 2.0], [0.0, 2.0]])
+    assert _units_by_power(view, 10 * 100 + 10 * 200 + 2000.0, computing).tolist() == [10, 10 - 4]

@@ -95,9 +95,7 @@ def folder(tmp_path, monkeypatch):
     ),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(words, message):
-    with pytest.raises(cs.InputError, match=message) as caught:
-        cs.run_fleet(demand="azure-code", **{**USUAL, **words})
-    assert "\n" not in str(caught.value)
+    refused(message, cs.run_fleet, demand="azure-code", **{**USUAL, **words})
 
 
 @pytest.mark.parametrize(("words", "named"), [

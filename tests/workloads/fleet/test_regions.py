@@ -28,7 +28,6 @@ from workloads.serving.tables import fixed_rate
 MINUTES = 60
 NAMES = ("us", "eu", "asia")
 
-
 APART_S = {("us", "eu"): 0.1, ("us", "asia"): 0.2, ("eu", "asia"): 0.3}
 REGIONS = {
     name: Region(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.refusals import refused
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.job import failure_rates, read_failures
@@ -34,8 +35,7 @@ def test_a_job_fails_in_proportion_to_its_chips_which_its_cluster_has():
     machine = cluster("trn2-ultraserver:16")
     whole, half = failure_rates(machine, 1024), failure_rates(machine, 512)
     assert half.mtbf_s == pytest.approx(2 * whole.mtbf_s)
-    with pytest.raises(InputError, match="does not fit"):
-        failure_rates(machine, 1025)
+    refused("does not fit", failure_rates, machine, 1025)
 
 
 def test_one_server_has_no_fabric_and_no_cables():
@@ -71,8 +71,7 @@ def test_causes_are_joined_and_may_be_bursts_silent_or_repaired_in_vain(tmp_path
     assert three.replacing_per_s == pytest.approx((3 / 100 + 1 / 50) / 3600)
     # Three units are away together: enough for 99.9 % are multiples of three for the rack.
     assert spares_needed(FailureRates((rack,)), 36_000.0) == 3 * 2
-    with pytest.raises(InputError, match="'chip' stands twice"):
-        read_failures("catalogue,0.5", machine, 32)
+    refused("'chip' stands twice", read_failures, "catalogue,0.5", machine, 32)
     with pytest.raises(InputError, match="cause rack has units, found_after or again"):
         hazards_of(machine, {"failures": str(path)}, 0)
 
@@ -110,8 +109,7 @@ def test_a_file_names_causes(tmp_path):
 def test_a_wrong_file_is_told_by_line(tmp_path, text, message):
     path = tmp_path / "causes.csv"
     path.write_text(text if text.startswith("cause") else f"cause,per,mtbf,replaces\n{text}")
-    with pytest.raises(InputError, match=message):
-        read_failures(str(path), cluster("dgx-h100:4"), 32)
+    refused(message, read_failures, str(path), cluster("dgx-h100:4"), 32)
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "nofile.csv", ""])

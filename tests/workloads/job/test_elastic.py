@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from tests.support.scripted_jobs import failing, job, parts_s, run, scripted
 from topologies.errors import InputError
 from workloads.job import Job, Recovery
@@ -51,8 +52,7 @@ def test_a_scaled_batch_leaves_out_the_tokens_of_the_replicas_that_are_gone():
     # As above: three of four replicas train three quarters for the 280 s until the spare joins.
     scaled = elastic(failing(1e9, replaces=True), spares=1, replicas=replace(FOUR, scaled=True))
     assert parts_s(scripted(scaled, [505]))["fewer_replicas"] == pytest.approx(280 / 4, abs=0.002)
-    with pytest.raises(InputError, match="--elastic-batch scaled is for replicas that go on"):
-        JobInputs(elastic_batch="scaled")
+    refused("--elastic-batch scaled is for replicas that go on", JobInputs, elastic_batch="scaled")
 
 
 def test_without_a_spare_the_others_go_on_until_the_repair():
@@ -144,5 +144,4 @@ def test_replicas_of_a_plan():
     assert replicas_of(small, 24, 64, 1.0) == Replicas(6, 4, 8, 1.0)
     with pytest.raises(InputError, match=r"a unit of 64 chips stops 8 of 8 replicas, so that none"):
         replicas_of(replace(inner, pp=8, dp=8), 8, 64, 1.0)
-    with pytest.raises(InputError, match="add --checkpoint peer"):
-        JobInputs(elastic=True)
+    refused("add --checkpoint peer", JobInputs, elastic=True)

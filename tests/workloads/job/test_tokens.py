@@ -3,6 +3,7 @@
 import pytest
 
 import cluster_sim as cs
+from tests.support.refusals import refused
 from workloads.economics import Economics
 from workloads.job.front import whole_job
 from workloads.options.job import JobInputs
@@ -68,8 +69,7 @@ def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step):
     ({"tokens": GOAL}, r"tokens is 30000000000 \(int\). Pass text or None."),
 ])  # fmt: skip
 def test_impossible_lengths_are_refused(changes, message):
-    with pytest.raises(cs.InputError, match=message):
-        JobInputs(**changes)
+    refused(message, JobInputs, **changes)
 
 
 def test_a_job_without_progress_is_refused(step):
@@ -79,8 +79,7 @@ def test_a_job_without_progress_is_refused(step):
 
 @pytest.mark.parametrize("text", ["15Q", "many", "-3", "0", "1e300", "15 TB"])
 def test_unreadable_numbers_of_tokens_are_refused(step, text):
-    with pytest.raises(cs.InputError, match=r"--tokens .*(15T|limit)|beyond"):
-        cs.run_job(step, tokens=text)
+    refused(r"--tokens .*(15T|limit)|beyond", cs.run_job, step, tokens=text)
 
 
 def test_a_length_that_does_not_converge_says_so(step, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from tests.support.counted_layers import counted, product_flops
 from tests.support.refusals import refused
 from tests.support.small_decoders import SMALL, small
-from tests.support.toy_training import TOY
+from tests.support.toy_training import SPARSE, TOY
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -112,6 +112,11 @@ def test_layers_with_experts(fields, layers):
     assert model.ffn == fields.get("intermediate_size_mlp", 128)
 
 
+def test_a_dense_layer_of_a_mixture_has_no_experts():
+    dense, sparse = (SPARSE.of_kind(kind) for kind in SPARSE.kinds)
+    assert (dense.experts, sparse.experts) == (None, replace(SPARSE.experts, dense_layers=0))
+
+
 @pytest.mark.parametrize("listed", ["full_attention", 3, [1] * 10_001])
 def test_a_list_of_layers_is_a_list_of_no_great_length(listed):
     with pytest.raises(InputError, match=r"attn_type_list is .*; give a list\."):
@@ -125,6 +130,14 @@ def test_layers_of_one_part_each():
     )  # fmt: skip
     state = Layer("recurrence", mlp=False)
     assert model.each_layer == (state, Layer(mlp=False), Layer("none"), state)
+    # A convolution of 4 with a bias; decay, skip and bias of the time of each head; and a norm.
+    assert model.recurrence.other == 5 * (4 * 16 + 2 * 8) + 3 * 4 + 4 * 16
+
+
+def test_biases_of_a_short_convolution_are_on_its_projections_too():
+    layers = {"model_type": "lfm2", "layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
+    plain, biased = (small(**layers, conv_bias=flag).recurrence.other for flag in (False, True))
+    assert (plain, biased - plain) == (3 * 64, (3 + 1 + 1) * 64)
 
 
 def test_layers_of_kimi_linear_are_counted_from_one():
@@ -250,7 +263,6 @@ def test_fields_that_nobody_reads_are_named():
 STATE = Recurrence("mamba", 3072, 1024, 0, 40, 65_536)
 BOTH = replace(TOY, mixer="both", recurrence=STATE)
 ALONE = [replace(BOTH, mixer=mixer) for mixer in ("attention", "recurrence")]
-
 
 WINDOWED = {
     "model_type": "gemma4_text", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 1024,

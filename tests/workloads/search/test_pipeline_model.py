@@ -14,9 +14,9 @@ from cluster_sim.collectives.duration.duration import Geometry
 from tests.support.bubbles import bubble_fraction, zero_bubble_s
 from tests.support.examples import examples
 from tests.support.pipeline_lines import line
+from tests.support.refusals import refused
 from tests.support.toy_training import SPARSE, TOY, exchange_ps, plan, sixteen
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from topologies.units import PS_PER_S
 from workloads.search.estimate import Communication, span, unlike_groups
 from workloads.search.pipeline_model import EACH, ONCE, walk_s
@@ -300,8 +300,7 @@ def test_no_division_has_a_faster_slowest_chunk(layers, speeds, end):
     ways = list(every_division(len(layers), len(speeds), least))
     most = [len(layers)] * len(speeds)
     if not ways:
-        with pytest.raises(InputError, match="layers"):
-            divided(times, most, least)
+        refused("layers", divided, times, most, least)
         return
 
     def cost(counts):
@@ -379,8 +378,7 @@ RING = cluster("ring:8", bandwidth="100GB/s", latency="1us")
 def test_what_is_refused(model, changes, message):
     stated = {"later_stages": BLACKWELL, **PAIR, **changes}
     how = {name: value for name, value in stated.items() if value is not None}
-    with pytest.raises(InputError, match=message):
-        cs.train(f"llama-3.1-{model}", HOPPER, **how)
+    refused(message, cs.train, f"llama-3.1-{model}", HOPPER, **how)
 
 
 def test_a_stated_batch_is_kept_where_degrees_are_open():

@@ -236,25 +236,22 @@ def test_a_launch_of_another_model_is_named(tmp_path, text, named, may):
     assert read.may_change_time == may
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("a.sh", "vllm serve m --tensor-parallel-size $TP", r"\$TP, which.*'TP=8 a.sh'"),
-        ("a.sh", "vllm serve m --pipeline-parallel-size 2", "must be 1, as a replica is divided"),
-        ("a.sh", "vllm serve m --quantization awq", "'awq', of which no precision can be made"),
-        ("a.sh", "vllm serve m --dtype float32", "float32.*others are not predicted"),
-        ("a.sh", """vllm serve m --speculative-config '{"num_speculative_tokens": 3}'""",
-         "proposes 3 tokens a pass.*--speculate 3:0.7"),
-        ("a.sh", "vllm serve m --data-parallel-size 8 --enable-expert-parallel",
-         "beside it, state --tp, --ep and --attention-dp of all"),
-        ("a.sh", "vllm serve m\npython -m sglang.launch_server --tp 2", "launches vllm and sglang"),
-        ("a.sh", "vllm serve m -tp 2\nvllm serve n -tp 4", "stated as 2 and as 4"),
-        ("a.sh", "echo hello --port 1", "is no launch of vLLM, SGLang or TensorRT-LLM"),
-        ("values.yaml", "image: vllm/vllm-openai\nvllmConfig: {tensorParallelSize: 2}",
-         "is no launch of vLLM"),
-        ("a.sh", "vllm serve 'm", "No closing quotation"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("a.sh", "vllm serve m --tensor-parallel-size $TP", r"\$TP, which.*'TP=8 a.sh'"),
+    ("a.sh", "vllm serve m --pipeline-parallel-size 2", "must be 1, as a replica is divided"),
+    ("a.sh", "vllm serve m --quantization awq", "'awq', of which no precision can be made"),
+    ("a.sh", "vllm serve m --dtype float32", "float32.*others are not predicted"),
+    ("a.sh", """vllm serve m --speculative-config '{"num_speculative_tokens": 3}'""",
+     "proposes 3 tokens a pass.*--speculate 3:0.7"),
+    ("a.sh", "vllm serve m --data-parallel-size 8 --enable-expert-parallel",
+     "beside it, state --tp, --ep and --attention-dp of all"),
+    ("a.sh", "vllm serve m\npython -m sglang.launch_server --tp 2", "launches vllm and sglang"),
+    ("a.sh", "vllm serve m -tp 2\nvllm serve n -tp 4", "stated as 2 and as 4"),
+    ("a.sh", "echo hello --port 1", "is no launch of vLLM, SGLang or TensorRT-LLM"),
+    ("values.yaml", "image: vllm/vllm-openai\nvllmConfig: {tensorParallelSize: 2}",
+     "is no launch of vLLM"),
+    ("a.sh", "vllm serve 'm", "No closing quotation"),
+])  # fmt: skip
 def test_what_cannot_be_read_is_refused(tmp_path, name, text, message):
     (path := tmp_path / name).write_text(text)
     refused(message, read_engine_file, path)

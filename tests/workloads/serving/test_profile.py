@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+import cluster_sim as cs
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from experiments.validation.predictions.serving import GPU_CHUNK, ROUNDS, benchmark
 from tests.support.toy_serving import requests_of
@@ -13,12 +14,11 @@ from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.serving import BUCKETS, Batching, profile, serve
-from workloads.serving.profile import prompt_overhead_s
+from workloads.serving.profile import forward_s, prompt_overhead_s
 from workloads.serving.rank import times
 from workloads.serving.rank.share import RankShare
 
 TRN2, SHIPPED = cluster("trn2.48xlarge"), shipped_catalogue()
-
 
 MEASURED = [("llama-3.1-405b", 2.442, 0.0379), ("llama-3.1-70b", 0.814, 0.0196)]
 
@@ -269,3 +269,26 @@ def test_the_degree_of_a_lone_chip_counts_its_cores(machine, most):
     # A core has its share of the chip's memory, and takes longer than its share of the weights.
     assert replicas[0].kv_budget_bytes < whole.kv_budget_bytes / most
     assert tokens[0] > 1.5 * tokens[-1]
+
+
+DGX = cs.cluster("dgx-h100")
+SPARSE = cs.model("qwen3-235b-a22b")
+
+
+def test_a_replica_has_the_memory_that_the_driver_reports():
+    usable = usable_hbm_bytes("h100", shipped_catalogue())
+    assert usable > shipped_catalogue().value("h100", "hbm_bytes")
+    held = profile(SPARSE, DGX, precision="fp8")
+    assert held.kv_budget_bytes == pytest.approx(0.9 * 8 * usable - held.weights_bytes)
+    assert usable_hbm_bytes("trn2", shipped_catalogue()) == 96 * 2**30
+
+
+def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long():
+    short, long = (profile(SPARSE, DGX, precision="fp8", cache_precision=p) for p in (None, "bf16"))
+    assert long.kv_bytes_per_token == 2 * short.kv_bytes_per_token
+    assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)
+
+
+def test_a_forward_pass_grows_faster_than_its_sequence_by_attention():
+    short_s, long_s = (forward_s(named("llama-3.1-8b"), TRN2, tokens) for tokens in (2**16, 2**17))
+    assert 2 * short_s < long_s < 4 * short_s

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.refusals import refusal_by
 from tests.support.toy_training import TOY
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -49,10 +50,8 @@ B = {"name": "b"}
      "job a: the plan needs 926.1 GB a rank, which has 103"),
 ])  # fmt: skip
 def test_a_mistaken_job_is_refused_by_name(jobs, message):
-    with pytest.raises(InputError) as refused:
-        share(MACHINE, [{**JOB, **job} for job in jobs])
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+    text = refusal_by(share, MACHINE, [{**JOB, **job} for job in jobs])
+    assert message in text
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -68,11 +67,9 @@ def test_a_mistaken_job_is_refused_by_name(jobs, message):
 ])  # fmt: skip
 def test_a_mistaken_file_is_refused_in_one_line(text, message, tmp_path):
     (path := tmp_path / "jobs.yaml").write_text(text)
-    with pytest.raises(InputError) as refused:
-        read_jobs(path, MACHINE)
-    assert message in str(refused.value)
-    assert str(refused.value).startswith(str(path))
-    assert "\n" not in str(refused.value)
+    refusal = refusal_by(read_jobs, path, MACHINE)
+    assert message in refusal
+    assert refusal.startswith(str(path))
 
 
 def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path):

@@ -118,9 +118,7 @@ def test_a_bad_trace_is_refused_by_file_and_node(tmp_path, change, message):
         et(paths[1], *WRONG[change])
     else:
         paths[1].write_bytes(DAMAGED[change](paths[1].read_bytes()))
-    with pytest.raises(InputError, match=message) as caught:
-        replay([tmp_path], RING)
-    assert "\n" not in str(caught.value)
+    refused(message, replay, [tmp_path], RING)
 
 
 def test_deadlocks_across_ranks_are_cycles(tmp_path):
@@ -205,7 +203,6 @@ def test_goal_is_replayed_and_other_lines_are_refused(tmp_path):
 
 
 SERVER = cluster("dgx-h100")
-
 
 REPLACED = {"null": None, "-1": -1, "10^30": 10**30, "text": "x", "list": [1, 2]}
 

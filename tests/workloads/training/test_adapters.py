@@ -331,18 +331,15 @@ def test_a_sharded_update_on_trn1_takes_its_graphs_besides():
 NARROW = {"optimizer_bytes": "bf16", "gradient_bytes": "bf16"}
 
 
-@pytest.mark.parametrize(
-    ("chip", "variants", "moved"),
-    [
-        ("a100-80gb", {}, 30),
-        # Casts, unscaling and clipping of Megatron-LM: in 2021, and with a search in 2020.
-        ("a100-80gb", {"update_copies_bytes": "fp16"}, 56),
-        ("a100-80gb", {"update_copies_bytes": "fp16-2020"}, 66),
-        # Without a master copy a parameter is read and written, and two bytes each of its state.
-        ("h100", NARROW, 14),
-        ("h100", {**NARROW, "update_copies_bytes": "clipped"}, 18),
-    ],
-)
+@pytest.mark.parametrize(("chip", "variants", "moved"), [
+    ("a100-80gb", {}, 30),
+    # Casts, unscaling and clipping of Megatron-LM: in 2021, and with a search in 2020.
+    ("a100-80gb", {"update_copies_bytes": "fp16"}, 56),
+    ("a100-80gb", {"update_copies_bytes": "fp16-2020"}, 66),
+    # Without a master copy a parameter is read and written, and two bytes each of its state.
+    ("h100", NARROW, 14),
+    ("h100", {**NARROW, "update_copies_bytes": "clipped"}, 18),
+])  # fmt: skip
 def test_an_update_moves_the_bytes_of_its_stack(chip, variants, moved):
     chosen = {f"training.{quantity}": variant for quantity, variant in variants.items()}
     shapes = RankShapes(TOY, plan(dp=1), chip, shipped_catalogue().with_variants(chosen))
@@ -364,6 +361,15 @@ def test_kernels_wait_only_for_shards_that_others_hold():
     sparse = RankShapes(SPARSE, plan(dp=8, tp=2, ep=4, etp=1, zero=3), "trn2", shipped_catalogue())
     others = replicas.ReplicaExchange(sparse, 0, sparse.plan)._from_others(Share(800, 400))
     assert others == 800 * 7 / 8 + 400 * 3 / 4  # four ranks hold the same experts
+
+
+@pytest.mark.parametrize(("overlap", "waits"), [("none", True), ("dp", False), ("all", False)])
+def test_the_next_pass_waits_for_a_reduction_that_nothing_overlaps(overlap, waits):
+    shapes = RankShapes(TOY, plan(dp=8, overlap=overlap), "h100", SHIPPED)
+    exchange = replicas.ReplicaExchange(shapes, 0, shapes.plan)
+    *_, last = exchange.reduced(Share(800, 0), edges=False)
+    assert (last.name == "gradients.wait") is waits
+    assert exchange.reduced(Share(0, 0), edges=False) == []
 
 
 def test_deepspeed_gathers_the_weights_of_a_layer_one_by_one():

@@ -62,14 +62,11 @@ def test_a_capacity_is_computed_whole_whatever_the_skew(ep):
     assert sent[1] == [1.25 * size for size in sent[0]]
 
 
-@pytest.mark.parametrize(
-    ("changes", "blocks"),
-    [
-        ({"dp": 8, "ep": 8}, True),  # copies of eight ranks, for two experts
-        ({"dp": 16, "ep": 16}, False),  # one expert: all copies are its own
-        ({"dp": 8}, False),  # no other rank: the first sorting puts them in order
-    ],
-)
+@pytest.mark.parametrize(("changes", "blocks"), [
+    ({"dp": 8, "ep": 8}, True),  # copies of eight ranks, for two experts
+    ({"dp": 16, "ep": 16}, False),  # one expert: all copies are its own
+    ({"dp": 8}, False),  # no other rank: the first sorting puts them in order
+])  # fmt: skip
 def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes, blocks):
     shapes = counted(SPARSE, **changes)
     steps = [*forward(shapes, moe=True), *backward(shapes, moe=True)]
@@ -177,17 +174,14 @@ def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own():
     assert casts["experts.down.cast"].size_bytes == 4 * copies * SPARSE.experts.ffn
 
 
-@pytest.mark.parametrize(
-    ("chip", "stated", "casts"),
-    [
-        ("h100", {"precision": "bf16"}, []),
-        ("h100", {"precision": "fp8", "fp8_recipe": "rowwise"}, []),  # the product casts
-        ("trn2", {"precision": "fp8"}, []),  # a compiler does
-        ("tpu7x", {"precision": "fp8"}, []),
-        # What is sent in fp8 is not cast where it arrives.
-        ("h100", {"precision": "fp8", "fp8_exchange": True}, ["experts.down.cast"]),
-    ],
-)
+@pytest.mark.parametrize(("chip", "stated", "casts"), [
+    ("h100", {"precision": "bf16"}, []),
+    ("h100", {"precision": "fp8", "fp8_recipe": "rowwise"}, []),  # the product casts
+    ("trn2", {"precision": "fp8"}, []),  # a compiler does
+    ("tpu7x", {"precision": "fp8"}, []),
+    # What is sent in fp8 is not cast where it arrives.
+    ("h100", {"precision": "fp8", "fp8_exchange": True}, ["experts.down.cast"]),
+])  # fmt: skip
 def test_tokens_of_experts_are_cast_where_a_kernel_does_so(chip, stated, casts):
     shapes = RankShapes(SPARSE, plan(dp=8, ep=2, **stated), chip, shipped_catalogue())
     assert [step.name for step in forward(shapes, moe=True) if ".cast" in step.name] == casts
@@ -261,6 +255,17 @@ def test_no_more_selected_keys_are_ever_faster(chip, changes):
         times = [sum(step.seconds for step in steps) for steps in passes]
         assert times == pytest.approx(sorted(times), rel=2e-3)
         assert times[0] < times[-1]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_selected_keys_are_read_one_by_one_and_those_of_a_window_together(chip):
+    selected_s, last_s = (
+        by_name(steps_of(replace(SELECTING, keys=keys), chip, PLANS[0])[0])[
+            "attention.core"
+        ].seconds
+        for keys in ("selected", "last")
+    )
+    assert selected_s > 2 * last_s
 
 
 @pytest.mark.parametrize("changes", PLANS)

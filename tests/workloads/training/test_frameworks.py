@@ -140,22 +140,19 @@ MEGATRON_LM = {"zero": 0, "overlap": "none", "attention": "unfused"}
 OTHERWISE = {"zero": 1, "overlap": "dp", "attention": "fused"}
 
 
-@pytest.mark.parametrize(
-    ("machine", "name", "stated", "expected"),
-    [
-        ("dgx-a100", "megatron-lm", {}, MEGATRON_LM),
-        ("dgx-a100", "megatron-lm", OTHERWISE, OTHERWISE),
-        ("dgx-h100", "megatron-core", {"recompute": "selective"}, {"recompute_every": 1}),
-        ("dgx-h100", "axlearn", {"recompute": "selective"}, {"recompute_every": 1}),
-        ("dgx-h100", "torchtitan", {"recompute": "selective"},
-         {"recompute": "full", "recompute_every": 2}),
-        ("dgx-h100", "axlearn:2024-05", {}, {"attention": "unfused"}),
-        ("dgx-h100", "axlearn:2024-07", {}, {"attention": "fused"}),
-        # It gathers a stage's parameters once where there are stages, and zero is 1.
-        ("dgx-h100", "fsdp", {"pp": 2}, {"zero": 1, "reshard": False}),
-        ("dgx-h100", "fsdp", {"pp": 2, "zero": 3}, {"zero": 3, "reshard": False}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("machine", "name", "stated", "expected"), [
+    ("dgx-a100", "megatron-lm", {}, MEGATRON_LM),
+    ("dgx-a100", "megatron-lm", OTHERWISE, OTHERWISE),
+    ("dgx-h100", "megatron-core", {"recompute": "selective"}, {"recompute_every": 1}),
+    ("dgx-h100", "axlearn", {"recompute": "selective"}, {"recompute_every": 1}),
+    ("dgx-h100", "torchtitan", {"recompute": "selective"},
+     {"recompute": "full", "recompute_every": 2}),
+    ("dgx-h100", "axlearn:2024-05", {}, {"attention": "unfused"}),
+    ("dgx-h100", "axlearn:2024-07", {}, {"attention": "fused"}),
+    # It gathers a stage's parameters once where there are stages, and zero is 1.
+    ("dgx-h100", "fsdp", {"pp": 2}, {"zero": 1, "reshard": False}),
+    ("dgx-h100", "fsdp", {"pp": 2, "zero": 3}, {"zero": 3, "reshard": False}),
+])  # fmt: skip
 def test_a_framework_gives_what_is_not_stated(machine, name, stated, expected):
     completed = complete({"framework": name, **stated}, TOY, cluster(machine))
     assert {field: getattr(completed, field) for field in expected} == expected
@@ -186,16 +183,13 @@ def test_settings_and_releases_move_the_time(machine, slower, faster, stated):
     assert times[0] > 1.001 * times[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "variant"),
-    [
-        # A release lasts until the month before the next.
-        ("2023", "early-2023"), ("2023-08-31", "early-2023"), ("2023-09", None), ("2024-02", None),
-        ("2024-03", "late-2024"), ("2031-01", "late-2024"),
-        # It comes before what is chosen, whatever the order of the words.
-        ("2024-11,500-watt", "500-watt"), ("500-watt,2024-11", "500-watt"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "variant"), [
+    # A release lasts until the month before the next.
+    ("2023", "early-2023"), ("2023-08-31", "early-2023"), ("2023-09", None), ("2024-02", None),
+    ("2024-03", "late-2024"), ("2031-01", "late-2024"),
+    # It comes before what is chosen, whatever the order of the words.
+    ("2024-11,500-watt", "500-watt"), ("500-watt,2024-11", "500-watt"),
+])  # fmt: skip
 def test_a_date_and_settings_choose_numbers(words, variant):
     chosen = framework(f"megatron-core:{words}").variants("h100", shipped_catalogue(), dense=True)
     assert chosen.get("kernels.h100.gemm_sustained_fp8") == variant
@@ -263,41 +257,38 @@ def test_a_file_that_is_no_framework_is_refused(tmp_path, text, message):
     refused(message, framework, written(tmp_path, text))
 
 
-@pytest.mark.parametrize(
-    ("machine", "name", "stated", "message"),
-    [
-        # names and settings that are unknown
-        ("dgx-h100", "megatron", {}, "'megatron' is none of automodel, .*Did you mean megatron-"),
-        ("dgx-h100", "torchtitan:egaer", {}, "no setting 'egaer'. Did you mean eager"),
-        ("trn2.48xlarge", "torch-neuronx:compiled", {}, "'compiled'. It has none but a date"),
-        ("dgx-h100", "megatron-core:2024-13", {}, "no setting '2024-13'"),
-        ("dgx-h100", "none-such.yaml", {}, "none-such.yaml"),
-        # plans that a framework cannot run
-        ("trn2.48xlarge", "neuronx", {"tp": 4, "pp": 2, "schedule": "zero-bubble"},
-         "framework neuronx cannot run schedule zero-bubble, only 1f1b or interleaved"),
-        ("trn2.48xlarge", "neuronx", {"zero": 3}, "zero 3, only 0 or 1. axlearn"),
-        ("dgx-h100", "fsdp", {"pp": 2}, "fsdp cannot run pp 2, only 1. "),
-        # chips that it does not train on, or has no numbers for
-        ("trn2.48xlarge", "torchtitan", {}, "does not train on .* Use one of axlearn, neu"),
-        ("dgx-h100", "neuronx", {}, "does not train on .* Use one of automodel, "),
-        ("mi300x-platform", "nanotron", {}, r"nanotron does not .* Use one of deepspeed, fsdp, "),
-        ("tpu-v6e-pod", "megatron-core", {}, "not train on .* Use one of axlearn, maxtext, paxml"),
-        ("dgx-a100", "torchtitan:500-watt", {},
-         "setting 500-watt of framework torchtitan changes nothing on a100-80gb"),
-        ("dgx-a100", "megatron-core:graphs", {},
-         "setting graphs of framework megatron-core changes nothing on a100-80gb"),
-        ("mi300x-platform", "megatron-core:flash-2", {}, "flash-2 .* changes nothing on mi300x"),
-        # conditions that it lacks
-        ("dgx-a100", "megatron-lm", {"graphs": True}, "graphs is no condition of"),
-        ("dgx-h100", None, {"compiled": True}, "compiled is no condition of framework megatr"),
-        ("trn2.48xlarge", None, {"launch_blocking": True}, "launch_blocking is no condition of"),
-        ("dgx-a100", None, {"power_limit_w": 300.0}, "power_limit_w is 300, but kernels of a100"),
-        ("dgx-b200", None, {"power_limit_w": 700.0}, "power_limit_w is 700, but kernels of b200"),
-        ("dgx-h100", None, {"power_limit_w": 1e9}, "above the 700 W that h100 takes"),
-        ("dgx-h100", None, {"date": "soon"}, "date is 'soon', no month. Write it as 2024-06"),
-        ("dgx-h100:2", None, {"chips": 17}, "chips 17 must be a whole number from 1 to the 16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("machine", "name", "stated", "message"), [
+    # names and settings that are unknown
+    ("dgx-h100", "megatron", {}, "'megatron' is none of automodel, .*Did you mean megatron-"),
+    ("dgx-h100", "torchtitan:egaer", {}, "no setting 'egaer'. Did you mean eager"),
+    ("trn2.48xlarge", "torch-neuronx:compiled", {}, "'compiled'. It has none but a date"),
+    ("dgx-h100", "megatron-core:2024-13", {}, "no setting '2024-13'"),
+    ("dgx-h100", "none-such.yaml", {}, "none-such.yaml"),
+    # plans that a framework cannot run
+    ("trn2.48xlarge", "neuronx", {"tp": 4, "pp": 2, "schedule": "zero-bubble"},
+     "framework neuronx cannot run schedule zero-bubble, only 1f1b or interleaved"),
+    ("trn2.48xlarge", "neuronx", {"zero": 3}, "zero 3, only 0 or 1. axlearn"),
+    ("dgx-h100", "fsdp", {"pp": 2}, "fsdp cannot run pp 2, only 1. "),
+    # chips that it does not train on, or has no numbers for
+    ("trn2.48xlarge", "torchtitan", {}, "does not train on .* Use one of axlearn, neu"),
+    ("dgx-h100", "neuronx", {}, "does not train on .* Use one of automodel, "),
+    ("mi300x-platform", "nanotron", {}, r"nanotron does not .* Use one of deepspeed, fsdp, "),
+    ("tpu-v6e-pod", "megatron-core", {}, "not train on .* Use one of axlearn, maxtext, paxml"),
+    ("dgx-a100", "torchtitan:500-watt", {},
+     "setting 500-watt of framework torchtitan changes nothing on a100-80gb"),
+    ("dgx-a100", "megatron-core:graphs", {},
+     "setting graphs of framework megatron-core changes nothing on a100-80gb"),
+    ("mi300x-platform", "megatron-core:flash-2", {}, "flash-2 .* changes nothing on mi300x"),
+    # conditions that it lacks
+    ("dgx-a100", "megatron-lm", {"graphs": True}, "graphs is no condition of"),
+    ("dgx-h100", None, {"compiled": True}, "compiled is no condition of framework megatr"),
+    ("trn2.48xlarge", None, {"launch_blocking": True}, "launch_blocking is no condition of"),
+    ("dgx-a100", None, {"power_limit_w": 300.0}, "power_limit_w is 300, but kernels of a100"),
+    ("dgx-b200", None, {"power_limit_w": 700.0}, "power_limit_w is 700, but kernels of b200"),
+    ("dgx-h100", None, {"power_limit_w": 1e9}, "above the 700 W that h100 takes"),
+    ("dgx-h100", None, {"date": "soon"}, "date is 'soon', no month. Write it as 2024-06"),
+    ("dgx-h100:2", None, {"chips": 17}, "chips 17 must be a whole number from 1 to the 16"),
+])  # fmt: skip
 def test_what_a_framework_has_not_is_refused(machine, name, stated, message):
     refused(message, train, TOY, machine, **stated, **{"framework": name} if name else {})
 

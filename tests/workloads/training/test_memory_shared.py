@@ -161,13 +161,10 @@ def test_jitter_slows_flows_as_it_slows_other_kernels():
     assert shared == pytest.approx(apart, rel=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("machine", "stated"),
-    [
-        ("dgx-h100", {"dp": 8, "overlap": "dp"}),  # whose accesses are unknown
-        ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}),  # where nothing overlaps
-    ],
-)
+@pytest.mark.parametrize(("machine", "stated"), [
+    ("dgx-h100", {"dp": 8, "overlap": "dp"}),  # whose accesses are unknown
+    ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}),  # where nothing overlaps
+])  # fmt: skip
 def test_a_memory_that_is_not_shared_has_no_flows(machine, stated):
     step = iteration(TOY, cluster(machine), plan(**stated))
     assert not step.program.memory_bytes_per_s.any()

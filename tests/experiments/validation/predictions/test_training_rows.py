@@ -23,7 +23,6 @@ ROW = {
     "microbatch": 1, "global_batch": 8, "gated_mlp": 1,
 }  # fmt: skip
 
-
 FP8 = {"zero": 1, "precision": "fp8"}
 
 

@@ -250,8 +250,7 @@ def test_choices_that_come_nearer_are_named(step):
 ])  # fmt: skip
 def test_a_log_of_something_else_is_refused(text, message, step, tmp_path):
     (log := tmp_path / "run.log").write_text(text)
-    with pytest.raises(InputError, match=message):
-        compared_step(read_steps(str(log)), step)
+    refused(message, lambda: compared_step(read_steps(str(log)), step))
 
 
 NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 17179869184 step: 2(factor) validation: 1
@@ -300,8 +299,7 @@ def test_ranks_are_found_from_the_bandwidths_where_nothing_says_so():
     ("size(B) time(us)\n 1024 Failure\n", "1 rows without a result, none with one"),
 ])  # fmt: skip
 def test_text_without_measurements_is_refused(text, why):
-    with pytest.raises(InputError, match=why):
-        parse_measured(text, "log.txt")
+    refused(why, parse_measured, text, "log.txt")
 
 
 @given(st.text(max_size=300))

@@ -15,6 +15,7 @@ from experiments.validation.reading.rows import Outcome, misses, model_for, read
 from experiments.validation.validate import validate_each
 from tests.support.commands import document_of
 from tests.support.probe_command import threads
+from tests.support.refusals import refused
 from tests.support.validation_rows import COLLECTIVES, TRAINING, rows_of, training_row
 from topologies.errors import InputError
 
@@ -52,9 +53,7 @@ def test_a_choice_must_be_one_of_its_words(cell, why):
 ])  # fmt: skip
 def test_other_files_are_refused_in_one_line(tmp_path, content, why):
     (path := tmp_path / "rows.csv").write_bytes(content)
-    with pytest.raises(InputError, match=why) as refused:
-        read_file(path)
-    assert "\n" not in str(refused.value)
+    refused(why, read_file, path)
 
 
 @given(st.text(max_size=200))

@@ -1,0 +1,152 @@
+"""Prefill and decode on replicas of their own: exact times, queues, all tokens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.toy_serving import toy_replica
+from topologies.clusters.names import cluster
+from workloads.economics import Economics
+from workloads.models.huggingface import named
+from workloads.serving import Profile, Requests, Speculation, fixed_lengths, profile, serve
+from workloads.serving.batching import Batching
+from workloads.serving.deployment import Deployment, Pools, PromptReplica, pools, serve_apart
+
+SERVER = cluster("trn2.48xlarge")
+
+
+def replica() -> Profile:
+    """A millisecond a prompt token; a pass of decoding takes one, whatever it holds."""
+    return toy_replica(
+        chips=2, tokens=np.array([1.0, 2.0, 1e6]), linear_s=np.array([0.001, 0.002, 1000.0]),
+        decode_kv_s=0.0, kv_bytes_per_token=1000.0, kv_budget_bytes=1e9,
+    )  # fmt: skip
+
+
+def requests_at(arrivals: list[float], prompt: int = 100, output: int = 11) -> Requests:
+    many = len(arrivals)
+    return Requests(np.array(arrivals), np.full(many, prompt), np.full(many, output))
+
+
+def test_a_lone_request_is_processed_moved_and_decoded():
+    # 100 tokens take 0.1 s; 100 kB at 1 MB/s take 0.1 s and 5 ms; ten tokens 10 ms.
+    apart = serve_apart(replica(), requests_at([0.0]), Pools(1, 1, 1e6, 0.005))
+    assert apart.served.first_token_s[0] == pytest.approx(0.1)
+    assert apart.transfer_s[0] == pytest.approx(0.105)
+    assert apart.served.end_s[0] == pytest.approx(0.1 + 0.105 + 0.010)
+    assert (apart.prefill_busy_s, apart.decode_busy_s) == pytest.approx((0.1, 0.01))
+    single = serve_apart(replica(), requests_at([0.0], output=1), Pools(1, 1, 1e6))
+    assert single.served.end_s[0] == single.served.first_token_s[0]
+    assert single.decode_busy_s == 0  # a single token needs no decoding
+
+
+def test_prompts_queue_and_transfers_do_too():
+    apart = serve_apart(replica(), requests_at([0.0, 0.0]), Pools(1, 2, 2e5))
+    assert apart.served.first_token_s.tolist() == pytest.approx([0.1, 0.2])
+    # Each transfer takes 0.5 s, and the replica sends one at a time.
+    assert apart.arrived_s.tolist() == pytest.approx([0.6, 1.1])
+
+
+def test_decoding_does_not_stand_still_for_prompts():
+    """A single replica stops the first request's tokens for the prompts of others."""
+    load = requests_at([0.0, 0.15, 0.25], output=200)
+    together = serve(replica(), load, Batching(8))
+    apart = serve_apart(replica(), load, Pools(1, 1, 1e12))
+    assert together.tpot_s[0] > 1.5 * apart.served.tpot_s[0]
+
+
+def test_waiting_for_a_prompt_is_that_of_a_queue_with_fixed_service():
+    """M/D/1: mean wait = rho s / (2 (1 - rho)) (Pollaczek and Khinchine)."""
+    load, service = 0.7, 0.1
+    rng = np.random.default_rng(0)
+    arrivals = np.cumsum(rng.exponential(service / load, 40_000))
+    apart = serve_apart(replica(), requests_at(arrivals.tolist(), output=1), Pools(1, 1, 1e12))
+    wait = float((apart.prefill_end_s - arrivals - service).mean())
+    assert wait == pytest.approx(load * service / (2 * (1 - load)), rel=0.08)
+
+
+@examples(30)
+@given(
+    prompts=st.lists(st.integers(1, 300), min_size=1, max_size=15), prefill=st.integers(1, 3),
+    decode=st.integers(1, 3), accepted=st.none() | st.floats(0, 1),
+)  # fmt: skip
+def test_every_request_ends_and_every_token_is_made(prompts, prefill, decode, accepted):
+    many = len(prompts)
+    output = np.arange(many) % 7 + 1
+    load = Requests(np.linspace(0, 0.3, many), np.array(prompts), output)
+    how = None if accepted is None else Speculation(3, accepted)
+    apart = serve_apart(replica(), load, Pools(prefill, decode, 1e6), speculation=how)
+    served = apart.served
+    assert served.gap_count.sum() == output.sum() - many
+    after = (served.gap_s * served.gap_count).sum()
+    assert after == pytest.approx((served.end_s - served.first_token_s).sum())
+    assert np.all(apart.prefill_end_s > load.arrival_s)
+    assert np.all(apart.arrived_s > apart.prefill_end_s)
+    later = output > 1
+    assert np.all(apart.served.end_s[later] >= apart.arrived_s[later])
+    assert apart.prefill_busy_s == pytest.approx(sum(replica().prefill_s(p) for p in prompts))
+
+
+def test_caches_go_over_what_joins_the_replicas():
+    model = named("llama-3.1-70b")
+    for name, tp, kind in (("trn2-ultraserver", 16, "up"), ("trn2.48xlarge:4", 16, "out")):
+        machine = cluster(name)
+        apart = pools(machine, profile(model, machine, tp=tp), 1, 3)
+        fabric = machine.scale_out
+        rate = fabric.bandwidth_bytes_per_s * 16 if fabric else 0.0
+        # EFA v3 gives a chip 25 GB/s; NeuronLink many times that.
+        assert (apart.transfer_bytes_per_s == rate) == (kind == "out")
+        assert apart.transfer_bytes_per_s >= rate
+        deployment = Deployment(profile(model, machine, tp=tp), Batching(8), pools=apart)
+        assert deployment.chips == 64
+        assert deployment.most_at_once(fixed_lengths(100, 10)) == 3 * 8  # slots, not caches, bind
+
+
+@pytest.mark.parametrize(("tp", "prefill", "decode", "count", "machines"), [
+    (1, 1, 1, 1, 1), (8, 1, 2, 3, 5), (16, 1, 2, 3, 9), (3, 1, 4, 1, 1), (3, 1, 5, 1, 2),
+    (3, 1, 2, 2, 2),
+])  # fmt: skip
+def test_machines_are_rented_whole_and_hold_whole_replicas(tp, prefill, decode, count, machines):
+    """Of three chips each, a machine of 16 holds five replicas."""
+    held, split = replace(replica(), chips=tp), Pools(prefill, decode, 1.0)
+    each = Economics(1, 1, usd_per_chip_s=2.0 / 3600, machine_chips=16)
+    rented = Deployment(held, Batching(8), pools=split).machines(each, count)
+    assert rented == [(machines, 16, pytest.approx(32.0))]
+    whole = [Economics.of(cluster(name)).machine_chips for name in ("gb200-nvl72", "tpu-v6e-pod")]
+    assert whole == [72, 4]  # of a TPU pod, hosts are rented
+
+
+def unlike(faster: float, rate: float = 1e12) -> Pools:
+    """Pools whose prompts run on replicas that are faster by a factor."""
+    faster_one = replace(replica(), linear_s=replica().linear_s / faster)
+    machine = cluster("trn2.48xlarge")
+    prompts = PromptReplica(faster_one, Batching(), machine, (Economics(1, 1), Economics(1, 1)))
+    return Pools(1, 2, rate, slowest_bytes_per_s=rate / 4, prompts=prompts)
+
+
+@examples(30)
+@given(
+    gaps=st.lists(st.floats(0, 0.3), min_size=1, max_size=20),
+    faster=st.floats(1, 20),
+    seed=st.integers(0, 99),
+)
+def test_a_faster_chip_for_prompts_never_slows_a_first_token(gaps, faster, seed):
+    many = len(gaps)
+    prompt = np.random.default_rng(seed).integers(1, 300, many)
+    load = Requests(np.cumsum(gaps), prompt, np.full(many, 5))
+    slow, fast = (serve_apart(replica(), load, unlike(by)).served.ttft_s for by in (1.0, faster))
+    assert np.all(fast <= slow + 1e-12)
+    alike = serve_apart(replica(), load, replace(unlike(1.0), prompts=None)).served
+    assert slow.tolist() == alike.ttft_s.tolist()
+
+
+def test_a_slower_network_delays_caches_alone():
+    # 100 kB take 0.1 s at 1 MB/s and 0.4 s at a quarter of it.
+    apart = serve_apart(replica(), requests_at([0.0]), unlike(2.0, 1e6))
+    assert apart.served.first_token_s[0] == pytest.approx(0.05)
+    assert apart.transfer_s[0] == pytest.approx(0.1)
+    assert apart.late_s[0] == pytest.approx(0.3)
