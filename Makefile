@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup develop demo sbom test test-slow check fuzz mutants lock audit as-user golden size golden-record docs docs-rerun gallery bench clean
+.PHONY: help setup develop demo man sbom test test-slow check fuzz mutants lock audit as-user golden size golden-record docs docs-rerun gallery bench clean
 
 help:
 	@echo "make setup      what cluster-sim needs to run, and the machine code of the demo"
@@ -29,6 +29,7 @@ help:
 	@echo "make mutants    break 200 places of core rooms one by one; the tests beside must notice 85 %"
 	@echo "make lock       pin the newest releases of all dependencies with their digests (needs the network)"
 	@echo "make audit      look the pinned releases up in a database of vulnerabilities (needs the network)"
+	@echo "make man        manual pages of all commands in out/man, which a wheel built after them installs"
 	@echo "make sbom       a wheel in out/dist, and beside it the list of all releases that it runs with"
 	@echo "make as-user    compare the errors that a user of train gets with the recorded ones"
 	@echo "make golden     compare the recorded answers of all commands"
@@ -100,9 +101,13 @@ audit:
 	out/audit/bin/pip-audit --strict --disable-pip --require-hashes -r constraints.txt || \
 		{ echo "make audit: some releases are vulnerable, or could not be looked up; see above" >&2; exit 1; }
 
+man: $(RUNS)
+	$(BIN)/python -m tools.man_pages
+
 # A CycloneDX list of names, releases and digests, read from the pins, so that it needs no network.
 sbom: $(READY)
 	rm -rf out/dist
+	$(BIN)/python -m tools.man_pages
 	$(BIN)/python -m build --wheel --no-isolation --outdir out/dist
 	$(BIN)/python tools/sbom.py requirements.txt out/dist
 

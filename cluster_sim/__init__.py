@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workloads.job.front import run_job
     from workloads.models.huggingface import model
     from workloads.search.search import search_plans
+    from workloads.search.sizes import search_sizes
     from workloads.serving.front import serve
     from workloads.sharing.queueing import queue_jobs
     from workloads.sharing.sharing import share
@@ -61,6 +62,7 @@ __all__ = [
     "run_fleet",
     "run_job",
     "search_plans",
+    "search_sizes",
     "serve",
     "share",
     "simulate",
@@ -87,6 +89,7 @@ _PLACES = {
     "run_fleet": "workloads.fleet.front:run_fleet",
     "run_job": "workloads.job.front:run_job",
     "search_plans": "workloads.search.search:search_plans",
+    "search_sizes": "workloads.search.sizes:search_sizes",
     "serve": "workloads.serving.front:serve",
     "share": "workloads.sharing.sharing:share",
     "simulate": "cluster_sim.trace.trace:run",

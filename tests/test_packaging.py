@@ -47,6 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
+    assert _run(sys.executable, "-m", "tools.man_pages", cwd=source).returncode == 0
     built = _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, cwd=source)
     assert built.returncode == 0, built.stderr
     assert len(list(out.glob("*.tar.gz"))) == 1
@@ -109,6 +110,8 @@ def test_the_wheel_says_what_it_is(wheel):
         name = next(name for name in archive.namelist() if name.endswith("METADATA"))
         facts = Parser().parsestr(archive.read(name).decode())
         carried = set(archive.namelist())
+    data = f"cluster_sim-{__version__}.data/data/share/man/man1"
+    assert {f"{data}/cluster-sim.1", f"{data}/cluster-sim-train.1"} <= carried
     assert (facts["Name"], facts["Version"]) == ("cluster-sim", __version__)
     assert "simulation" in facts["Keywords"]
     assert "Typing :: Typed" in facts.get_all("Classifier", [])

@@ -197,6 +197,7 @@ LATE = {
     "experiments/reports/training.py": {
         "cluster_sim.plot", "experiments.reports.drawing", "workloads.training.explain",
     },
+    "topologies/clusters/cluster.py": {"topologies.views.graph"},
     "topologies/clusters/names.py": {
         "topologies.clusters.graph_file", "topologies.clusters.yaml_file",
     },

@@ -23,11 +23,11 @@ import numpy as np
 from experiments.validation.comparison import group_of, is_mixed, prediction_of, residuals
 from workloads.confidence.kinds import EXCHANGE, FAMILY, Prediction
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
-from workloads.confidence.split_conformal import half_width, margin
+from workloads.confidence.split_conformal import ends, margin
 
 TRAINING, COLLECTIVE = "training", "collective"
-STACK = ("tool", "family")
-"""Features of collectives, serving and kernels that are left out: timing tool or engine, family."""
+STACK = ("tool", "family", "framework")
+"""Features that are left out: timing tool or engine, family of models, framework of steps."""
 FEWEST = 5  # rows of a table below which a share says nothing
 MOST_PAIRS = 2_000  # pairs of a table that are looked at; neighbours first
 Keep = Callable[[Residual], bool]
@@ -63,6 +63,8 @@ def as_prediction(row: Residual) -> Prediction:
         tool=row.tool,
         family=row.family,
         crosses=row.crosses,
+        framework=row.framework,
+        stated=row.stated,
         below=row.below,
         above=row.above,
     )
@@ -75,15 +77,16 @@ def cover(fold: Fold, rows: Sequence[Residual]) -> Cover | None:
     judged = [row for row in rows if fold.judged(row) and FAMILY[row.kind] in families]
     if len(judged) < FEWEST:
         return None
-    widths = np.array([half_width(as_prediction(row), others) for row in judged])
-    inside = np.array([row.score for row in judged]) <= widths
+    low, high = np.array([ends(as_prediction(row), others) for row in judged]).T
+    errors = np.array([row.log_residual for row in judged])
+    inside = (low <= errors) & (errors <= high)
     tables = np.array([row.table for row in judged])
     several = [table for table in np.unique(tables) if (tables == table).sum() >= FEWEST]
     if not several:
         return None
     shares = {str(table): float(inside[tables == table].mean()) for table in several}
     least = min(shares, key=shares.__getitem__)
-    width = math.sinh(float(np.median(widths)))
+    width = float(np.median(np.exp(high) - np.exp(low))) / 2
     return Cover(len(judged), float(np.mean([*shares.values()])), shares[least], least, width)
 
 

@@ -7,6 +7,7 @@ megaseconds.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -210,6 +211,18 @@ def parse_count(text: str, what: str) -> int:
     if not 1 <= value <= LIMIT:
         raise InputError(f"{what} {text!r} must be from 1 to {LIMIT:.3g}, such as 15T.")
     return round(value)
+
+
+def parse_share(text: str, where: str) -> float:
+    """Read a share below 1, as ``99.9%`` or ``0.999``."""
+    plain = text.strip()
+    try:
+        value = float(plain.removesuffix("%")) / (100.0 if plain.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise InputError(f"{where} is {text!r}; write a share such as 99.9% or 0.999.")
+    return round(value, 12)
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -170,6 +170,31 @@ def fault_table(
     )
 
 
+def with_standing(whole: Schedule, faults: Faults) -> Schedule:
+    """Return a schedule that takes as long as with faults that slow it from start to end."""
+    top, bottom = np.ones((2, len(whole.resources) + 1), np.int64)  # the last is for no resource
+    top[faults.resource], bottom[faults.resource] = faults.numerator, faults.denominator
+
+    def slowed(rate: IntArray, at: IntArray) -> IntArray:
+        wholes, rest = np.divmod(rate, bottom[at])
+        return np.asarray(wholes * top[at] + rest * top[at] // bottom[at])
+
+    # As rule 8 says of ops that start on a slow resource, and of edges from their starts.
+    lasts = -(-whole.duration_ps * bottom[whole.resource] // top[whole.resource])
+    later = np.where(
+        whole.edges.start_mask(), (lasts - whole.duration_ps)[whole.edges.sources()], 0
+    )
+    capacity = slowed(whole.resources.capacity, np.arange(len(whole.resources)))
+    caps = slowed(whole.flows.cap_bytes_per_s, whole.resource[whole.flows.op])
+    return replace(
+        whole,
+        duration_ps=lasts,
+        edges=replace(whole.edges, lag_ps=whole.edges.lag_ps + later),
+        resources=replace(whole.resources, capacity=capacity),
+        flows=replace(whole.flows, cap_bytes_per_s=caps),
+    )
+
+
 def stands_in(cluster: Cluster, resource: str) -> bool:
     """Return whether a cluster has a resource that messages cross, near its first chip."""
     chip = re.search(r"[:-]([0-9]{1,12})", resource)

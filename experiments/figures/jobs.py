@@ -26,6 +26,7 @@ COLORS = {
     "detection": "#aa3377",
     "waiting_for_spares": "#bbbbbb",
     "fewer_replicas": "#332288",
+    "maintenance": "#882255",
 }
 """Colours of the parts, after Paul Tol's schemes as in :mod:`cluster_sim.plot`."""
 ROOM = 1.15  # height of the axis as a multiple of the largest loss
@@ -35,7 +36,7 @@ def timeline_figure(result: JobResult, title: str) -> Figure:
     """Draw the lost time of the first run over its days, stacked by its cause."""
     frame = result.timeline()
     figure, axes = canvas(10, 5.5)
-    lost = [part for part in COLORS if part != "useful" and frame[part].max() > 0]
+    lost = [part for part in COLORS if part in frame and part != "useful" and frame[part].max() > 0]
     days = np.concatenate([[0.0], frame["day"].to_numpy()])
     under = np.zeros(len(frame))
     for part in lost:

@@ -187,7 +187,7 @@ def _ends(command: str, row: Mapping[str, Any], place: str) -> tuple[float, floa
 
 def ratio_sentences(entries: Rows) -> list[str]:
     """Return a sentence on the ratios of each cluster, and one on those beyond their intervals."""
-    sentences = []
+    sentences, unlike = [], dict[str, None]()
     for cluster in dict.fromkeys(entry["cluster"] for entry in entries):
         mine = [entry for entry in entries if entry["cluster"] == cluster]
         kinds = dict.fromkeys(kind for entry in mine for kind in entry.get("price_kinds", ()))
@@ -200,12 +200,17 @@ def ratio_sentences(entries: Rows) -> list[str]:
         sure = " and ".join(entry["number"] for entry in mine if entry["differs"])
         beyond = f"Beyond the error of two predictions: {sure}." if sure else NONE
         sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
-        if len(kinds) > 1:
-            sentences.append(
-                f"Their prices are of two kinds, {' and '.join(kinds)}, so that their ratio says "
-                "little of the machines: --price-basis chooses one kind for both."
-            )
+        unlike |= kinds if len(kinds) > 1 else {}
+    if unlike:
+        *most, last = unlike
+        sentences.append(
+            f"Prices are of {COUNTS[len(unlike)]} kinds, {', '.join(most)} and {last}, so that "
+            "their ratios say little of the machines: --price-basis chooses one kind for all."
+        )
     return sentences
+
+
+COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 
 
 def ratio_title(entries: Rows) -> str:

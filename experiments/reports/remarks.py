@@ -202,7 +202,7 @@ def _sooner_s(step: Iteration, other: ParallelPlan, shared: SharedParts) -> floa
 
 
 def _single_operations(step: Iteration) -> Iterator[str]:
-    """Name what PyTorch's operations would take, where an eager host is timed by kernels."""
+    """Name what PyTorch's operations would take, where an eager host is timed by tracing them."""
     plan, numbers = step.plan, step.cluster.numbers
     if plan.runtime != "eager" or not chip_family(step.cluster.chip, numbers).is_neuron:
         return
@@ -212,8 +212,8 @@ def _single_operations(step: Iteration) -> Iterator[str]:
     passes = plan.microbatches * (2 + (plan.recompute == "full")) * step.model.layers / plan.pp
     if passes * each * added_s > step.iteration_s:
         yield (
-            "Eager is timed by the kernels of layers that are compiled in pieces. Issued one by "
-            f"one, PyTorch's operations, about {each:.0f} in each pass over a layer, would take "
+            "Eager is timed as torch-xla's host traces the operations. Dispatched one by one, in "
+            f"{format_seconds(added_s)} each, about {each:.0f} in a pass over a layer would take "
             f"the host {format_seconds(passes * each * added_s)}, and published steps took longer."
         )
 

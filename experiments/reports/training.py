@@ -247,7 +247,8 @@ def results(run: Iteration) -> list[tuple[str, str]]:
         f"({format_memory(memory.least)} – {format_memory(memory.most)} by training stack)"
     )
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
-    ends = run.interval
+    ends, precision = run.interval, run.plan.precision
+    peak = "" if precision == "bf16" else f" of {precision}'s peak"
     mfu, rate = (ends.scaled(number, rate=True) for number in (run.mfu, run.tokens_per_s))
     return [
         ("iteration", f"{format_seconds(run.iteration_s)} {format_interval(ends)}"),
@@ -257,7 +258,10 @@ def results(run: Iteration) -> list[tuple[str, str]]:
             f"a chip {run.tokens_per_s / run.chips:,.1f}",
         ),
         ("model FLOP/s a chip", f"{run.model_flops_per_s_per_chip / 1e12:,.1f} T"),
-        ("MFU, HFU", f"{run.mfu:.1%} (80 %: {mfu['low']:.1%} – {mfu['high']:.1%}), {run.hfu:.1%}"),
+        (
+            f"MFU, HFU{peak}",
+            f"{run.mfu:.1%} (80 %: {mfu['low']:.1%} – {mfu['high']:.1%}), {run.hfu:.1%}",
+        ),
         ("memory", kept),
         ("  in GB", parts),
         ("hidden communication", format_seconds(run.overlapped_s)),

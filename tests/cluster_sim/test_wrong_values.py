@@ -31,13 +31,14 @@ MACHINE, FLEET = "trn2.48xlarge", "trn2-ultraserver:20"
 KEYWORDS_OF = {
     "train": [*PLAN_FIELDS, *(field.name for field in fields(Detail))],
     "search_plans": list(PLAN_FIELDS),
+    "search_sizes": list(PLAN_FIELDS),
     "serve": list(WORDS),
     "run_job": [field.name for field in fields(JobInputs)],
     "run_fleet": keywords_of(cs.run_fleet, *GROUPS),
     "lend": keywords_of(cs.lend, *LENDING),
 }
 """Names that a function takes as ``**keywords``."""
-SLOW = {"train", "search_plans", "serve", "run_job", "run_fleet", "lend"}
+SLOW = {"train", "search_plans", "search_sizes", "serve", "run_job", "run_fleet", "lend"}
 """Functions that simulate for long where they take a value."""
 
 
@@ -85,6 +86,11 @@ def _arguments(folder):
         "search_plans": {
             **{"model": "gpt2", "cluster": MACHINE, "global_batch": 16, "finalists": 1},
             **{"quiet": True, "tp": 1, "pp": 1, "recompute": "none", "zero": 1},
+        },
+        "search_sizes": {
+            **{"model": "gpt2", "cluster": MACHINE, "global_batch": 64, "finalists": 1},
+            **{"quiet": True, "tp": 1, "pp": 1, "recompute": "none", "zero": 1, "microbatch": 1},
+            **{"tokens": "1G", "days": 9},
         },
         "serve": {**model, "requests": "poisson:1", "count": 5, "tp": 8},
         "share": {"cluster": MACHINE, "jobs": jobs, "steps": 1},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from topologies import display
 from topologies.catalogue.catalogue import LIKE, Catalogue, shipped_catalogue
@@ -10,13 +11,16 @@ from topologies.errors import InputError
 from topologies.shapes.basic import Shape, check_chips, check_size
 from topologies.shapes.scale_out import ScaleOut
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 @dataclass(frozen=True)
 class Cluster:
     """Equal scale-up domains, which a scale-out fabric joins if there are several.
 
-    The global number of a chip is ``domain * chips_per_domain + local number``. No graph is made;
-    :func:`topologies.views.graph.graph` makes that of a cluster.
+    The global number of a chip is ``domain * chips_per_domain + local number``. No graph is made
+    before :meth:`graph` is called.
 
     Attributes
     ----------
@@ -51,6 +55,17 @@ class Cluster:
     def numbers(self) -> Catalogue:
         """Catalogue with the numbers of the chip; the shipped one for a cluster without."""
         return self.catalogue or shipped_catalogue()
+
+    def graph(self) -> nx.MultiDiGraph[int | str]:
+        """Make the graph of chips, switches, adapters and links for networkx.
+
+        >>> from topologies.clusters.names import cluster
+        >>> cluster("ring:4", bandwidth="1GB/s", latency="1us").graph().number_of_edges()
+        8
+        """
+        from topologies.views.graph import graph  # networkx and pandas are slow to load
+
+        return graph(self)
 
     def __post_init__(self) -> None:
         check_size(f"{self.name}: a number of domains", self.domains)

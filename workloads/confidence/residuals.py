@@ -42,13 +42,13 @@ class Residual(Prediction):
 
     @property
     def score(self) -> float:
-        """Half-width with which the row's interval ends at its measured time; negative inside."""
-        if self.family_of_kind != "training":
-            return max(self.below - self.log_residual, self.log_residual - self.above)
-        # As in ``step_ends``, squares add: of what nobody stated, and of what no model knows.
-        left_open = self.above if self.log_residual > 0 else self.below
-        square = self.log_residual**2 - left_open**2
-        return math.copysign(math.sqrt(abs(square)), square)
+        """Distance of the measured time from its hull, in logarithms; negative inside."""
+        return max(self.below - self.log_residual, self.log_residual - self.above)
+
+    def beyond(self, side: int) -> float:
+        """Reach of a step beyond its hull below (-1) or above (1), whose squares add; 0 inside."""
+        left_open, reach = self.above if side > 0 else self.below, side * self.log_residual
+        return math.sqrt(max(0.0, max(0.0, reach) ** 2 - left_open**2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -48,6 +48,11 @@ from workloads.confidence.residuals import (
 PREDICTIONS = 256  # predictions whose half-widths and widenings are remembered
 LEAST = 0.03  # smallest half-width, in logarithms: runs of one configuration differ by so much
 HIGHEST = 0.9  # highest quantile of few tables, beyond which single rows would decide
+SERVED = ("serving", "first_token")
+AHEAD = 0.84
+"""Level of quantiles where the next source is less like the others than these are like one another:
+tables in order, each from those before it, are covered to 71 % at 0.8 if they serve, 75 % at this
+level; rounds of training steps to 73 and 75 %."""
 MANY = 5  # rows from which a group of a table has its full weight
 RANKS_DOUBLED = 1.15
 """Widening for each doubling of the ranks of a collective beyond those measured: with numbers of
@@ -73,7 +78,8 @@ def domain_half_width(prediction: Prediction, residuals: Residuals) -> tuple[flo
     """Return half of an interval's width, in logarithms, and the measurements behind it."""
     nested = _nested(prediction, residuals)
     tables = len({row.table for row in nested[0]})
-    level = min(HIGHEST, LEVEL * (tables + 1) / max(1, tables))
+    aimed = AHEAD if FAMILY[prediction.kind] in SERVED else LEVEL
+    level = min(HIGHEST, aimed * (tables + 1) / max(1, tables))
     pools = [_pool(rows, level) for rows in nested if rows]
     half = pools[0].half if pools else math.log(2.0)
     for pool in pools[1:]:
@@ -117,7 +123,7 @@ def _pool(rows: Sequence[Residual], level: float) -> Pool:
 
 
 def _domain_basis(prediction: Prediction, pool: Pool, *, measured: bool, is_open: bool) -> str:
-    serves = FAMILY[prediction.kind] in ("serving", "first_token")
+    serves = FAMILY[prediction.kind] in SERVED
     what = f" of {prediction.tool}" if prediction.tool else ""
     what += " between servers" * prediction.crosses + " on such chips"
     name = NAMES[prediction.kind]
@@ -158,28 +164,43 @@ def interval(value: float, prediction: Prediction, residuals: Residuals | None =
     """Interval of a predicted time, in its unit: divided and multiplied by the same factor."""
     # Where nodes may be slow, its ends are the quantiles of the mixture of usual and slowed runs.
     measured = shipped_residuals() if residuals is None else residuals
-    half, slow = half_width(prediction, measured), prediction.slow
-    basis = _basis(prediction, measured)
-    if FAMILY[prediction.kind] == TRAINING and not slow.share:
-        low, high = (value * math.exp(end) for end in step_ends(prediction, half))
-        return Interval(low, high, basis=basis, value=value)
+    slow, basis = prediction.slow, _basis(prediction, measured)
     if slow.share and slow.seconds:
-        low, high = mixture_ends(value, slow, max(LEAST, half))
+        low, high = mixture_ends(value, slow, max(LEAST, half_width(prediction, measured)))
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
         return Interval(low, high, basis=f"{basis}; {more}", value=value)
-    low, high = (value * math.exp(end) for end in (prediction.below, prediction.above))
-    if (least := format_seconds(low)) != (most := format_seconds(high)):
-        basis += f"; {least} to {most} by the tool that times it"
-    return Interval(low / math.exp(half), high * math.exp(half), basis=basis, value=value)
+    low, high = (value * math.exp(end) for end in ends(prediction, measured))
+    if FAMILY[prediction.kind] != TRAINING:
+        hull = (prediction.below, prediction.above)
+        least, most = (format_seconds(value * math.exp(end)) for end in hull)
+        basis += f"; {least} to {most} by the tool that times it" * (least != most)
+    return Interval(low, high, basis=basis, value=value)
+
+
+def ends(prediction: Prediction, residuals: Residuals) -> tuple[float, float]:
+    """Ends of an interval, as logarithms of their ratio to the prediction."""
+    below, above = prediction.below, prediction.above
+    down, up = _reaches(prediction, residuals)
+    if FAMILY[prediction.kind] != TRAINING:
+        return below - down, above + up
+    # What nobody stated and what no model knows are independent, so their squares add.
+    return -math.hypot(below, down), math.hypot(above, up)
 
 
 def half_width(prediction: Prediction, residuals: Residuals) -> float:
-    """Half of an interval's width, in logarithms: the ends are value · exp(± half_width)."""
+    """Logarithm of how far an interval reaches beyond its hull, on the side where it is farther."""
+    return max(_reaches(prediction, residuals))
+
+
+def _reaches(prediction: Prediction, residuals: Residuals) -> tuple[float, float]:
+    """Return how far an interval reaches beyond either end of its hull, in logarithms."""
     if FAMILY[prediction.kind] != TRAINING:
-        return domain_half_width(prediction, residuals)[0]
-    half, _ = step_half_width(prediction, residuals)
+        half, _ = domain_half_width(prediction, residuals)
+        return half, half
+    down, up, *_ = step_tails(prediction.kind, prediction.stated, residuals)
     wider = widening(prediction, residuals)
-    return max(half * wider, least_half_width(prediction, residuals, wider))
+    least = least_half_width(prediction, residuals, wider)
+    return max(least, down * wider), max(least, up * wider)
 
 
 def widening(prediction: Prediction, residuals: Residuals) -> float:
@@ -226,7 +247,7 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
         return domain_half_width(prediction, residuals)[1]
     factors = _factors(prediction, residuals)
     reasons = (f"; ×{factor:.2f} for {reason}" for factor, reason in factors)
-    return step_half_width(prediction, residuals)[1] + "".join(reasons)
+    return _step_basis(prediction, residuals) + "".join(reasons)
 
 
 @lru_cache(maxsize=256)
@@ -254,15 +275,15 @@ def _quantile(rows: Residuals) -> tuple[float, int]:
     return weighted_quantile(np.array(scores), np.array(weights), LEVEL), len(tables)
 
 
-# Intervals of training steps, by chip, framework and regime, and by what the predictor was told.
-# The score of a measured row is how far it lies beyond the hull of the times that unstated fields
-# leave open (conformalised quantiles, Romano, Patterson and Candès 2019), as the root of a
-# difference of squares. The quantile of a domain, which
-# is a chip, a framework and a kind of step, is drawn towards that of the framework on other chips,
-# and this one towards that of all other frameworks on chips of the same runtime, each framework
-# with equal weight: what is known of a framework that nobody measured.
+# Intervals of training steps, by kind of step and by what the predictor was told. The score of a
+# measured row is how far it lies beyond the hull of the times that unstated fields leave open
+# (conformalised quantiles, Romano, Patterson and Candès 2019), as the root of a difference of
+# squares, on either side by itself: many untuned steps are far slower than predicted, few faster.
+# Neither framework nor chip says how far the next source is off, so they make no pools.
 
 TRAINING = "training"
+ALL_KINDS = 1  # weight, in tables, of the quantile of all kinds of steps beside that of one
+HIGHEST_OF_TAIL = 0.95  # highest quantile of few tables on one side
 UNMEASURED = math.log(1.36)
 """Smallest half-width of a Neuron chip, framework and kind without rows of two tables: the median
 of the errors of nine steps on Trn2 before any constant had seen them (``trainium2_contest``)."""
@@ -273,12 +294,6 @@ TOLD = {
     BARE: "degrees, batch and precision stated",
 }
 """Levels in words."""
-
-
-def step_ends(prediction: Prediction, half: float) -> tuple[float, float]:
-    """Return the ends of an interval, as logarithms of their ratio to the prediction."""
-    # What nobody stated and what no model knows are independent, so their squares add.
-    return -math.hypot(prediction.below, half), math.hypot(prediction.above, half)
 
 
 def least_half_width(prediction: Prediction, residuals: Residuals, wider: float = 1.0) -> float:
@@ -298,59 +313,52 @@ def least_half_width(prediction: Prediction, residuals: Residuals, wider: float 
     return UNMEASURED if tables else UNMEASURED * wider
 
 
-def step_half_width(prediction: Prediction, residuals: Residuals) -> tuple[float, str]:
-    """Return how far an interval reaches beyond its hull, in logarithms, and why so far."""
-    # It is negative where measured times lay well inside their hulls: no interval is narrower.
-    domain, on_other_chips, others = _pools(
-        prediction.kind, prediction.chip, prediction.framework, prediction.stated, residuals
-    )
-    half = _drawn(domain, _drawn(on_other_chips, others.half))
-    name = prediction.framework or "no framework"
-    level_in_words = TOLD[prediction.stated]
-    kind = NAMES[prediction.kind]
-    if domain.rows:
-        tables = f"{domain.tables} table{'s' * (domain.tables != 1)}"
-        basis = f"{domain.rows:,} measured steps of {name} on such chips, {tables}"
-    else:
-        basis = f"no measured step of {name} on such a chip"
-    return half, f"{basis} ({kind}; {level_in_words})"
+class Tails(NamedTuple):
+    """Quantiles of how far measured steps lay beyond either end of their hulls, in logarithms."""
 
-
-def _drawn(pool: Pool, towards: float) -> float:
-    return (pool.tables * pool.half + towards) / (pool.tables + 1)
+    down: float
+    up: float
+    rows: int
+    tables: int
 
 
 @lru_cache(256)
-def _pools(
-    kind: str, chip: str, framework: str, stated: str, residuals: Residuals
-) -> tuple[Pool, Pool, Pool]:
-    """Return the pools of the domain, of the framework on any chip, and of other frameworks."""
-    every = [row for row in residuals.at_level(stated).rows if FAMILY.get(row.kind) == TRAINING]
-    if kind != RESEARCH:
-        every = [row for row in every if row.kind != RESEARCH]
-    akin = [row for row in every if runtime(row.chip) == runtime(chip)] or every
-    of_stack = [row for row in akin if row.framework == framework]
-    of_kind = [row for row in of_stack if row.kind == kind]
-    domain = [row for row in of_kind if generation(row.chip) == generation(chip)]
-    others = [row for row in akin if row.framework != framework] or akin
-    return (
-        _step_pool(domain, "table"),
-        _step_pool(of_stack, "table"),
-        _step_pool(others, "framework"),
-    )
+def step_tails(kind: str, stated: str, residuals: Residuals) -> Tails:
+    """Return the tails of a kind's steps that were told as much, drawn towards those of all."""
+    steps = (row for row in residuals.at_level(stated).rows if FAMILY.get(row.kind) == TRAINING)
+    every = [row for row in steps if row.kind != RESEARCH or kind == RESEARCH]
+    counts = Counter(row.table for row in every)
+    wide, tails = (_tails(rows, counts) for rows in (every, [r for r in every if r.kind == kind]))
+    share = tails.tables / (tails.tables + ALL_KINDS)
+    down, up = (share * tails[side] + (1 - share) * wide[side] for side in (0, 1))
+    return tails._replace(down=down, up=up)
 
 
-def _step_pool(rows: Sequence[Residual], unit: str) -> Pool:
-    """Return the quantile of the scores of rows, where each table or framework has equal weight."""
+def _tails(rows: Sequence[Residual], counts: Mapping[str, int]) -> Tails:
+    """Tails of rows, where each table has the same weight, and a kind its share of it."""
     if not rows:
-        return Pool(math.log(2.0), 0, 0)
-    units = [getattr(row, unit) for row in rows]
-    counts = {name: units.count(name) for name in set(units)}
-    # The next table, or framework, is exchangeable with these, as the next group of a domain is.
-    level = max(LEVEL, min(HIGHEST, LEVEL * (len(counts) + 1) / len(counts)))
-    weights = np.array([1 / counts[name] for name in units])
-    half = weighted_quantile(np.array([row.score for row in rows]), weights, level)
-    return Pool(half, len(rows), len({row.table for row in rows}))
+        return Tails(math.log(2.0), math.log(2.0), 0, 0)
+    tables = len({row.table for row in rows})
+    # Either tail holds half of what may lie outside. The next table is exchangeable with these.
+    level = min(HIGHEST_OF_TAIL, (1 + AHEAD) / 2 * (tables + 1) / tables)
+    weights = np.array([1 / counts[row.table] for row in rows])
+    reaches = (np.array([row.beyond(side) for row in rows]) for side in (-1, 1))
+    down, up = (weighted_quantile(each, weights, level) for each in reaches)
+    return Tails(down, up, len(rows), tables)
+
+
+def _step_basis(prediction: Prediction, residuals: Residuals) -> str:
+    """Say which steps the interval comes from, and how many of them are of such chips."""
+    kind, stated, name = prediction.kind, prediction.stated, prediction.framework
+    tails = step_tails(kind, stated, residuals)
+    domain = (kind, name, generation(prediction.chip))
+    alike = sum(
+        (row.kind, row.framework, generation(row.chip)) == domain
+        for row in residuals.at_level(stated).rows
+    )
+    here = f"{alike:,} of {name} on such chips" if alike else f"none of {name} on such a chip"
+    tables = f"{tails.tables} table{'s' * (tails.tables != 1)}"
+    return f"{tails.rows:,} measured steps, {tables}, {here} ({NAMES[kind]}; {TOLD[stated]})"
 
 
 MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours first

@@ -63,7 +63,7 @@ def _lent_shares(scenario: Scenario, capacity: float = 1.0) -> list[float]:
     back_s = max(kind.fleet.change_costs.to_training_s for kind in kinds)
     kept = kept_units(scenario.need / capacity, lead_s=scenario.lead_s, back_s=back_s)
     pools, speeds = pools_from(scenario.services), speeds_of(scenario.horizon.demand, kinds)
-    working = [kind.fleet.units * (1 - broken_share(kind.fleet.failures)) for kind in kinds]
+    working = [kind.fleet.steady_units * (1 - broken_share(kind.fleet.failures)) for kind in kinds]
     lent = [np.full(kept.shape[1], units) for units in working]
     for away in (False, True):  # units of other regions answer what those at home cannot
         for number, kind in enumerate(kinds):
@@ -73,7 +73,7 @@ def _lent_shares(scenario: Scenario, capacity: float = 1.0) -> list[float]:
                     lent[number] -= units
                     row -= units * speed
     shares = zip(lent, kinds, strict=True)
-    return [float(units.mean()) / kind.fleet.units for units, kind in shares]
+    return [float(units.mean()) / kind.fleet.steady_units for units, kind in shares]
 
 
 def expected(scenario: Scenario) -> Expectation:

@@ -175,7 +175,7 @@ def miniature(scenario: Scenario) -> Scenario:
     names = ("floor", "cap", "block", "reserve", "changes_per_minute")
     is_sized = any(getattr(limits, name) != getattr(usual, name) for name in names)
     is_sized |= any(size is not None for size in sizes) or ".py" in options.policy.policy
-    is_sized |= bool(options.policy.maintenance)
+    is_sized |= bool(options.policy.maintenance or options.policy.capacity_block)
     share = max(_fewest_units(kind) / kind.fleet.units for kind in scenario.kinds)
     failures = scenario.fleet.failures
     if share >= 1 or is_sized or (failures and failures.domains):

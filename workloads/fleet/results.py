@@ -24,24 +24,24 @@ CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the
 
 
 def role_units(run: FleetRun) -> FloatArray:
-    """Mean number of units in each role in each minute; (minutes, 13)."""
+    """Mean number of units in each role in each minute; (minutes, roles)."""
     return np.asarray(np.sum([kind_units(kind) for kind in run.kinds], axis=0))
 
 
 def kind_units(kind: World) -> FloatArray:
-    """Mean number of units of a kind in each role in each minute; (minutes, 13)."""
+    """Mean number of units of a kind in each role in each minute; (minutes, roles)."""
     return np.asarray(np.diff(role_server_ms(kind), axis=0) / (MINUTE_MS * kind.servers))
 
 
 def role_server_ms(kind: World) -> IntArray:
-    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
+    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, roles)."""
     roles = kind.spent_server_ms[:, : len(Role)].copy()
     roles[:, Role.SERVING] += kind.spent_server_ms[:, len(Role) :].sum(axis=1)
     return roles
 
 
 def role_chip_ms(run: FleetRun) -> IntArray:
-    """Chip-milliseconds spent until each minute begins, by role; (minutes + 1, 13)."""
+    """Chip-milliseconds spent until each minute begins, by role; (minutes + 1, roles)."""
     parts = [role_server_ms(kind) * (kind.chips_per_unit // kind.servers) for kind in run.kinds]
     return np.asarray(np.sum(parts, axis=0))
 
@@ -147,12 +147,13 @@ def timeline(run: FleetRun) -> pd.DataFrame:
     each = [service_minutes(run, number) for number in range(len(run.queues))]
     columns: dict[str, object] = {"time_utc": run.demand.index}
     units = role_units(run)
-    for number, role in enumerate(ROLES):
+    roles = ROLES if any(kind.blocks for kind in run.kinds) else ROLES[: Role.ABSENT]
+    for number, role in enumerate(roles):
         columns[f"{role}_units"] = units[:, number]
     columns["load_units"] = run.load.sum(axis=0)
     if len(run.kinds) > 1:
         for place, part in enumerate(run.kinds):
-            for number, role in enumerate(ROLES):
+            for number, role in enumerate(roles):
                 columns[f"{part.name}_{role}_units"] = kind_units(part)[:, number]
             columns[f"{part.name}_served_requests"] = np.sum(
                 [kind_shares(run, k)[place] * each[k].served_requests for k in range(len(each))],
@@ -250,6 +251,7 @@ def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
         **_changes(run),
         **_power(run, prices),
         **_over_cap(run),
+        "holes": holes(run),
         "store_bytes": run.loaded_bytes,
         **({} if batch is None else {"batch": batch}),
     }
@@ -432,8 +434,50 @@ def _chip_hours(run: FleetRun) -> dict[str, Any]:
         after = round(Fraction(chip_ms, HOUR_MS) / place)
         groups[f"{name}_chip_hours"] = float((after - before) * place)
         before = after
-    by_role = (total / HOUR_MS).tolist()
-    return {**groups, "chip_hours_by_role": dict(zip(ROLES, by_role, strict=True))}
+    by_role = dict(zip(ROLES, (total / HOUR_MS).tolist(), strict=True))
+    if any(kind.blocks for kind in run.kinds):
+        groups["chip_hours"] = float(before * place)
+        rows = [block.document(kind.name) for kind in run.kinds for block in kind.blocks]
+        groups |= {"reservations": rows, "reserved_usd": _sum([row["cost_usd"] for row in rows])}
+    else:
+        del by_role["absent"]
+    return {**groups, "chip_hours_by_role": by_role}
+
+
+def holes(run: FleetRun) -> dict[str, Any]:
+    """Return the chip-hours that units lose as they are used whole, and their price."""
+    # A gang takes whole units. Serving rounds up to them where its replicas would fill parts of
+    # one, replicas may not fill a unit, and servers beside a lost one wait for its repair. The need
+    # is counted in units of the first kind, whatever serves.
+    first, rounding, unused, beside, usd = run.kinds[0], 0.0, 0.0, 0.0, 0.0
+    for number, pool in enumerate(first.pools):
+        service = first.services[pool.services[0]]
+        need = run.load[list(pool.services)].sum(axis=0)
+        parts = max(1.0, service.replicas / service.group)
+        whole = np.ceil(need - 1e-9) - np.ceil(need * parts - 1e-9) / parts
+        rounding += float(whole.sum()) / 60 * first.chips_per_unit
+        for kind in run.kinds:
+            each = kind.services[pool.services[0]]
+            idle = kind.chips_per_unit - each.replicas * each.replica_chips
+            unit_ms = int(kind.spent_server_ms[-1, len(Role) + number]) / kind.servers
+            lost = unit_ms / HOUR_MS * idle if each.replica_chips and idle > 0 else 0.0
+            unused, usd = unused + lost, usd + lost * kind.economics.usd_per_chip_s
+    usd += rounding * first.economics.usd_per_chip_s
+    for kind in run.kinds:
+        chips = kind.chips_per_unit / kind.servers
+        lost = kind.ledger.beside_lost_server_ms / HOUR_MS * chips
+        beside, usd = beside + lost, usd + lost * kind.economics.usd_per_chip_s
+    total = rounding + unused + beside
+    return {
+        "chip_hours": total,
+        "share": total / (run.chips * run.minutes / 60.0),
+        "rounding_chip_hours": rounding,
+        "unused_chip_hours": unused,
+        "beside_lost_chip_hours": beside,
+        "cost_usd": usd * 3600.0
+        if all(kind.economics.usd_per_chip_s for kind in run.kinds)
+        else None,
+    }
 
 
 def _service(run: FleetRun) -> dict[str, Any]:
@@ -581,8 +625,7 @@ def _money(
 ) -> dict[str, Any]:
     """Return costs and prices; ``kinds`` are the accounts of several kinds."""
     each = [
-        row["chip_hours"] * 3600.0 * kind.economics.usd_per_chip_s
-        for row, kind in zip(kinds or [results], run.kinds, strict=True)
+        _cost_usd(row, run, kind) for row, kind in zip(kinds or [results], run.kinds, strict=True)
     ]
     cost = sum(each) if all(each) else 0.0  # unknown where the price of a kind is
     share = _serving_share(kinds or [results], each)
@@ -611,6 +654,15 @@ def _money(
         "usd_per_million_tokens": cost * share / tokens * 1e6 if has_cost and tokens else None,
         "usd_per_training_step": cost * (1 - share) / steps if has_cost and steps else None,
     }
+
+
+def _cost_usd(results: Mapping[str, Any], run: FleetRun, kind: World) -> float:
+    """Price of a kind of units, reserved ones in advance for all of their time; 0 if unknown."""
+    if not kind.blocks:
+        return float(results["chip_hours"] * 3600.0 * kind.economics.usd_per_chip_s)
+    units = kind.units - max(block.units for block in kind.blocks)
+    steady = units * kind.chips_per_unit * run.minutes * 60.0 * kind.economics.usd_per_chip_s
+    return steady + sum(block.usd for block in kind.blocks) if steady else 0.0
 
 
 def _serving_share(kinds: Sequence[Mapping[str, Any]], costs_usd: Sequence[float]) -> float:

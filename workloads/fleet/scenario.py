@@ -17,6 +17,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.errors import InputError
 from topologies.options import described, in_words
+from topologies.units import parse_share
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import (
     Demand,
@@ -70,7 +71,7 @@ from workloads.options.fleet import (
     seconds,
 )
 from workloads.options.keywords import read_options
-from workloads.serving import parse_share, parse_slo
+from workloads.serving import parse_slo
 
 
 @dataclass(frozen=True, eq=False)
@@ -554,6 +555,10 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
         ),
         *unread_options(options.policy, priced=built.prices is not None),
         *unread_carbon_price(policy, options.money.carbon_price, _by_place(built)),
+        *_by_kind(
+            built,
+            lambda kind: (block.note(built.demand.minutes * 60.0) for block in kind.fleet.blocks),
+        ),
         *unread_with_unit_rate(options.fleet, options.limits),
         *unread_discount(options.money, batch=built.batch is not None),
     ]

@@ -32,6 +32,7 @@ from workloads.fleet.processes.failures import (
     failing_together,
     interrupting,
     maintaining,
+    reserve,
 )
 from workloads.fleet.processes.moves import (
     Process,
@@ -93,7 +94,7 @@ def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
     """Units that may serve, in units of the first kind, for the mix of a demand."""
     needs = [float(units_needed(demand, kind.services).sum()) for kind in kinds]
     return sum(
-        kind.fleet.units * (needs[0] / need if need else 1.0)
+        kind.fleet.steady_units * (needs[0] / need if need else 1.0)
         for kind, need in zip(kinds, needs, strict=True)
         if kind.serves
     )
@@ -367,9 +368,9 @@ def _power_w(world: World, minute: int) -> float:
 
 def place(world: World, target: npt.NDArray[np.int64]) -> None:
     """Let units serve at no cost, before the run begins."""
-    begin = 0
+    begin, there = 0, np.flatnonzero(world.ledger.role != Role.ABSENT)
     for pool, count in enumerate(target.tolist()):
-        units = np.arange(begin, begin + count)
+        units = there[begin : begin + count]
         world.ledger.loaded[units] = pool
         world.ledger.put(units, Role.SERVING, 0, pool)
         begin += count
@@ -377,8 +378,9 @@ def place(world: World, target: npt.NDArray[np.int64]) -> None:
 
 def place_training(world: World) -> None:
     """Let the units that do not serve train and evaluate at no cost, before the run begins."""
+    there = np.flatnonzero(world.ledger.role != Role.ABSENT)
     begin = world.ledger.count(Role.SERVING)
-    rest = np.arange(begin, max(begin, len(world.ledger) - world.limits.reserve))
+    rest = there[begin : max(begin, len(there) - world.limits.reserve)]
     rest = rest[: max(0, world.room_to_train())]
     for gang in world.gangs:
         size = world.fits(gang, len(rest))
@@ -499,6 +501,7 @@ def _world(
         service_units=np.zeros((demand.minutes, len(kind.services))),
         surge=np.zeros(len(pools), np.int64),
         moved=np.zeros(len(pools)),
+        blocks=fleet.blocks,
         batch=batch if kind.serves else None,
         region=kind.region,
         round_trip_s=np.array([kind.round_trip_s.get(each.region, 0.0) for each in kind.services]),
@@ -653,6 +656,8 @@ def _run_to_end(
                 env.process(interrupting(world, interruption))
         if kind.fleet.maintenance:
             env.process(maintaining(world, kind.fleet.maintenance))
+        if kind.fleet.blocks:
+            reserve(world, kind.fleet.blocks)
     env.run(until=end)
     for world in worlds:
         # A window that never began is late until the end.

@@ -18,9 +18,8 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, check_choice, shown
 from topologies.files.reading import csv_rows, read_text
 from topologies.routing import clos
-from topologies.units import parse_seconds
+from topologies.units import parse_seconds, parse_share
 from topologies.views.measures import measure
-from workloads.serving.served import parse_share
 
 YEAR_S = 365.25 * 86400
 LARGEST_FILE_BYTES = 2**20

@@ -35,13 +35,14 @@ from workloads.job.checkpoints import State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
 from workloads.job.job import (
     DAYS,
-    PARTS,
+    MAINTENANCE,
     Job,
     Outcome,
     Recovery,
     Replicas,
     Stragglers,
 )
+from workloads.job.replan import Replan, replans
 from workloads.job.simulate import simulate
 from workloads.options.job import AUTO, JobInputs
 from workloads.options.keywords import read_options
@@ -82,6 +83,8 @@ class JobResult:
         Tokens that determined the length of the run; None for a run of a stated length.
     notes : tuple of str
         Remarks: a length that did not converge to the tokens, and what ``elastic`` would give.
+    replans : tuple of Replan
+        Plans by which it goes on without one unit, two and so on where no spare is left.
     """
 
     step: Iteration
@@ -93,6 +96,7 @@ class JobResult:
     curve: Curve | None = field(repr=False)
     goal: int | None = None
     notes: tuple[str, ...] = ()
+    replans: tuple[Replan, ...] = ()
 
     @property
     def chips(self) -> int:
@@ -104,7 +108,8 @@ class JobResult:
         """Share of time of each part, as the mean over the runs; the shares sum to 1."""
         total = sum(outcome.span_ms for outcome in self.outcomes)
         return {
-            part: sum(outcome.parts_ms[part] for outcome in self.outcomes) / total for part in PARTS
+            part: sum(outcome.parts_ms[part] for outcome in self.outcomes) / total
+            for part in self.job.parts
         }
 
     @property
@@ -229,6 +234,7 @@ class JobResult:
             "most_spares_used": max(outcome.spares_used for outcome in self.outcomes),
             **self._peer_document(),
             "elastic": job.replicas is not None,
+            **self._planned_document(),
             "iteration_s": self.step.iteration_s,
             "tokens": self.tokens,
             "steps": self.tokens / self.step.plan.tokens,
@@ -273,6 +279,18 @@ class JobResult:
             document["warm_restart_s"] = (peers or self.job.recovery).restart_s - saved_s
         return document
 
+    def _planned_document(self) -> dict[str, Any]:
+        """Planned downtime, and plans without some units; empty without either."""
+        windows = [window.text for window in self.job.windows]
+        plans = [
+            {"units": each.units, "plan": each.degrees, "iteration_s": each.iteration_s}
+            for each in self.replans
+        ]
+        return {
+            **({"maintenance": windows} if windows else {}),
+            **({"plans_without_units": plans} if plans else {}),
+        }
+
     def curve_rows(self) -> list[dict[str, float]]:
         """Simulated goodput at each checkpoint interval of the search."""
         if self.curve is None:
@@ -310,12 +328,12 @@ class JobResult:
         """
         import pandas as pd
 
-        rows, previous_ms = [], dict.fromkeys(PARTS, 0)
+        rows, previous_ms = [], dict.fromkeys(self.job.parts, 0)
         for at_ms, parts_ms in self.outcomes[0].slices:
-            spent = {part: parts_ms[part] - previous_ms[part] for part in PARTS}
+            spent = {part: ms - previous_ms[part] for part, ms in parts_ms.items()}
             total = sum(spent.values())
             if total:
-                shares = {part: spent[part] / total for part in PARTS}
+                shares = {part: ms / total for part, ms in spent.items()}
                 rows.append({"day": at_ms / 1000 / DAY_S, **shares})
                 previous_ms = dict(parts_ms)
         return pd.DataFrame(rows)
@@ -341,6 +359,8 @@ CLOSE = 1e-4
 """Relative difference between the tokens of a run and those stated that is close enough."""
 PASSES = 5  # most corrections of the length of a run that trains on a number of tokens
 WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")  # parts in which chips compute
+NO_OTHER_PLAN = "--replan: no plan fits the units that are left without one, so that the job waits."
+MOST_LACKING = 3  # most units without which a job goes on by another plan
 WORTH = 0.01
 """Gain in goodput from which a remark says what going on with fewer replicas would give."""
 SLICES = 90  # parts into which the timeline divides the first run
@@ -395,18 +415,18 @@ def run_job(
             f"{goal:,} tokens are less than a step of {step.plan.tokens:,}. Use more, such as 15T."
         )
     job = _job(step, how, state, unit)
+    others = replans(step, unit, _lacking(job)) if how.replan else ()
+    job = replace(job, without=tuple(other.slower for other in others))
     curve = search_interval(job, seed)
     if how.interval_s is None and job.peers is None:
         job = replace(job, interval_s=curve.best_s if curve else job.span_s)
-    outcomes = _simulated(job, how.runs, seed)
-    missed = 0.0
+    outcomes, missed = _simulated(job, how.runs, seed), 0.0
     if goal is not None:
         job, outcomes, missed = _until(goal, job, outcomes, step.tokens_per_s, seed)
     varied = _varied(job, how.runs, seed) if job.rates.high > job.rates.low else []
-    parts = (step, job, state, unit, tuple(outcomes), tuple(varied), curve)
-    result = JobResult(*parts, goal=goal)
-    remarks = _missed_note(goal, missed), _elastic_note(result, how, seed)
-    return replace(result, notes=tuple(filter(None, remarks)))
+    runs = tuple(outcomes), tuple(varied)
+    result = JobResult(step, job, state, unit, *runs, curve, goal=goal, replans=others)
+    return replace(result, notes=_notes(result, how, missed, seed))
 
 
 OF_A_WHOLE_JOB = (
@@ -502,6 +522,7 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
         span_s=span_s,
         stragglers=slow,
         peers=peers,
+        windows=how.windows,
         replicas=replace(
             replicas_of(step.plan, units, unit, catalogue.value("fleet.change", "resize")),
             scaled=how.elastic_batch == "scaled",
@@ -528,6 +549,18 @@ def replicas_of(plan: ParallelPlan, units: int, unit: int, resize_s: float) -> R
     return Replicas(groups, -(-units // groups), plan.microbatches, resize_s)
 
 
+def _notes(result: JobResult, how: JobInputs, missed: float, seed: int) -> tuple[str, ...]:
+    """Return the remarks on a job."""
+    remarks = (
+        _missed_note(result.goal, missed),
+        _elastic_note(result, how, seed),
+        *(other.sentence(result.step) for other in result.replans),
+        NO_OTHER_PLAN if how.replan and not result.replans else "",
+        _windows_note(result, seed),
+    )
+    return tuple(filter(None, remarks))
+
+
 def _elastic_note(result: JobResult, how: JobInputs, seed: int) -> str:
     """Return what going on with fewer replicas would give, or that it gives nothing; or empty."""
     job, step, goodput = result.job, result.step, result.goodput
@@ -540,17 +573,41 @@ def _elastic_note(result: JobResult, how: JobInputs, seed: int) -> str:
             "--elastic has an effect only while no spare is ready: to leave a replica out and take "
             f"it back loses {format_seconds(cost_s)}, a restart of all {format_seconds(restart_s)}."
         )
-    elastic = replace(how, elastic=True, checkpoint="peer", tokens=None, days=job.span_s / DAY_S)
+    days = job.span_s / DAY_S
+    elastic = replace(how, elastic=True, checkpoint="peer", replan=False, tokens=None, days=days)
     try:
-        going_on = _job(step, elastic, result.state, result.unit_chips)
+        trial = _job(step, elastic, result.state, result.unit_chips)
     except InputError:
         return ""  # no replica would be left, or no room for copies
-    gained = simulate(going_on, _rng(seed, 0)).goodput
+    gained = simulate(trial, _rng(seed, 0)).goodput
     if gained < goodput + WORTH:
         return ""
     return (
         "all replicas wait while a failed one is replaced; --elastic --checkpoint peer goes on "
         f"with the others, for a goodput of {gained:.1%} ({goodput:.1%} without)."
+    )
+
+
+def _lacking(job: Job) -> int:
+    """Return the most units that a job lacks in 99.9 % of the time, at least one."""
+    away = fewest(ENOUGH, job.rates.replacing_per_s * job.recovery.repair_s)
+    planned = max((window.units for window in job.windows), default=0)
+    return min(MOST_LACKING, max(1, away + planned - job.spares))
+
+
+def _windows_note(result: JobResult, seed: int) -> str:
+    """Return what spares for planned downtime would give; empty where it hardly costs time."""
+    job = result.job
+    lost = result.breakdown.get(MAINTENANCE, 0.0)
+    most = max((window.units for window in job.windows), default=0)
+    if lost < WORTH or job.replicas is not None:
+        return ""
+    gained = simulate(replace(job, spares=job.spares + most), _rng(seed, 0)).goodput
+    if gained < result.goodput + WORTH / 2:
+        return ""
+    return (
+        f"maintenance takes {lost:.1%} of the time; with {most:,} more spare"
+        f"{'s' * (most > 1)} for it the goodput would be {gained:.1%} ({result.goodput:.1%} now)."
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from workloads.job.job import Job
 from workloads.job.simulate import simulate
+from workloads.options.windows import Window
 
 
 def expected_goodput(
@@ -84,13 +85,14 @@ def smooth_goodput(job: Job) -> float:
     # memory take the place of interval and write, and the two units of a pair are never out
     # together.
     recovery, peers = job.recovery, job.peers
-    restart_s = (peers or recovery).restart_s - recovery.warm_saves_s
+    restart_s = swap_s = (peers or recovery).restart_s - recovery.warm_saves_s
     if job.replicas is not None and job.replicas.groups > 1:
         restart_s = min(restart_s, job.replicas.cost_s(restart_s, job.rates.mtbf_s, 1))
     stalled = job.interval_s / (job.interval_s + job.stall_s) if peers else 1.0
+    stopping_s = 1 / per_s if (per_s := _stopping_per_s(job)) else math.inf
     useful = stalled * expected_goodput(
         peers.every_s if peers else job.interval_s,
-        job.rates.mtbf_s,
+        stopping_s,
         checkpoint_s=0.0 if peers else job.stall_s,
         restart_s=restart_s,
         detection_s=recovery.detection_s + (peers.copy_s if peers else job.write_s),
@@ -98,8 +100,34 @@ def smooth_goodput(job: Job) -> float:
     slow = job.stragglers
     until_s = slow.found_after_s + job.interval_s / 2
     share = -math.expm1(-slow.per_s * until_s)
-    return useful * (1 - share * slow.slower / (1 + slow.slower))
+    useful *= 1 - share * slow.slower / (1 + slow.slower)
+    # Wrong numbers cost all since the checkpoint in the store from before them.
+    back_s = recovery.detection_s + recovery.restart_s + job.interval_s / 2
+    silent = [cause for cause in job.rates.causes if cause.found_after_s]
+    wrong = sum(cause.per_s * (cause.found_after_s + back_s) for cause in silent)
+    return useful / (1 + wrong) * (1 - sum(_planned(job, each, swap_s) for each in job.windows))
 
+
+def _stopping_per_s(job: Job) -> float:
+    """Rate of failures that stop the job at once, with those of units repaired in vain [1/s]."""
+    # A spare takes the place of every failed unit, so that in the long run all repaired ones are
+    # in the job again.
+    causes = [cause for cause in job.rates.causes if not cause.found_after_s]
+    return sum(cause.per_s / (1 - min(cause.again, MOST_AGAIN)) for cause in causes)
+
+
+def _planned(job: Job, window: Window, restart_s: float) -> float:
+    """Share of time that a window of planned downtime takes."""
+    if job.replicas is not None:
+        slower = job.replicas.slower(min(job.replicas.out(window.units), job.replicas.groups - 1))
+        each_s = 2 * job.replicas.resize_s + window.length_s * (1 - 1 / (1 + slower))
+    else:
+        waits_s = window.length_s if window.units > job.spares else 0.0
+        each_s = job.stall_s + waits_s + restart_s
+    return min(1.0, window.rounds(job.units) * each_s / window.every_s)
+
+
+MOST_AGAIN = 0.99  # share of repairs in vain beyond which a unit fails on and on
 
 FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
 """Simulated intervals, as multiples of Daly's."""

@@ -13,12 +13,14 @@ from topologies.errors import InputError
 from workloads.job.causes import FailureRates
 from workloads.job.checkpoints import PeerCopies
 from workloads.options.job import Times
+from workloads.options.windows import Window
 
 PARTS = (
     "useful", "lost_work", "checkpoint", "restart", "detection", "waiting_for_spares", "stragglers",
     "fewer_replicas",
 )  # fmt: skip
 """Parts into which the time of a job is divided."""
+MAINTENANCE = "maintenance"  # one more part of a job with planned downtime
 MOST_FAILURES = 500_000
 """Most failures of one run that is simulated: each takes about ten microseconds."""
 MOST_CHECKPOINTS = 5_000_000
@@ -154,6 +156,11 @@ class Job:
     replicas : Replicas, optional
         Replicas without some of which the job goes on; by default a failure stops all of them until
         it has been replaced.
+    without : tuple of float
+        Share by which a step takes longer by the plan of a job that goes on without one unit, two
+        and so on where no spare is left; beyond these, and by default, it waits.
+    windows : tuple of Window
+        Planned downtime, for which units leave at a checkpoint.
 
     Raises
     ------
@@ -173,6 +180,8 @@ class Job:
     stragglers: Stragglers = field(default_factory=Stragglers)
     peers: PeerCopies | None = None
     replicas: Replicas | None = None
+    without: tuple[float, ...] = ()
+    windows: tuple[Window, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.span_s <= LONGEST_S:
@@ -190,9 +199,20 @@ class Job:
                 f"copies with peers on {self.units} unit: a pair needs two. Use more chips, or "
                 "--checkpoint async."
             )
+        for window in self.windows:
+            window.check(self.units)
         if self.spares < 0:
             raise InputError(f"{self.spares} spares; there must be 0 or more.")
         self._check_events()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Parts into which its time is divided."""
+        return (*PARTS, MAINTENANCE) if self.windows else PARTS
+
+    def waits_s(self, lacking: int, away: int) -> float:
+        """Return the time until so many of the units in repair are expected back [s]."""
+        return self.recovery.repair_s * sum(1 / (away - back) for back in range(lacking))
 
     def _check_events(self) -> None:
         failures = self.span_s * (self.rates.per_s + self.stragglers.per_s)
@@ -213,7 +233,7 @@ class Job:
 class Outcome:
     """Result of one simulated run."""
 
-    parts_ms: Mapping[str, int]  # time of each of ``PARTS`` [ms]; the sum is the length of the run
+    parts_ms: Mapping[str, int]  # time of each part [ms]; the sum is the length of the run
     failures: Mapping[str, int]
     checkpoints: int  # checkpoints whose stall was not interrupted by a failure
     replaced: int
@@ -238,7 +258,7 @@ class Outcome:
     @property
     def shares(self) -> dict[str, float]:
         """Share of time of each part; the shares sum to 1."""
-        return {part: self.parts_ms[part] / self.span_ms for part in PARTS}
+        return {part: ms / self.span_ms for part, ms in self.parts_ms.items()}
 
 
 DAYS = 90.0  # default length of a run [d]

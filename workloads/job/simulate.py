@@ -12,7 +12,8 @@ import numpy as np
 import simpy
 
 from workloads.job.causes import Cause
-from workloads.job.job import PARTS, Job, Outcome, Replicas
+from workloads.job.job import MAINTENANCE, Job, Outcome, Replicas
+from workloads.options.windows import Window
 
 
 @dataclass
@@ -103,7 +104,7 @@ class _Run:
         # A random stream for each purpose, so that more draws for one do not change the others.
         self.failing_rng, self.hang_rng, self.repair_rng, *others = rng.spawn(6)
         self.slow_rng, self.pair_rng, self.again_rng = others
-        self.times_ms = dict.fromkeys(PARTS, 0)
+        self.times_ms = dict.fromkeys(job.parts, 0)
         self.failures: Counter[str] = Counter({cause.name: 0 for cause in job.rates.causes})
         self.state, self.since = COMPUTING, 0
         self.at_risk, self.written = Work(), Work()
@@ -112,6 +113,12 @@ class _Run:
         self.ready, self.missing, self.most_away = job.spares, 0, 0
         self.returned = self.env.event()  # triggered when a unit comes back from repair
         self.slow, self.known_slow = 0, 0
+        # Units of windows that leave at the next checkpoint, which comes at once, with the event of
+        # their return; time for which units are out for which the job has just stopped [s].
+        self.due: list[tuple[Window, int, simpy.Event]] = []
+        self.drain = self.env.event()
+        self.planned_s = 0.0
+        self.without = 0  # units without which the job goes on by another plan
         self.checkpoints, self.replaced = 0, 0
         # Time computed since the last restart, and units lost since then whose copies are not back.
         self.computed_ms, self.exposed = 0, 0
@@ -130,6 +137,8 @@ class _Run:
             self.env.process(self._failing())
         if self.job.stragglers.per_s and self.job.stragglers.slower:
             self.env.process(self._slowing())
+        for window in self.job.windows:
+            self.env.process(self._maintaining(window))
         if slices:
             self.env.process(self._slicing(slices))
         self.env.run(until=max(1, _ms(self.job.span_s)))
@@ -157,8 +166,8 @@ class _Run:
 
     @property
     def _fewer(self) -> float:
-        """Relative slowdown of a step by replicas that are left out."""
-        return 0.0
+        """Relative slowdown of a step by replicas that are left out, or by another plan."""
+        return self.job.without[self.without - 1] if self.without else 0.0
 
     @property
     def _slower(self) -> float:
@@ -171,6 +180,8 @@ class _Run:
         if self.state == COMPUTING:
             self.at_risk.add(ms, self._slower, self._fewer)
             self.computed_ms += ms
+        elif self.planned_s and self.state in ("restart", "waiting_for_spares"):
+            self.times_ms[MAINTENANCE] += ms
         else:
             self.times_ms[self.state] += ms
         self.state, self.since = state, int(self.env.now)
@@ -224,7 +235,12 @@ class _Run:
     def _compute_and_save(self) -> Process:
         """Compute for one interval, save a checkpoint, and replace servers known to be slow."""
         self._enter(COMPUTING)
-        yield self.env.timeout(self._interval_ms())
+        whole = self.env.timeout(self._interval_ms())
+        if self.job.windows and not self.due:
+            self.drain = self.env.event()
+            yield whole | self.drain
+        elif not self.due:
+            yield whole
         self._enter("checkpoint")
         if self.env.now < self.written_at:  # one checkpoint at a time is written
             yield self.env.timeout(self.written_at - self.env.now)
@@ -234,10 +250,11 @@ class _Run:
         self.checkpoints += 1
         self.written, self.at_risk = self.at_risk, Work()
         self.written_at = int(self.env.now) + _ms(self.job.write_s)
-        if self.known_slow and self.ready >= self.known_slow:
+        replaces = 0 < self.known_slow <= self.ready - self.without
+        if replaces or self.due or self._comes_back:
             yield self.env.timeout(self.written_at - self.env.now)
             self._keep()
-            yield from self._replace_slow()
+            yield from self._change_units(replaces=replaces)
         else:
             yield from self._repeat_undisturbed()
 
@@ -274,6 +291,7 @@ class _Run:
     def _recover(self) -> Process:
         """Lose unsaved work, detect the failure, and restart until a restart succeeds."""
         self._enter("detection")
+        self.planned_s = 0.0
         self._go_back()
         while True:
             yield self.env.timeout(_ms(self.job.recovery.draw_detection_s(self.hang_rng)))
@@ -285,18 +303,40 @@ class _Run:
                 return
 
     def _start_again(self) -> Process:
-        """Wait until spares replace all missing units, and restart."""
+        """Wait until spares replace all missing units, or go on without, and restart."""
         self._enter("waiting_for_spares")
         warm = self.ready >= self.missing
-        while self.ready < self.missing:
+        while self.ready < self.missing and not self._goes_without():
             self.returned = self.env.event()
             yield self.returned
-        self._use(self.missing)
-        self.missing = 0
+        taken = min(self.ready, self.missing)
+        self._use(taken)
+        self.missing -= taken
+        self.without = self.missing
         self._enter("restart")
         yield self.env.timeout(_ms(self._restart_s(warm=warm)))
         # Only now have the new units got their parts of the state, and hold their partners'.
         self.computed_ms, self.exposed = 0, 0
+
+    def _goes_without(self) -> bool:
+        """Return whether another plan on the units that are left gains more than it costs."""
+        # It costs a second restart, which takes the units back in.
+        lacking = self.missing - self.ready
+        if lacking > len(self.job.without):
+            return False
+        waits_s = self.job.waits_s(lacking, self.job.spares - self.ready + self.missing)
+        waits_s = min(waits_s, self.planned_s or math.inf)
+        return waits_s / (1 + self.job.without[lacking - 1]) > self.job.recovery.restart_s
+
+    @property
+    def _comes_back(self) -> bool:
+        """Units without which the job goes on are back, and gain more than a restart costs."""
+        if not self.without or not self.ready:
+            return False
+        left = self.missing - self.ready
+        slower = self.job.without[left - 1] if left > 0 else 0.0
+        gain = 1 / (1 + slower) - 1 / (1 + self._fewer)
+        return gain * self.job.rates.mtbf_s > self.job.recovery.restart_s
 
     def _restart_s(self, *, warm: bool) -> float:
         """Time of a restart, which after the loss of a pair of peers begins from the store [s]."""
@@ -309,13 +349,43 @@ class _Run:
             restart_s = self.job.peers.restart_s
         return restart_s - (self.job.recovery.warm_saves_s if warm else 0.0)
 
-    def _replace_slow(self) -> Process:
-        for _ in range(self.known_slow):
-            self._take_out()
+    def _change_units(self, *, replaces: bool) -> Process:
+        """Replace slow servers, let units leave for planned downtime, and take others back."""
         self._enter("restart")
-        self.slow -= self.known_slow
-        self.known_slow = 0
+        for _ in range(self.known_slow if replaces else 0):
+            self._take_out()
+            self.slow -= 1
+            self.known_slow -= 1
+        self.planned_s = max((window.length_s for window, *_ in self.due), default=0.0)
+        while self.due:
+            self.missing += self.due[-1][1]
+            self.env.process(self._serviced(*self.due.pop()))
+        self.most_away = max(self.most_away, self.job.spares - self.ready + self.missing)
         yield from self._start_again()
+        self._enter(self.state)
+        self.planned_s = 0.0
+
+    def _maintaining(self, window: Window) -> Process:
+        """Let the units of a window leave, one group after the other, as often as it begins."""
+        begin_ms = _ms(window.begin_s)
+        while True:
+            yield self.env.timeout(max(0, begin_ms - self.env.now))
+            left = self.job.units
+            for _ in range(window.rounds(left)):
+                back = self.env.event()
+                self.due.append((window, min(window.units, left), back))
+                left -= window.units
+                if not self.drain.triggered:
+                    self.drain.succeed()
+                yield back
+            begin_ms += _ms(window.every_s)
+
+    def _serviced(self, window: Window, units: int, back: simpy.Event) -> Process:
+        """Keep units out of service, and give them back together as spares."""
+        yield self.env.timeout(_ms(window.length_s))
+        back.succeed()
+        self.ready += units - 1
+        self._back()
 
     # Failures, repairs and slow servers
 

@@ -365,6 +365,13 @@ class PolicyInputs:
         metavar="WINDOW",
         default="none",
     )
+    capacity_block: tuple[str, ...] = setting(
+        (),
+        "Further units for some days, reserved as EC2 Capacity Blocks are: 2d+3d=8 is 8 units from "
+        "11:30 UTC of day 2 of the run for 3 days; with several kinds =NAME:8. May be repeated",
+        metavar="DAY+DAYS=UNITS",
+        default="none",
+    )
 
     def __post_init__(self) -> None:
         # Refuses a text that is no time, and a power that is none, before anything runs.

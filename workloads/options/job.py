@@ -10,6 +10,7 @@ from topologies.arguments import check_fields
 from topologies.errors import InputError, check_choice
 from topologies.options import documented, option, setting
 from topologies.units import parse_count, parse_seconds
+from workloads.options.windows import Window, window_from
 
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
@@ -18,6 +19,7 @@ BATCHES = ("kept", "scaled")
 
 
 LARGEST_SPARES = 10**6
+LEAST_DAYS, MOST_DAYS = 1e-3, 36_525.0  # of a deadline: a minute and a half, and a century
 REPAIR = option("Mean time of a repair, such as 4h", default="the catalogue's", plain="s")
 RESTART = option(
     "Time from a detected failure to the first step, such as 10min",
@@ -131,6 +133,18 @@ class JobInputs(Times):
         "smaller in proportion (scaled)",
         choices=BATCHES,
     )
+    replan: bool = setting(
+        False,
+        "Go on with another plan, or fewer replicas, from the last checkpoint where no spare is "
+        "left, until enough units are back",
+    )
+    maintenance: tuple[str, ...] = setting(
+        (),
+        "Planned downtime: out/30d+4h=2 takes 2 units out for 4 h every 30 days, roll/90d+30min=2 "
+        "all units in turn, two at a time; may be repeated",
+        metavar="WINDOW",
+        default="none",
+    )
     runs: int = setting(
         8,
         "Number of runs with different seeds; as many more with drawn failure rates join them "
@@ -165,6 +179,11 @@ class JobInputs(Times):
             )
         if self.elastic_batch != "kept" and not self.elastic:
             raise InputError("--elastic-batch scaled is for replicas that go on; add --elastic.")
+        if self.replan and self.elastic:
+            raise InputError(
+                "--elastic goes on with fewer replicas where no spare is left; leave out --replan."
+            )
+        _ = self.windows
         if self.warm and self.restart_s is not None:
             raise InputError(
                 f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "
@@ -175,6 +194,11 @@ class JobInputs(Times):
     def goal(self) -> int | None:
         """Tokens that the job trains on, in place of a length."""
         return None if self.tokens is None else parse_count(self.tokens, "--tokens")
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """Planned downtime."""
+        return tuple(window_from(text) for text in self.maintenance)
 
     @property
     def peers(self) -> bool:

@@ -124,7 +124,7 @@ class ReplicaInputs:
         "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
         "while prompts run, with the experts' weights held twice",
         least=1,
-        default="1",
+        default="1; --search tries all as well",
     )
     attention_dp: int | None = setting(
         None,

@@ -23,9 +23,9 @@ from workloads.confidence.split_conformal import rank_correlation
 from workloads.economics import StepCost
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.search.candidates import candidates
+from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
-from workloads.search.fit import fit
+from workloads.search.fit import Fit, fit
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import Memory, likely
 from workloads.training.plan.plan import PLAN_FIELDS, SEARCHED, ParallelPlan
@@ -126,6 +126,8 @@ class Search:
         Plan of the user's own, simulated beside the finalists.
     bare : Cluster or None
         Cluster without the numbers of the plans' framework, as it was stated.
+    engine : {"fast", "reference"}
+        Engine that simulated the finalists.
     """
 
     model: Model
@@ -146,16 +148,13 @@ class Search:
     stated: Collection[str] = ()
     own_plan: OwnPlan | None = None
     bare: Cluster | None = field(default=None, repr=False)
+    engine: str = "fast"
 
     @cached_property
     def first(self) -> Iteration:
         """Step of the first plan, in which fields that nobody stated are known as such."""
-        # As of a step whose plan was searched, so that both have the same interval.
-        best = self.finalists[0].plan
-        free = {name for name in PLAN_FIELDS if name not in (*self.stated, *SEARCHED)}
-        free = free - {"framework"} | {*best.assumed}
-        plan = replace(best, assumed=tuple(name for name in PLAN_FIELDS if name in free))
-        return iteration(self.model, self.bare or self.cluster, plan, trace=False, partial=True)
+        best, cluster = self.finalists[0].plan, self.bare or self.cluster
+        return _open_step(self.model, cluster, best, self.stated, self.engine)
 
     @property
     def chips(self) -> int:
@@ -210,18 +209,87 @@ class Search:
         }
 
 
-def search(
+def _open_step(
+    model: Model, bare: Cluster, plan: ParallelPlan, stated: Collection[str], engine: str
+) -> Iteration:
+    """Simulate a plan in which fields that nobody stated are known as such."""
+    # As of a step whose plan was searched, so that both have the same interval.
+    free = {name for name in PLAN_FIELDS if name not in (*stated, *SEARCHED)}
+    free = free - {"framework"} | {*plan.assumed}
+    plan = replace(plan, assumed=tuple(name for name in PLAN_FIELDS if name in free))
+    return iteration(model, bare, plan, engine=engine, trace=False, partial=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """Plans of a search that fit in memory, with their estimates, before any is simulated."""
+
+    listed: Candidates
+    fits: Fit
+    aim: Aim
+    stated: Mapping[str, Any]
+    bare: Cluster  # without the numbers of the plans' framework
+    plans: tuple[ParallelPlan, ...]
+    best_estimate_s: FloatArray
+    took_s: float
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Rows of the plans that may be simulated, the best estimate first."""
+        rows = np.argsort(self.best_estimate_s, kind="stable")
+        order: list[int] = _first_of_each(rows, self.plans, self.aim.each).tolist()
+        return order
+
+    def first_step(self, engine: str = "fast") -> Iteration:
+        """Simulate the plan with the best estimate alone."""
+        best, stated = self.plans[self.order[0]], _settled(self.stated, ())
+        return _open_step(self.listed.model, self.bare, best, stated, engine)
+
+    def simulate(self, engine: str = "fast", watch: Watch = unwatched) -> Search:
+        """Simulate the best in full, and rank them."""
+        start = time.perf_counter()
+        model, cluster, aim = self.listed.model, self.listed.cluster, self.aim
+        runner, rows = Runner(model, cluster, engine), self.order[: aim.finalists]
+        best, best_s = [self.plans[row] for row in rows], self.best_estimate_s[rows].tolist()
+        finalists = simulated(runner, best, best_s, aim.processes, watch)
+        finalists.sort(key=lambda each: (each.worth(aim.objective), each.memory.total))
+        overlapped_s = None
+        if "overlap" not in _settled(self.stated, aim.each):
+            overlapped_s = runner.step(replace(finalists[0].plan, overlap="all")).iteration_s
+        later_s = self.best_estimate_s[self.order[len(rows) :]].tolist()
+        return Search(
+            model=model,
+            cluster=cluster,
+            candidates=self.listed.considered,
+            pruned={**self.listed.pruned, **self.fits.pruned},
+            oversized=self.fits.oversized,
+            plans=self.plans,
+            best_estimate_s=self.best_estimate_s,
+            total_bytes=self.fits.total_bytes[self.fits.fits],
+            finalists=tuple(finalists),
+            next_estimate_s=next(iter(later_s), None),
+            overlapped_s=overlapped_s,
+            agreement=agreement([(plan.estimate_s, plan.iteration_s) for plan in finalists]),
+            estimated_in_s=self.took_s,
+            simulated_in_s=time.perf_counter() - start,
+            objective=aim.objective,
+            stated=_settled(self.stated, ()),
+            bare=self.bare,
+            engine=engine,
+        )
+
+
+def estimates(
     model: Model,
     cluster: Cluster,
     global_batch: int,
     aim: Aim | None = None,
     *,
     stated: Mapping[str, Any] | None = None,
-    engine: str = "fast",
     watch: Watch = unwatched,
     **changes: Any,
-) -> Search:
-    """Find the best plans that fit in memory."""
+) -> Estimates:
+    """Estimate the plans that fit in memory."""
     # ``changes`` are fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
     aim = replace(aim or Aim(), **changes)
     check_names("a plan", aim.each, PLAN_FIELDS)
@@ -233,35 +301,24 @@ def search(
     plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
     # The finalists and one more are needed, and of each kind to be compared the best.
     count = len(plans) if aim.each else aim.finalists + 1
-    estimate_s = best_estimates(model, listed.cluster, plans, count, watch)
-    order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, aim.each).tolist()
-    estimated = time.perf_counter()
-    runner, rows = Runner(model, listed.cluster, engine), order[: aim.finalists]
-    best, best_s = [plans[row] for row in rows], estimate_s[rows].tolist()
-    finalists = simulated(runner, best, best_s, aim.processes, watch)
-    finalists.sort(key=lambda each: (each.worth(aim.objective), each.memory.total))
-    overlapped_s = None
-    if "overlap" not in settled:
-        overlapped_s = runner.step(replace(finalists[0].plan, overlap="all")).iteration_s
-    return Search(
-        model=model,
-        cluster=listed.cluster,
-        candidates=listed.considered,
-        pruned={**listed.pruned, **fits.pruned},
-        oversized=fits.oversized,
-        plans=plans,
-        best_estimate_s=estimate_s,
-        total_bytes=fits.total_bytes[fits.fits],
-        finalists=tuple(finalists),
-        next_estimate_s=next(iter(estimate_s[order[len(rows) :]].tolist()), None),
-        overlapped_s=overlapped_s,
-        agreement=agreement([(plan.estimate_s, plan.iteration_s) for plan in finalists]),
-        estimated_in_s=estimated - start,
-        simulated_in_s=time.perf_counter() - estimated,
-        objective=aim.objective,
-        stated=_settled(stated or {}, ()),
-        bare=cluster,
-    )
+    seconds = best_estimates(model, listed.cluster, plans, count, watch)
+    took_s = time.perf_counter() - start
+    return Estimates(listed, fits, aim, stated or {}, cluster, plans, seconds, took_s)
+
+
+def search(
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    aim: Aim | None = None,
+    *,
+    engine: str = "fast",
+    watch: Watch = unwatched,
+    **changes: Any,
+) -> Search:
+    """Find the best plans that fit in memory; ``changes`` as of :func:`estimates`."""
+    weighed = estimates(model, cluster, global_batch, aim, watch=watch, **changes)
+    return weighed.simulate(engine, watch)
 
 
 def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:

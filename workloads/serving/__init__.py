@@ -20,7 +20,6 @@ from workloads.serving.served import (
     Slo,
     SloMissed,
     attained,
-    parse_share,
     parse_slo,
     serving_summary,
 )
@@ -38,7 +37,7 @@ __all__ = [
     "Lengths", "Pools", "Profile", "Requests", "Served", "ServingOptions", "Slo",
     "SloMissed", "Speculation", "TableRuns", "at_highest_rate", "attained",
     "azure_lengths", "batching_from", "capacity_table", "closed_loop",
-    "fixed_lengths", "fixed_rate", "parse_pools", "parse_share", "parse_slo", "parse_speculation",
+    "fixed_lengths", "fixed_rate", "parse_pools", "parse_slo", "parse_speculation",
     "poisson", "pools", "profile", "rank_ways", "read_requests", "requests_from", "saturated_rate",
     "serve", "serve_apart", "serving_summary", "with_prefix_cache",
 ]  # fmt: skip

@@ -375,6 +375,7 @@ class Deployed:
     binds: str = ""  # cause that keeps the replicas from a higher rate, see ``what_binds``
     demand_per_s: float | None = None  # rate for which replicas are counted [1/s]
     search: Any = None  # ``DeploymentSearch`` that found the deployment, if one did
+    other_precision: Any = None  # ``OtherPrecision`` that would serve more, if one does
 
     @property
     def known(self) -> dict[str, str]:
@@ -439,7 +440,8 @@ class Deployed:
                 "machine_chips": sum(number * size for number, size, _ in machines),
                 "usd_per_h": usd_per_h if usd_per_s else None,
             }
-        return numbers | (self.search.summary() if self.search else {})
+        other = self.other_precision.document() if self.other_precision else {}
+        return numbers | (self.search.summary() if self.search else {}) | other
 
     def cost(
         self, each: Economics, *, longer: float = 1.0, slower: float = 1.0
@@ -574,7 +576,7 @@ def with_intervals(
         )
         ends = {"low": least, "high": most}
         complete["demand"] = {**demand, "deployments_interval": ends}
-    rate = rate_ends(document["tokens_per_s"], deployed, per_token)
+    rate, slow_run = rate_ends(document["tokens_per_s"], deployed, per_token)
     complete["tokens_per_s_interval"] = rate
     usd = document.get("usd_per_million_tokens")
     each = Economics.of(cluster)
@@ -587,12 +589,14 @@ def with_intervals(
         at = usd * document["tokens_per_s"]
         ends = {"low": at / rate["high"], "high": at / rate["low"]}
         complete["usd_per_million_tokens_interval"] = price.times(usd, ends)
-    # First tokens and later ones are late together, and the run takes longer as its rate falls.
+    # First tokens and later ones are late together, and the run takes longer as its rate falls. On
+    # a slower replica requests also wait longer for each other.
     first_by, later_by, slower = map(Uncertain.of, (first_token, later, per_token))
     runs = []
     for end, slow in (("low", "high"), ("high", "low")):
         longer, late = document["tokens_per_s"] / rate[end], attrgetter(slow)
-        kept = attained(deployed.served, slo, first_by=late(first_by), later_by=late(later_by))
+        served = slow_run.served if end == "low" else deployed.served
+        kept = attained(served, slo, first_by=late(first_by), later_by=late(later_by))
         spent = deployed.cost(each, longer=longer, slower=late(slower))
         share = float(kept.mean())
         good = document["requests_per_s"] * share / longer
@@ -607,19 +611,25 @@ def with_intervals(
     return complete
 
 
-def rate_ends(tokens_per_s: float, deployed: Deployed, ends: Interval) -> dict[str, float]:
-    """Return the ends of the interval of a deployment's rate of output tokens [1/s]."""
+def rate_ends(
+    tokens_per_s: float, deployed: Deployed, ends: Interval
+) -> tuple[dict[str, float], Deployed]:
+    """Return the ends of the interval of a rate of output tokens [1/s], and the run at the low one.
+
+    Times of that run count in those of the slower replica.
+    """
     # A rate that was sought, or that users of a closed loop wait for, changes by the factor. Of
     # requests as they arrive, a slower replica may still serve all, with more of them in a pass.
     # One on which all takes longer by a factor does what this one does of requests that come
     # faster by it, later by it. A faster replica serves no more than what comes.
     factor = ends.factor
     if deployed.rate_per_s is not None or deployed.concurrency is not None:
-        return {"low": tokens_per_s / factor, "high": tokens_per_s * factor}
+        return {"low": tokens_per_s / factor, "high": tokens_per_s * factor}, deployed
     requests, output = deployed.served.requests, float(deployed.served.requests.output.sum())
     first, last = float(requests.arrival_s[0]), float(requests.arrival_s[-1])
     sooner = replace(requests, arrival_s=first + (requests.arrival_s - first) / factor)
-    slower_s = factor * deployed.deployment.run(sooner, deployed.seed).span_s
+    slower = deployed.deployment.run(sooner, deployed.seed)
+    slower_s = factor * slower.span_s
     most = max(tokens_per_s, output / (last - first)) if last > first else math.inf
     low = min(tokens_per_s, output / slower_s)
-    return {"low": low, "high": min(tokens_per_s * factor, most)}
+    return {"low": low, "high": min(tokens_per_s * factor, most)}, slower

@@ -187,7 +187,7 @@ class ServingOptions:
     """Options of :mod:`workloads.options.serving`, as text or as what the text describes."""
 
     batching: Batching | None = None  # by default that of the chip, see ``batching_from``
-    ep: int = 1
+    ep: int | None = None  # 1, or searched
     attention_dp: int = 1
     cache_precision: str | None = None
     prefix_cache: str | None = None
@@ -209,7 +209,7 @@ class ServingOptions:
         numbers = engine_numbers(cluster.catalogue or shipped_catalogue(), batching.engine)
         cache = self.cache_precision or USUAL_CACHE.get(batching.engine)
         sizes: Mapping[str, Any] = {
-            "precision": precision, "ep": self.ep, "cache_precision": cache,
+            "precision": precision, "ep": self.ep or 1, "cache_precision": cache,
             "attention_dp": self.attention_dp,
         }  # fmt: skip
         replica = profile(model, cluster, tp=tp, catalogue=numbers, **sizes)
@@ -345,10 +345,11 @@ class DeploymentQuestion:
         """Return the requests offered to the deployment that some options describe."""
         ways = {"slots": FIRST_SLOTS, **self.batching, **words}
         tp, apart = ways.pop("tp", self.tp), ways.pop("disaggregate", None)
+        ep = ways.pop("ep", self.options.ep)
         prefill_tp = ways.pop("prefill-tp", None)
         batching = batching_from(self.cluster, **ways)
         options = replace(
-            self.options, batching=batching, disaggregate=apart, prefill_tp=prefill_tp
+            self.options, batching=batching, ep=ep, disaggregate=apart, prefill_tp=prefill_tp
         )
         deployment = options.deployment(self.model, self.cluster, tp=tp, precision=self.precision)
         return options.offered(deployment, **self.drawing)
@@ -449,8 +450,13 @@ def _candidates(question: DeploymentQuestion) -> list[Candidate]:
 
 
 def _degrees(question: DeploymentQuestion) -> list[dict[str, int]]:
-    """Return the degrees of replicas as options, with those for prompts where these are unlike."""
+    """Return the degrees of replicas as options, with those for prompts where these are unlike.
+
+    The experts of a mixture are cut, or divided among all ranks of a replica.
+    """
     degrees = _powers(question.cluster, "tp", question.tp)
+    if question.model.experts and question.options.ep is None:
+        degrees += [{**each, "ep": each["tp"]} for each in degrees if each.get("tp", 1) > 1]
     if not question.options.unlike:
         return degrees
     place = question.options.prompt_cluster(question.cluster)
@@ -494,7 +500,7 @@ def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator
     """Yield splits of groups in lowest terms, each with the rate of its scarcer replicas."""
     alone = {"disaggregate": "1:1"} if question.options.unlike else {}
     one_of_each = question.offered({**degree, **alone})
-    prompts_per_s, decoded_per_s = _rates_apart(one_of_each)
+    prompts_per_s, decoded_per_s = rates_apart(one_of_each)
     chips = one_of_each.deployment.profile.chips
     prompt_chips = one_of_each.deployment.prompt_profile.chips
     place = question.options.prompt_cluster(question.cluster)
@@ -512,7 +518,7 @@ def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator
             yield most / offered.deployment.weighed_chips, words, offered
 
 
-def _rates_apart(offered: Offered) -> tuple[float, float]:
+def rates_apart(offered: Offered) -> tuple[float, float]:
     """Return the rates of a replica of prompts and of one that decodes [1/s]."""
     deployment = offered.deployment
     replica, batching = deployment.prompt_profile, deployment.batching

@@ -34,6 +34,7 @@ from workloads.serving.deployment_search import (
     at_highest_rate,
     search_deployments,
 )
+from workloads.serving.other_precision import FP8, with_other_precision
 from workloads.serving.profile import Profile
 from workloads.serving.requests import DRAWN, Requests, drawn_rate, requests_from
 from workloads.serving.served import Served, Slo, parse_slo
@@ -228,13 +229,27 @@ def answered(
     options = ServingOptions(**ways)
     if "search" in stated:
         question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
-        return search_deployments(question, watch).best()
+        searched = search_deployments(question, watch)
+        words = searched.ranked[0].words
+        in_fp8 = replace(question, precision=FP8)
+        return with_other_precision(
+            searched.best(),
+            question,
+            lambda tp: in_fp8.offered(words if tp is None else {**words, "tp": tp}),
+        )
     if batching:
         options = replace(options, batching=batching_from(cluster, **batching))
     replicas = options.deployment(model, cluster, **size)
     if "max_rate" in stated:
         least = stated.get("count", DRAWN)
-        return at_highest_rate(options.offered(replicas, **drawing), slo, least=least)
+        question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
+        return with_other_precision(
+            at_highest_rate(options.offered(replicas, **drawing), slo, least=least),
+            question,
+            lambda tp: options.offered(
+                options.deployment(model, cluster, tp=tp or size["tp"], precision=FP8), **drawing
+            ),
+        )
     users = stated.get("concurrency")
     source = drawing["requests"]
     stated_rate = isinstance(source, str) and source != USUAL_REQUESTS and drawn_rate(source)

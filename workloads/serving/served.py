@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, suggestion
-from topologies.units import format_seconds, parse_seconds
+from topologies.units import format_seconds, parse_seconds, parse_share
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
 
@@ -60,18 +60,6 @@ def parse_slo(text: str, *, share: float = 0.99) -> Slo:
         if not limits[name] > 0:
             raise InputError(f"slo {name} is {value}; it must be above 0.")
     return Slo(limits.get("ttft", math.inf), limits.get("tpot", math.inf), share)
-
-
-def parse_share(text: str, where: str) -> float:
-    """Read a share below 1, as ``99.9%`` or ``0.999``."""
-    plain = text.strip()
-    try:
-        value = float(plain.removesuffix("%")) / (100.0 if plain.endswith("%") else 1.0)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
-        raise InputError(f"{where} is {text!r}; write a share such as 99.9% or 0.999.")
-    return round(value, 12)
 
 
 class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fault of the program

@@ -16,7 +16,14 @@ from topologies.errors import InputError
 from topologies.files import kept_files
 from workloads.serving.batching import Batching
 from workloads.serving.deployment import Deployment, Pools
-from workloads.serving.deployment_search import MOST, Offered, highest_rate, narrowed, what_binds
+from workloads.serving.deployment_search import (
+    MOST,
+    Offered,
+    highest_rate,
+    narrowed,
+    rates_apart,
+    what_binds,
+)
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths, Requests, share_hits
 from workloads.serving.served import Served, Slo, SloMissed, attained, attained_alone
@@ -281,6 +288,9 @@ def _program() -> tuple[bytes, ...]:
     return tuple(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py")))
 
 
+ROUGH = 1.05  # factor on rates of runs, by which they may differ from the bound that they stand for
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The best of several ways to run prompts."""
@@ -315,17 +325,18 @@ def rank_ways(
 
 
 def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranking:
-    """Search the ways from the fastest saturated one on, as long as one may be among the best."""
-    most = [
-        MOST * _together([each.saturated_per_s for each in way], shares) / _chips(way)
-        for way in offers
-    ]
+    """Search the ways from that of the highest bound on, as long as one may be among the best."""
+    apart: dict[int, list[tuple[float, float]]] = {}
+    most = [_bound(way, shares, apart) for way in offers]
     ranked: list[tuple[float, int, list[float]]] = []
     missed: list[SloMissed] = []
     for way in sorted(range(len(offers)), key=lambda way: -most[way]):
         least = ranked[1][0] if len(ranked) > 1 else 0.0
         if most[way] <= least:
             break
+        saturated = _together([each.saturated_per_s for each in offers[way]], shares)
+        if MOST * saturated / _chips(offers[way]) <= least:
+            continue
         try:
             rates = _rates(offers[way], shares, slo, least * _chips(offers[way]))
         except SloMissed as miss:
@@ -339,6 +350,27 @@ def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranki
     _, first, rates = ranked[0]
     binds = (what_binds(each, slo, rate) for each, rate in zip(offers[first], rates, strict=True))
     return Ranking(tuple((way, rate) for rate, way, _ in ranked), tuple(binds))
+
+
+def _bound(
+    way: list[Offered],
+    shares: list[float],
+    apart: dict[int, list[tuple[float, float]]],
+) -> float:
+    """Return a rate of a chip that a way cannot exceed [1/s].
+
+    A split serves no more than its prompts' or its decoding replicas alone, whose rates all splits
+    of a replica share (``apart``); runs of some thousand requests know these to a few per cent.
+    """
+    deployment = way[0].deployment
+    split = deployment.pools
+    if split is None:
+        return MOST * _together([each.saturated_per_s for each in way], shares) / _chips(way)
+    key = id(deployment.profile)  # of a replica, which the offers keep
+    if key not in apart:
+        apart[key] = [rates_apart(each) for each in way]
+    rates = [min(split.prefill * first, split.decode * then) for first, then in apart[key]]
+    return ROUGH * _together(rates, shares) / _chips(way)
 
 
 def _rates(way: list[Offered], shares: list[float], slo: Slo, least_per_s: float) -> list[float]:

@@ -147,7 +147,7 @@ class Meeting:
         times = beside.run(engine)
         stages = np.cumsum([0, *(len(self.ready[number].program.streams) for number in numbers)])
         ends, longer = [], []
-        extra_s = (times.end_ps - times.start_ps)[beside.op] - beside.alone_ps
+        extra_s = (times.end_ps - times.start_ps)[beside.op] - beside.flow_ps
         weight = _ranks_of_flows(beside)
         for number, low, high in zip(numbers, stages[:-1], stages[1:], strict=True):
             steps = self.ready[number].steps
@@ -156,7 +156,7 @@ class Meeting:
             ranks = int(program.count[(program.stage >= low) & (program.stage < high)].sum())
             share = extra_s * weight / (ranks * steps * PS_PER_S)
             longer.append(_by_axis(beside, share, range(low, high)))
-        return Ran(ends, longer, len(beside.schedule))
+        return Ran(ends, longer, len(beside.usual))
 
     def shared_links(self) -> tuple[SharedLinks, ...]:
         """Return the links on which several jobs meet, in rows of one kind and jobs."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
+import sys
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,10 @@ from typing import Any
 
 from topologies.errors import InputError
 from topologies.units import PS_PER_S, PS_PER_US
+from workloads.traces.json_stream import read_events
 from workloads.traces.kineto_communication import (
+    CALLS,
+    KERNEL,
     Event,
     HostCall,
     Thread,
@@ -35,14 +38,17 @@ from workloads.traces.recording import (
     Columns,
     Node,
     Recording,
-    read_bounded,
 )
 
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
-DEVICE_EVENT = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"', re.IGNORECASE)
+OF_AN_EVENT = ("ph", "cat", "pid", "tid", "ts", "dur", "args")
+OF_A_LAUNCH = ("correlation", "stream")
+"""Fields of events, and arguments of launches and of what they launch, that are read."""
 MOST_KERNELS = 900_000
 """Largest number of kernels and copies of all ranks; each has a launch besides."""
 STEP = re.compile(r"ProfilerStep#(\d+)")
+STATES = re.compile(rf"record_param_comms$|nccl:|{STEP.pattern}")
+"""Names of events of the host that state communication or steps."""
 RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 MOST_RANKS = 10**7
 LATEST_US = {"ts": 10**18, "dur": 2**60 // PS_PER_US}
@@ -51,13 +57,12 @@ LATEST_US = {"ts": 10**18, "dur": 2**60 // PS_PER_US}
 
 def read_kineto(paths: Sequence[Path]) -> Recording:
     """Read profiles of one rank or several."""
-    _check_count(paths)
-    columns, files = Columns(), dict[int, str]()
+    columns, files, counted = Columns(), dict[int, str](), [0]
     recorded_ps, first_rank = 0, LARGEST
     iterations: list[int] = []
     first: dict[str, Any] = {}
-    for path in paths:  # one at a time: a profile takes ten times its size as objects
-        document = _document(path)
+    for path in paths:
+        document = _document(path, counted)
         rank = _rank(document, path, len(paths))
         if rank in files:
             raise InputError(
@@ -85,28 +90,33 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
     return columns.finish(dict(sorted(files.items())), facts)
 
 
-def _check_count(paths: Sequence[Path]) -> None:
-    total = 0
-    for path in paths:
-        total += sum(1 for _ in DEVICE_EVENT.finditer(read_bounded(path)))
-        if total > MOST_KERNELS:
-            raise InputError(
-                f"{path}: the profiles have more than {MOST_KERNELS:,} kernels and copies, the "
-                "most that are read. Profile fewer iterations, or give fewer ranks."
-            )
+def _document(path: Path, counted: list[int]) -> dict[str, Any]:
+    """Object of a profile's JSON, of whose events those are kept that a replay needs."""
 
+    def keep(event: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what is read of an event; None for one of no use, as most are."""
+        if event.get("ph") != "X":
+            return None
+        category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
+        if category in DEVICE_KINDS:
+            counted[0] += 1
+            if counted[0] > MOST_KERNELS:
+                raise InputError(
+                    f"{path}: the profiles have more than {MOST_KERNELS:,} kernels and copies, the "
+                    "most that are read. Profile fewer iterations, or give fewer ranks."
+                )
+        elif category not in CALLS and not STATES.match(name):
+            return None
+        kept = {key: event[key] for key in OF_AN_EVENT if key in event}
+        if category in CALLS or (category in DEVICE_KINDS and not KERNEL.search(name)):
+            args = args_of(event)
+            kept["args"] = {key: args[key] for key in OF_A_LAUNCH if key in args}
+        if "name" in event:
+            kept["name"] = sys.intern(name)  # of a kernel it may have a thousand letters
+        return kept
 
-def _document(path: Path) -> dict[str, Any]:
-    """Object of a profile's JSON, which has a list of events."""
-    content = read_bounded(path)
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as mistake:
-        why = " ".join(str(mistake).split())[:80]
-        raise InputError(f"{path} is not JSON ({why}). Export the profile again.") from None
-    if isinstance(document, list):
-        document = {"traceEvents": document}
-    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+    document = read_events(path, keep)
+    if not isinstance(document.get("traceEvents"), list):
         raise InputError(f"{path} holds no traceEvents. Give the JSON of the PyTorch profiler.")
     return document
 
@@ -133,8 +143,7 @@ def _device(document: Mapping[str, Any]) -> str:
 
 def _read(columns: Columns, rank: int, path: Path, document: Mapping[str, Any]) -> tuple[int, int]:
     """Add the work of one rank, and return its recorded time [ps] and number of iterations."""
-    events = [event for event in document["traceEvents"] if isinstance(event, dict)]
-    complete = [event for event in events if event.get("ph") == "X"]
+    complete: list[Event] = document["traceEvents"]
     device = [event for event in complete if str(event.get("cat", "")).lower() in DEVICE_KINDS]
     if not device:
         raise InputError(

@@ -6,10 +6,12 @@ import gzip
 import os
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -92,41 +94,120 @@ class Recording:
         return max(self.world, int(self.facts.get("stated_world", 0)))
 
     def on_ranks(self, count: int) -> Recording:
-        """Return the recording of a job of another number of ranks, all of which do the same."""
-        # A group of all ranks grows with them. How one of some ranks would, tensor or pipeline
-        # parallel, no trace tells.
-        calls = self.kind == COLLECTIVE
+        """Return the recording of a job of another number of ranks, each of which does the same."""
+        # The outermost groups within a pipeline stage grow, as of data parallelism; all others keep
+        # their size and move with their stage.
+        calls, world = self.kind == COLLECTIVE, self.ranks_of_the_job
         if not calls.any():
             raise InputError(f"--ranks {count}: the trace has no collective. Leave it out.")
-        sizes = []
+        groups = []
         for number, group in enumerate(self.groups):
             whole = np.isin(self.ranks, self.rank[self.group == number]).all()
-            sizes.append(len(group.ranks) or (self.ranks_of_the_job if whole else 0))
-        some = [size for size in sizes if size != 1 and size < self.ranks_of_the_job]
-        if some or np.isin(self.kind, (SEND, RECEIVE)).any():
+            if not group.ranks and not whole:
+                raise InputError(
+                    f"--ranks {count}: the trace does not say which of its {world:,} ranks are in "
+                    f"{group.name or 'a group'}, and so not how it would grow. Leave it out."
+                )
+            groups.append(group.ranks or tuple(range(world)))
+        messages = np.isin(self.kind, (SEND, RECEIVE))
+        apart = np.abs(self.peer - self.rank)[messages]
+        grid = Grid.of(groups, world, int(apart.min()) if len(apart) else world)
+        outside = (self.peer[messages] >= world).any()
+        if grid is None or outside or (apart % grid.stage).any() or not grid.is_joined(groups):
             raise InputError(
-                f"--ranks {count}: some of the {self.ranks_of_the_job:,} ranks of the trace "
-                "communicate among themselves, and how such groups would grow, no trace tells. "
-                "Leave it out."
+                f"--ranks {count}: no groups of the trace's {world:,} ranks join replicas of equal "
+                "blocks, so what would grow, it does not tell. Leave it out."
             )
-        if count <= self.rank.max():
+        if count * grid.grown % world:
+            raise InputError(
+                f"--ranks {count}: replicas of the trace are of {world // grid.grown:,} ranks. "
+                "State a multiple of them."
+            )
+        wider = replace(grid, grown=count * grid.grown // world)
+        if (self.ranks // grid.inner % grid.grown >= wider.grown).any():
             raise InputError(
                 f"--ranks {count}: the trace has rank {int(self.rank.max())}. Name fewer files."
             )
-        everyone = tuple(range(count))
-        groups = tuple(
-            group if size == 1 else replace(group, ranks=everyone)
-            for group, size in zip(self.groups, sizes, strict=True)
+        everyone = [grid.on(wider, ranks) for ranks in groups]
+        moved = tuple(
+            replace(group, ranks=ranks) for group, ranks in zip(self.groups, everyone, strict=True)
         )
-        return replace(
-            self, groups=groups, facts={**self.facts, "world": count, "stated_world": count}
-        )
+        place = {rank: grid.moved(wider, rank) for rank in self.ranks.tolist()}
+        peer = np.where(messages, grid.moved(wider, self.peer), self.peer)
+        grown = f"groups of {grid.grown:,} ranks, {grid.inner:,} apart, as of data parallelism"
+        facts = {**self.facts, "world": count, "stated_world": count, "grown": grown}
+        files = {place[rank]: name for rank, name in self.files.items()}
+        rank = grid.moved(wider, self.rank)
+        return replace(self, rank=rank, peer=peer, groups=moved, files=files, facts=facts)
 
     def place(self, node: int) -> str:
         """Return file, number and name of a node, as text for messages."""
         name = self.name.names[int(self.name.code[node])]
         file = self.files.get(int(self.rank[node]), "trace")
         return f"{file}: node {self.number[node]} ({name[:60]})"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Ranks of a job as stages of blocks of ranks, of which a stage may have more or fewer."""
+
+    inner: int  # ranks of a block, which share one replica's tensors
+    grown: int  # blocks of a stage: replicas
+    stages: int
+
+    @property
+    def stage(self) -> int:
+        """Ranks of a stage."""
+        return self.inner * self.grown
+
+    @classmethod
+    def of(cls, groups: Sequence[tuple[int, ...]], world: int, stage: int) -> Grid | None:
+        """Read the grid from groups and the distance of stages; None if they fit in none."""
+        inner = 1
+        for ranks in groups:
+            steps = {later - earlier for earlier, later in pairwise(ranks)}
+            if (
+                len(steps) != 1
+                or max(ranks) - min(ranks) >= stage
+                or ranks[0] // stage != ranks[-1] // stage
+            ):
+                continue  # of one rank, across stages, or of an uneven shape: tried below
+            step = steps.pop()
+            inner = max(inner, step if step * len(ranks) >= stage else step * len(ranks))
+        if world % stage or stage % inner:
+            return None
+        grid = cls(inner, stage // inner, world // stage)
+        return grid if all(grid.on(grid, ranks) for ranks in groups) else None
+
+    def is_joined(self, groups: Sequence[tuple[int, ...]]) -> bool:
+        """Return whether some group has ranks of every block of a stage."""
+        blocks = (len({rank // self.inner % self.grown for rank in ranks}) for ranks in groups)
+        return self.grown > 1 and self.grown in blocks
+
+    def moved(self, other: Grid, rank: Any) -> Any:
+        """Return the number of a rank, or of several, in a grid of other stages."""
+        block = rank // self.inner
+        return (
+            rank % self.inner
+            + other.inner * (block % self.grown)
+            + other.stage * (rank // self.stage)
+        )
+
+    def on(self, other: Grid, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks of a group in a grid of other stages; empty if it is no part of one."""
+        every = sorted(ranks)
+        places = sorted({rank // self.inner % self.grown for rank in every})
+        rest = sorted({rank - rank // self.inner % self.grown * self.inner for rank in every})
+        if every != sorted(first + self.inner * place for first in rest for place in places):
+            return ()
+        if len(places) not in (1, self.grown):
+            return ()
+        blocks = places if len(places) < self.grown else range(other.grown)
+        return tuple(
+            sorted(
+                self.moved(other, first) + other.inner * place for first in rest for place in blocks
+            )
+        )
 
 
 class Node(NamedTuple):
@@ -214,14 +295,26 @@ class Columns:
 def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
     """Return the bytes of a file, decompressed if it is gzip."""
     # No more than the bound is decompressed, so that a decompression bomb is refused too.
+    with opened(path, most_bytes) as stream:
+        content = stream.read(most_bytes + 1)
+        zipped = isinstance(stream, gzip.GzipFile)
+    if len(content) > most_bytes:
+        raise InputError(too_large(path, most_bytes, " once it is decompressed" if zipped else ""))
+    if not content:
+        raise InputError(f"{path} is empty. Give a trace.")
+    return bytes(content)
+
+
+@contextmanager
+def opened(path: Path, most_bytes: int = LARGEST) -> Iterator[IO[bytes]]:
+    """Open a file that may be gzip, and name it in errors of reading."""
     try:
         with open(path, "rb", opener=open_regular) as raw:
             zipped = raw.read(2) == GZIP
             raw.seek(0)
             if not zipped and os.fstat(raw.fileno()).st_size > most_bytes:
-                raise InputError(_too_large(path, most_bytes, ""))
-            stream = gzip.GzipFile(fileobj=raw) if zipped else raw
-            content = stream.read(most_bytes + 1)
+                raise InputError(too_large(path, most_bytes, ""))
+            yield gzip.GzipFile(fileobj=raw) if zipped else raw  # type: ignore[misc]
     except (EOFError, zlib.error, gzip.BadGzipFile) as mistake:
         why = " ".join(str(mistake).split())[:80]
         raise InputError(
@@ -229,14 +322,10 @@ def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
         ) from None
     except OSError as fault:
         raise InputError(file_fault(fault)) from None
-    if len(content) > most_bytes:
-        raise InputError(_too_large(path, most_bytes, " once it is decompressed" if zipped else ""))
-    if not content:
-        raise InputError(f"{path} is empty. Give a trace.")
-    return bytes(content)
 
 
-def _too_large(path: Path, most_bytes: int, how: str) -> str:
+def too_large(path: Path, most_bytes: int, how: str) -> str:
+    """Say that a trace is larger than is read."""
     return (
         f"{path} is over {most_bytes // 2**20:,} MiB{how}, the most that is read. Profile fewer "
         "iterations."

@@ -232,7 +232,7 @@ def replay(
     communication : {"simulated", "recorded"}, default "simulated"
         Whether collectives are simulated or keep their recorded time.
     ranks : int, optional
-        Ranks of the job, where all its groups are of all ranks; as recorded unless stated.
+        Ranks of the job, whose groups of data parallelism grow; as recorded unless stated.
     engine : {"fast", "reference"}, default "fast"
 
     Returns
@@ -325,8 +325,7 @@ def replay_document(played: Replay, engine: str) -> dict[str, Any]:
             f"interval and runs of one step within {STEP_SPREAD:.0%} (assumed)",
         },
     }  # fmt: skip
-    if "recorded_s" in facts:
-        document["recorded_s"] = facts["recorded_s"]
+    document |= {name: facts[name] for name in ("recorded_s", "grown") if name in facts}
     return {
         **document,
         "compute": played.how,

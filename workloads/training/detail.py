@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.engine.times import HorizonError
-from cluster_sim.hardware.faults import Fault, fault_table, gone_around
+from cluster_sim.hardware.faults import Fault, fault_table, gone_around, with_standing
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import ENGINES, Trace, run
@@ -362,8 +362,10 @@ def ready(
         like = equal_ranks(usually)
         undisturbed = lower(keep(usually, like), memory=True)
         return Ready(program, disturbed, schedule, table, undisturbed, like)
-    in_place = engine == "fast" and not faults
     down, slow = gone_around(faults)
+    # Faults that stand from the start are slower links, of which calls are run in place.
+    stand = all(each.numerator and not each.time_ps for each in slow)
+    in_place = engine == "fast" and stand
     # A fault changes the order in which messages are ready, and turns are taken in that of none.
     how = partial(
         expand,
@@ -376,6 +378,9 @@ def ready(
     expanded = how(schedule, down=down)
     table = fault_table(expanded.schedule, slow, cluster) if slow else None
     whole = how(schedule) if down else expanded
+    if table is not None and in_place:
+        slower = with_standing(expanded.schedule, table)
+        expanded, table = replace(expanded, schedule=slower), None
     calm = with_durations(whole, usual) if disturbed else whole
     return Ready(program, disturbed, expanded, table, calm if compared else None)
 

@@ -385,9 +385,8 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if "runtime" in assumed and on_neuron and plan.ranks <= plan.ranks_per_chip:
         # Work on one chip is often run by PyTorch itself, or traced lazily.
-        yield {"runtime": "eager"}
-        traced_by = {"framework": "torch-neuronx"} if "framework" in assumed else {}
-        yield {"runtime": "xla", **traced_by}
+        issued_by = {"framework": "torch-neuronx"} if "framework" in assumed else {}
+        yield from ({"runtime": name, **issued_by} for name in ("eager", "xla"))
     if "recompute" in assumed:
         yield {"recompute": "full", "recompute_every": 1}
         yield {"recompute": "none", "recompute_every": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -69,9 +70,9 @@ def beside_the_plan(
     # What agrees is not worth naming. Words such as those of norms and activations have many forms,
     # so that only numbers tell that the file is of another job.
     sizes = {
-        "MaxText": _maxtext,
         "Accelerate": _processes,
         **{tool.name: tool.beside for tool in TOOLS.values()},
+        "MaxText": _maxtext,
     }
     try:
         ours = sizes[filed.tool](plan, model, cluster) if filed.tool in sizes else {}
@@ -283,6 +284,34 @@ def _maxtext(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, An
     }  # fmt: skip
 
 
+def _maxtext_launch(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
+    """Keys of MaxText's mesh, whose axes take a slice (ICI) before they cross to others (DCN)."""
+    pipelined = plan.microbatches if plan.pp > 1 else 1
+    axes = {
+        "tensor": plan.tp, "context": plan.cp, "expert": plan.ep,
+        "fsdp" if plan.zero == 3 else "data": plan.dp // plan.ep, "pipeline": plan.pp,
+    }  # fmt: skip
+    keys: dict[str, Any] = {"base_config": "base.yml", **_maxtext(plan, model, cluster)}
+    keys |= {f"{net}_{axis}_parallelism": 1 for axis in ("fsdp", "data") for net in ("ici", "dcn")}
+    room = cluster.chips_per_domain
+    for axis, degree in axes.items():
+        inside = math.gcd(degree, room)
+        keys |= {f"ici_{axis}_parallelism": inside, f"dcn_{axis}_parallelism": degree // inside}
+        room //= inside
+    if room > 1:
+        raise InputError(
+            f"MaxText's mesh fills a slice of {cluster.chips_per_domain} chips, which the degrees "
+            f"of {plan!r} do not divide."
+        )
+    devices = plan.tp * plan.cp * plan.pp
+    if plan.pp > 1:
+        keys |= {"num_pipeline_microbatches": pipelined, "num_pipeline_repeats": plan.vpp}
+    return keys | {
+        "gradient_accumulation_steps": plan.microbatches // pipelined,
+        "per_device_batch_size": plan.microbatch * pipelined / devices,
+    }
+
+
 # Forms of files.
 
 
@@ -346,5 +375,6 @@ TOOLS = {
     "torchtitan": Tool("torchtitan", "torchtitan.toml", _toml, _titan),
     "deepspeed": Tool("DeepSpeed", "deepspeed.json", _json),
     "nxd": Tool("NxD Training", "nxd.yaml", _yaml, _nxd),
+    "maxtext": Tool("MaxText", "maxtext.yml", _yaml, _maxtext_launch),
 }
 """Tools for which plans are written, by their names on the command line."""

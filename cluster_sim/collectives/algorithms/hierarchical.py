@@ -87,11 +87,14 @@ def radices(call: CollectiveCall) -> list[int]:
 
 
 def _in_stages(domains: int) -> list[int]:
-    """Return the prime factors of a number of domains, or itself where it takes fewer rounds."""
-    # For a power of two that is halving and doubling; 7,812 takes 17 rounds in place of 7,811.
+    """Return the prime factors of a number of domains, or itself if that takes no more rounds."""
+    # For a power of two that is halving and doubling; 7,812 takes 17 rounds in place of 7,811. One
+    # stage of unlike distances waits less than several of as many rounds, up to 14 % of the time.
     factors = prime_factors(domains)
-    few = domains < FOLD_FROM and _rounds([domains], doubles=True) < _rounds(factors, doubles=True)
-    return [domains] if few else factors
+    if domains >= FOLD_FROM or domains.bit_count() == 1:
+        return factors
+    in_one = _rounds([domains], doubles=True) <= _rounds(factors, doubles=True)
+    return [domains] if in_one else factors
 
 
 def _rounds(sizes: Sequence[int], *, doubles: bool = False) -> int:

@@ -22,7 +22,6 @@ from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.duration.nccl import NAME as NCCL
 from cluster_sim.collectives.duration.nccl import covers, nccl_ps
-from cluster_sim.collectives.few_ranks import FOLD_FROM
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.build import OpColumns, schedule
@@ -327,15 +326,15 @@ def time_of(
     """Time of a call, and the method that answers; see :func:`collective_time`."""
     if algorithm == AUTO and not ideal and covers(call.group.cluster):
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
-    chosen = choose_algorithm(call, algorithm)
-    geometry, even = Geometry(call.group), None
+    chosen, geometry = choose_algorithm(call, algorithm), Geometry(call.group)
     if algorithm == AUTO and call.kind in RING_KINDS and chosen is not HIERARCHICAL:
+        # The runtime's groups have the same local ranks on every node, so no flat algorithm runs
+        # where a domain is less full; it would save rounds that full domains are not spared.
         even = _evened(call.kind, geometry, call.size_bytes, ideal)
-    if even is None or len(call.group.domains) < FOLD_FROM:
-        time_ps, method = _timed(call.kind, geometry, call.size_bytes, chosen, ideal)
-        if even is None or time_ps <= even[0]:
-            return CollectiveTime(time_ps, chosen.name, method)
-    return CollectiveTime(even[0], HIERARCHICAL.name, even[1])
+        if even is not None:
+            return CollectiveTime(even[0], HIERARCHICAL.name, even[1])
+    time_ps, method = _timed(call.kind, geometry, call.size_bytes, chosen, ideal)
+    return CollectiveTime(time_ps, chosen.name, method)
 
 
 def _evened(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> tuple[int, str] | None:

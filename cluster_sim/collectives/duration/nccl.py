@@ -575,7 +575,7 @@ def _together_s(inside_s: Number, far_s: Number) -> Number:
 
 def _whole_bytes(load: Load, costs: Nccl) -> Number:
     """Size of the buffer from which the chunks of a tree have their full length [B]."""
-    few = (np.asarray(load.in_switch) > 0) & (np.asarray(load.domains) < SERVERS_OF_SHORT_CHUNKS)
+    few = np.isfinite(in_switch_s(load, costs)) & np.asarray(load.domains < SERVERS_OF_SHORT_CHUNKS)
     heads, tuner = _heads(load), costs.tuner
     few &= np.asarray(heads <= SERVER)
     whole: Number = np.where(few, tuner.whole_chunks_of_few, tuner.whole_chunks)

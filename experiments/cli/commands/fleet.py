@@ -80,6 +80,8 @@ SERVICE = (
     Column("reclaim_latency_s.p99", "  99 % within"),
     Column("failures", "failures"),
     Column("maintained_units", "units out for maintenance", write=_counted),
+    Column("holes.share", "chip-hours in holes of units", write="{:.2%}".format),
+    Column("holes.cost_usd", "  at their list price"),
 )
 MONEY = (
     Column("training_goodput", "training goodput", write="{:.2%}".format),
@@ -98,6 +100,7 @@ MONEY = (
     Column("electricity_usd", "electricity"),
     Column("training_usd_per_mwh", "price that training paid, USD/MWh"),
     Column("cost_usd", "chips at their list price"),
+    Column("reserved_usd", "  of it reserved, in advance"),
     Column("usd_per_million_tokens", "USD per million tokens in and out"),
     Column("usd_per_million_trained_tokens", "USD per million tokens trained"),
     Column("usd_per_training_step", "USD per training step"),
@@ -400,6 +403,11 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     attained, policy = result.summary["slo_attainment"], result.settings.policy
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
     notes += [power_note(result.summary), over_cap_note(result.summary)]
+    if (share := result.summary["holes"]["share"]) >= WORTH_NAMING:
+        notes.append(
+            f"{share:.0%} of the chip-hours are holes in units that are used in part. Smaller "
+            "units, fewer models, or replicas that fill a unit leave fewer."
+        )
     if never := sum(len(kind.due_ms) for kind in run.kinds):
         notes.append(
             f"{never:,} maintenance windows never began, as the one before had not ended; begin "
@@ -442,6 +450,10 @@ def _row(name: str, result: FleetResult) -> dict[str, Any]:
     }
 
 
+WORTH_NAMING = 0.05  # share of the chip-hours in holes from which a note names it
+NESTED = ["chip_hours_by_role", "reservations"]
+
+
 def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     import pandas as pd
 
@@ -455,7 +467,7 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     run.figure("roles", roles_figure(frame, chips_per_unit=chips, title=title), title="Roles")
     for name, title_of in (("kinds", "Kinds of units"), ("regions", "Regions")):
         if name in document:
-            rows = pd.DataFrame(document[name]).drop(columns="chip_hours_by_role", errors="ignore")
+            rows = pd.DataFrame(document[name]).drop(columns=NESTED, errors="ignore")
             run.table(name, rows, title=title_of)
     run.figure("power", power_figure(frame, title=title), title="Power")
     if "rows" in document:

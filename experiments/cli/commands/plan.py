@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,21 +29,16 @@ from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import FILES, GRAPHS, RAINIER, RAINIER_MACHINE
 from topologies.errors import InputError
 from topologies.files.writing import check_target
 from topologies.options import setting
 from topologies.units import format_seconds, parse_count
-from workloads.options.job import TokensInputs
+from workloads.options.job import LEAST_DAYS, MOST_DAYS, TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
 
 if TYPE_CHECKING:
-    from workloads.search.search import Search
-
-MOST_DAYS = 36_525.0  # a century
-LEAST_CHIPS, MOST_CHIPS = 64, 131_072  # the first that are tried for a deadline, and the most
-FAR = 3  # times the deadline beyond which a size is no more than a step to others
+    from workloads.search.search import Estimates, Search
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class SearchInputs(Conditions):
         None,
         "Days in which the job of --tokens has to end: plans are searched on the fewest units of "
         "the machine that do it, of NAME as many as it takes, of NAME:COUNT at most COUNT",
-        least=1e-3,
+        least=LEAST_DAYS,
         most=MOST_DAYS,
     )
     best: Path | None = setting(
@@ -98,8 +91,8 @@ class SearchInputs(Conditions):
     write: str | None = setting(
         None,
         "Write the best plan as the file that another tool launches: megatron, nemo, torchtitan, "
-        "deepspeed or nxd; plans are searched with the tool's framework. A path is a file or a "
-        "folder, by default the current one",
+        "deepspeed, nxd or maxtext; plans are searched with the tool's framework. A path is a file "
+        "or a folder, by default the current one",
         metavar="TOOL[:PATH]",
         recorded=False,
     )
@@ -165,8 +158,7 @@ def plan(
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
             """Document of the first plan on one of the clusters."""
             one = replace(inputs, cluster=name)
-            one, result, sizes = _in_time(one, stated, how, length, catalogue, call)
-            job = {**_whole_job(result, length, call), **sizes}
+            one, result, job = _in_time(one, stated, how, length, catalogue, call)
             return {**first_step(result, _as_written(one, catalogue_inputs)), **job}
 
         answer_beside(
@@ -177,7 +169,7 @@ def plan(
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster)
-    inputs, result, sizes = _in_time(inputs, stated, how, length, catalogue, call)
+    inputs, result, job = _in_time(inputs, stated, how, length, catalogue, call)
     rankings = sure.rank(
         lambda moved: _first_s(result, inputs, moved, call.engine),
         catalogue,
@@ -185,7 +177,7 @@ def plan(
         f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
     words = _as_written(inputs, catalogue_inputs)
-    results = {**document(result, how.top, words), **_whole_job(result, length, call), **sizes}
+    results = {**document(result, how.top, words), **job}
     results |= _written(result, how, words)
     results |= _on_fewer(result, inputs, stated, how, catalogue, call)
     call.answer(
@@ -271,58 +263,27 @@ def _in_time(
     catalogue: Catalogue,
     call: Invocation,
 ) -> tuple[TrainedModel, Search, dict[str, Any]]:
-    """Search on the fewest units that end the job in time; return its inputs and the sizes too."""
+    """Search, for a deadline on the fewest units; return inputs, plans, and entries on the job."""
     if how.days is None:
-        return inputs, _search(inputs, stated, how, catalogue, call), {}
-    from workloads.search.sizes import fewest_in_time, usable_counts
+        result = _search(inputs, stated, how, catalogue, call)
+        return inputs, result, _whole_job(result, length, call)
+    from workloads.search.sizes import sizes_in_time
 
-    limit, batch = how.days, _batch_of_a_job(how, stated, length)
-    name, _, most = inputs.cluster.partition(":")
-    cluster = inputs.read_cluster(catalogue)
-    if name.endswith((*FILES, *GRAPHS)):
-        raise InputError(
-            f"--days counts units of a machine, and {name} is a whole cluster. Name a machine, "
-            f"such as {RAINIER_MACHINE}."
-        )
-    domain = cluster.chips_per_domain
-    unit, scale = (RAINIER_MACHINE, domain) if name == RAINIER else (name, 1)  # it counts chips
-    counts = usable_counts(
-        cluster.domains if most else MOST_CHIPS // domain, batch * inputs.read_model().layers
+    batch = _batch_of_a_job(how, stated, length)
+
+    def weigh(name: str) -> Estimates:
+        """Estimate the plans on one number of units."""
+        return _estimates(replace(inputs, cluster=name), stated, how, catalogue, call)[0]
+
+    sizes = sizes_in_time(
+        *(weigh, inputs.read_cluster(catalogue), inputs.cluster),
+        *(batch * inputs.read_model().layers, parse_count(str(length.tokens), "--tokens")),
+        how.days,
+        finish=lambda weighed: weighed.simulate(call.engine, call.watch),
+        seed=call.seed,
     )
-    tokens = parse_count(str(length.tokens), "--tokens")
-    sizes: dict[int, dict[str, Any]] = {}
-
-    def on(count: int, key: str = "days") -> float:
-        """Days of the job of the first plan on a number of units."""
-        if count in sizes:
-            return float(sizes[count][key])
-        few = replace(inputs, cluster=f"{name}:{count * scale}")
-        fastest = _search(few, stated, replace(how, finalists=1), catalogue, call)
-        step_s, plan = fastest.finalists[0].iteration_s, fastest.finalists[0].plan
-        days = tokens / plan.tokens * step_s / 86400
-        if days > FAR * limit:
-            return days  # too far off for its failures to matter
-        job = _whole_job(fastest, length, call)["job"]
-        ends = {f"days_{end}": job["interval"]["days"][end] for end in ("low", "high")}
-        row = {"units": count, "chips": fastest.chips, "iteration_s": step_s}
-        sizes[count] = {**row, **job, **ends}
-        return float(sizes[count][key])
-
-    start = max(1, LEAST_CHIPS // domain)
-    fewest = fewest_in_time(on, limit, counts, start)
-    if fewest is None:
-        raise InputError(
-            f"--days {limit:g}: up to {counts[-1]:,} of {unit} take longer for {length.tokens} "
-            "tokens at this batch. Allow more days, units or --global-batch."
-        )
-    more = [count for count in counts if count >= fewest]
-    start = math.ceil(fewest * sizes[fewest]["days_high"] / limit)
-    sure = fewest_in_time(partial(on, key="days_high"), limit, more, start)
-    document = {"unit": unit, "days": limit, "fewest": fewest, "sure": sure}
-    document["next_smaller"] = max((count for count in counts if count < fewest), default=0)
-    document["rows"] = [sizes[count] for count in sorted(sizes)]
-    inputs = replace(inputs, cluster=f"{name}:{fewest * scale}")
-    return inputs, _search(inputs, stated, how, catalogue, call), {"sizes": document}
+    inputs = replace(inputs, cluster=sizes.search.cluster.name)
+    return inputs, sizes.search, {"sizes": sizes.document(), "job": sizes.job}
 
 
 def _batch_of_a_job(how: SearchInputs, stated: Mapping[str, Any], length: TokensInputs) -> int:
@@ -334,6 +295,8 @@ def _batch_of_a_job(how: SearchInputs, stated: Mapping[str, Any], length: Tokens
     if how.with_plan is not None or how.chips is not None:
         flag = "--with" if how.chips is None else "--chips"
         raise InputError(f"{flag} is for one size of the cluster. Leave out --days.")
+    if how.objective == "energy":
+        raise InputError("--objective energy may take slower plans. Leave out --days.")
     return int(batch)
 
 
@@ -345,7 +308,12 @@ def _print_sizes(sizes: Mapping[str, Any]) -> None:
     text += f"tokens within {sizes['days']:g} days by the prediction, "
     text += f"{sure:,} ({chips[sure]})" if sure else "no number that was tried"
     print_rows(f"{text} also at the upper end of its interval.", SIZES, sizes["rows"])
-    if (smaller := sizes["next_smaller"]) < fewest - 1:
+    if untried := sizes["untried"]:
+        print_text(
+            f"Only {len(sizes['rows'])} numbers were tried: {' to '.join(map(str, untried))} may "
+            f"do as well. Name a number, as --cluster {unit}:{untried[0]} without --days."
+        )
+    elif (smaller := sizes["next_smaller"]) < fewest - 1:
         print_text(
             f"Between {smaller:,} and {fewest:,} no number divides the batch and the layers: a "
             "--global-batch with factors of 3 or 5 allows others."
@@ -373,39 +341,38 @@ def _first_s(search: Search, inputs: TrainedModel, catalogue: Catalogue, engine:
     return iteration(inputs.read_model(), cluster, best.plan, engine=engine).iteration_s
 
 
-def _search(
+def _estimates(
     inputs: TrainedModel,
     stated: Mapping[str, Any],
     how: SearchInputs,
     catalogue: Catalogue,
     call: Invocation,
-) -> Search:
-    from workloads.search.search import own_plan, search
-    from workloads.training.frameworks.framework import framework_of
+) -> tuple[Estimates, dict[str, Any], dict[str, Any]]:
+    """Return the plans that fit, by their estimates; the user's own fields; and those in common."""
+    from workloads.search.search import estimates
     from workloads.training.plan.stages import check_chips
-    from workloads.training.usual_plan import complete
 
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     if how.chips is not None:
         check_chips(how.chips, cluster)
     mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated, cluster)
     common = {name: value for name, value in mine.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
-    batch = {"global_batch": stated.get("global_batch", mine.get("global_batch"))}
-    if batch["global_batch"] is None:
+    batch = stated.get("global_batch", mine.get("global_batch"))
+    if batch is None:
         raise InputError(
             "--global-batch is not stated: plans are compared for one batch. State its sequences, "
             "such as --global-batch 512, or a plan with it as --with."
         )
-    kept = {name: value for name, value in {**common, **stated}.items() if name not in batch}
+    kept = {**common, **{name: each for name, each in stated.items() if name != "global_batch"}}
     if how.write is not None and not kept.get("framework"):
         from workloads.training.write_other_tools import own_framework
 
         kept["framework"] = own_framework(how.write.partition(":")[0], cluster)
     kept["framework"] = how.framework_text(kept, cluster)
-    result = search(
+    weighed = estimates(
         model,
         cluster,
-        batch["global_batch"],
+        batch,
         stated=kept,
         lnc=how.lnc,
         chips=how.chips,
@@ -413,16 +380,31 @@ def _search(
         memory_margin=how.memory_margin,
         finalists=how.finalists or 2 * how.top,
         each=[name.strip().replace("-", "_") for name in (how.each or "").split(",") if name],
-        engine=call.engine,
         watch=call.watch,
     )
+    return weighed, mine, {**kept, "global_batch": batch}
+
+
+def _search(
+    inputs: TrainedModel,
+    stated: Mapping[str, Any],
+    how: SearchInputs,
+    catalogue: Catalogue,
+    call: Invocation,
+) -> Search:
+    from workloads.search.search import own_plan
+    from workloads.training.frameworks.framework import framework_of
+    from workloads.training.usual_plan import complete
+
+    weighed, mine, kept = _estimates(inputs, stated, how, catalogue, call)
+    result = weighed.simulate(call.engine, call.watch)
     if not mine:
         return result
     # What the search has in common: its sequence and ranks of a chip among them, and its framework
     # if that can run the plan.
-    best = result.finalists[0].plan
-    same = {name: getattr(best, name) for name in ("seq", "ranks_per_chip")}
-    fields = {**kept, **mine, **same, **batch}
+    model, cluster, best = result.model, weighed.bare, result.finalists[0].plan
+    same = {name: getattr(best, name) for name in ("seq", "ranks_per_chip", "global_batch")}
+    fields = {**kept, **mine, **same}
     try:
         plan = complete(fields, model, cluster, lnc=how.lnc, chips=how.chips)
         runs_it = not any(framework_of(best, cluster).lacks(plan))

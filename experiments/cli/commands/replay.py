@@ -53,8 +53,8 @@ class TraceInputs:
     )
     ranks: int | None = setting(
         None,
-        "Ranks of the job on this cluster, where all its groups are of all ranks, as in data "
-        "parallelism",
+        "Ranks of the job on this cluster, each of which does the same as recorded: groups of "
+        "data parallelism grow, those of tensor and pipeline parallelism keep their size",
         least=1,
         default="as recorded",
     )
@@ -103,7 +103,6 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
 
 
 def _print(played: Replay) -> None:
-    from topologies.catalogue.catalogue import chip_family
     from workloads.traces.recording import HOST
 
     recording = played.recording
@@ -137,21 +136,9 @@ def _print(played: Replay) -> None:
             f"There is no trace of {missing:,} of the job's {world:,} ranks: they are taken to "
             "arrive at collectives together with the others."
         )
-    if (share := played.host_waits_s / total) >= MANY_WAITS:
-        chip, machine = played.source, played.cluster
-        other = (
-            chip and machine.chip and chip_family(chip).runtime != chip_family(machine.chip).runtime
-        )
-        print_text(
-            f"For {share:.0%} of the iteration the chips wait for the host. Its launches keep "
-            "their recorded spacing on every cluster, and the profiler lengthens it: without one "
-            "the iteration may be as short as the interval says."
-        )
-        if other:
-            print_text(
-                f"That host issued kernels to {chip}; {machine.chip} is driven by another runtime, "
-                "whose launches no trace of this one tells. Compare the kernels alone."
-            )
+    if grown := facts.get("grown"):
+        print_text(f"With --ranks, {grown}, grow; all others keep their size.")
+    _print_waits(played, played.host_waits_s / total)
     if facts.get("format") == "kineto" and (recording.kind == HOST).sum() == len(recording.ranks):
         click.echo(
             "The profile has no launches by the host, so the order of work on unlike streams is "
@@ -162,6 +149,25 @@ def _print(played: Replay) -> None:
         shown = ", ".join(f"{count} × {name[:60]}" for name, count in most[:MOST_UNMAPPED])
         more = f" and {len(most) - MOST_UNMAPPED} more names" if len(most) > MOST_UNMAPPED else ""
         click.echo(f"Kept as recorded, for want of a size or of the sender's trace: {shown}{more}.")
+
+
+def _print_waits(played: Replay, share: float) -> None:
+    from topologies.catalogue.catalogue import chip_family
+
+    if share < MANY_WAITS:
+        return
+    chip, machine = played.source, played.cluster
+    other = chip and machine.chip and chip_family(chip).runtime != chip_family(machine.chip).runtime
+    print_text(
+        f"For {share:.0%} of the iteration the chips wait for the host. Its launches keep "
+        "their recorded spacing on every cluster, and the profiler lengthens it: without one "
+        "the iteration may be as short as the interval says."
+    )
+    if other:
+        print_text(
+            f"That host issued kernels to {chip}; {machine.chip} is driven by another runtime, "
+            "whose launches no trace of this one tells. Compare the kernels alone."
+        )
 
 
 def _write(out: Run, played: Replay, document: Mapping[str, Any]) -> None:

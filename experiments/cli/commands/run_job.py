@@ -83,6 +83,7 @@ RESULTS = (
     Column("warm_restart_s", "  with warm standbys"),
     Column("repair_s", "repair"),
     Column("elastic", "after a failure", write=_after_failure),
+    Column("maintenance", "maintenance", write=", ".join),
     Column("spares", "spares"),
     Column("spare_chips", "  chips"),
     Column("iteration_s", "step"),
@@ -90,7 +91,7 @@ RESULTS = (
     Column("tokens", "tokens"),
     *SPENT,
 )
-LISTED = ("curve", "plan", "without_effect", "notes", "searched", "remarks")
+LISTED = ("curve", "plan", "plans_without_units", "without_effect", "notes", "searched", "remarks")
 """Keys of the document that are no numbers of the table of results."""
 
 

@@ -304,6 +304,9 @@ def _remarks(deployed: Deployed, document: Mapping[str, Any]) -> Iterator[str]:
     requests, served = deployed.served.requests, deployed.served
     if (proposed := deployed.deployment.speculation) and proposed.draft == 0:
         yield proposed.free_remark
+    if deployed.other_precision:
+        sentence = deployed.other_precision.sentence
+        yield f"{sentence[0].upper()}{sentence[1:]}"
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
     # Of a replica that keeps up, the last requests wait no longer than others.
     alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1

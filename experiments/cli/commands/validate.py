@@ -86,11 +86,11 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     """Compare predictions with published measurements.
 
     With --table, the exit status is 1 if a table is outside its tolerance; with --file, it is 0 if
-    the file could be read.
+    some row could be predicted.
     """
     from cluster_sim.processes import available_workers
     from experiments.validation.comparison import marked
-    from experiments.validation.reading.rows import misses, read_file, tables
+    from experiments.validation.reading.rows import read_file, tables
     from experiments.validation.reading.rows import table as named
     from experiments.validation.validate import as_served, validate_as_user, validate_each
     from topologies.files.writing import check_target
@@ -134,6 +134,13 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         lambda directory, _: _write(directory, results),
         inputs=inputs,
     )
+    return _status(wanted, chosen, results)
+
+
+def _status(wanted: ValidationInputs, chosen: Sequence[Table], results: Sequence[Result]) -> int:
+    """Say which tables miss their tolerance, or that no row could be predicted; return a status."""
+    from experiments.validation.reading.rows import misses
+
     missed = [
         why
         for table, result in zip(chosen, results, strict=not wanted.file)
@@ -141,6 +148,9 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     ]
     for why in missed:
         click.echo(why, err=True)
+    if wanted.file and not results[0].summary["ok"]:
+        click.echo(f"No row of {wanted.file} could be predicted; each says why.", err=True)
+        return 2
     return 1 if missed and wanted.table else 0
 
 

@@ -261,6 +261,14 @@ FIRST: Mapping[str, tuple[str, ...]] = {
         "model", "cluster", "demand", "days", "policy", "training", "tp", "slo", "power_cap",
         "price",
     ),
+    "collective": (
+        "size", "algorithm", "clusters", "ranks", "group", "runtime", "compare", "matrix", "fault",
+        "bandwidth",
+    ),
+    "queue": (
+        "jobs", "discipline", "place", "study", "failures", "checkpoint_interval", "repair",
+        "quota", "reserve", "neighbours",
+    ),
     "lend": (
         "model", "cluster", "demand", "confidence", "begin", "until", "block", "tp", "slo",
         "follow",
@@ -278,16 +286,15 @@ class CommandWithArguments(click.Command):
         super().__init__(name, **details)
         self.headings = headings
         self.first = FIRST.get(name, ())
+        flag = {"is_flag": True, "expose_value": False}
+        if any(each.name == "variant" for each in self.params):
+            why = "Say why: the options that were not stated, and what was read from the catalogue."
+            self.params.append(click.Option(["-v", "--verbose"], callback=_note, help=why, **flag))
         if self.first:
+            full = "Show all options, with what each does."
+            call = self._help_in_full
             self.params.append(
-                click.Option(
-                    ["--help-all"],
-                    is_flag=True,
-                    is_eager=True,
-                    expose_value=False,
-                    callback=self._help_in_full,
-                    help="Show all options, with what each does.",
-                )
+                click.Option(["--help-all"], is_eager=True, callback=call, help=full, **flag)
             )
 
     def _help_in_full(self, ctx: click.Context, _option: click.Parameter, stated: bool) -> None:
@@ -321,6 +328,12 @@ class CommandWithArguments(click.Command):
                     formatter.write_text(", ".join(names))
             with formatter.section(heading):
                 formatter.write_dl(options)
+
+
+def _note(ctx: click.Context, _option: click.Parameter, stated: bool) -> None:
+    from experiments.cli.options.inputs import WHY
+
+    ctx.meta[WHY] = stated
 
 
 def with_default(option: Option, default: Any) -> str:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from workloads.models.model import Model
 
 
+WHY, READ = "why", "catalogue"
+"""Keys in a command's context: whether ``-v`` is stated, and the catalogue that notes reads."""
+
+
 @dataclass(frozen=True)
 class CatalogueInputs:
     """Changes to the hardware catalogue."""
@@ -56,11 +60,11 @@ class CatalogueInputs:
     def watched(self, *clusters: str) -> Catalogue:
         """Read the catalogue, and say after the answer which changes nothing read."""
         catalogue, context = self.read(*clusters), click.get_current_context(silent=True)
-        if context is None or not self.changes:
+        if context is None or not (self.changes or context.meta.get(WHY)):
             return catalogue
         from workloads.confidence.sensitivity import noting
 
-        noted = noting(catalogue)
+        noted = context.meta[READ] = noting(catalogue)
         context.with_resource(self._naming_idle(noted))
         return noted
 
@@ -412,6 +416,12 @@ class Invocation:
             show(document)
             for ranking in rankings:
                 ranking.show()
+        context = click.get_current_context(silent=True)
+        if context is not None and context.meta.get(WHY):
+            from experiments.cli.options.why import print_why
+
+            read = context.meta[READ].read.values() if READ in context.meta else ()
+            print_why(document, read)
         for note in filter(None, (*notes, self._left_out())):
             sys.stderr.write(f"{printable(note[0].upper() + note[1:])}\n")
 

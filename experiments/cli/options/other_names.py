@@ -51,5 +51,12 @@ def other_name(word: str, flags: Iterable[str]) -> str:
         for key, rule in table.items():
             if key.rpartition(".")[2].replace("_", "-") == name:
                 meant.add(rule.field.replace("_", "-"))
-    here = next((flag for flag in flags if flag[:2] == "--" and flag[2:] in meant), "")
+    here = next(
+        (
+            flag
+            for flag in flags
+            if flag[:2] == "--" and {flag[2:], flag[2:].removesuffix("s")} & meant
+        ),
+        "",
+    )
     return f"{here}, such as {here} {EXAMPLES[here]}" if here in EXAMPLES else here

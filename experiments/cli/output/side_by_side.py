@@ -42,6 +42,8 @@ PLAN = (
     "framework",
 )  # fmt: skip
 """Fields of a plan that have a line where they differ."""
+UNITS = (("fewest", "fewest units in time"), ("sure", "  by the end of their interval"))
+"""Lines of a deadline's units."""
 JOB = (
     ("days", "days of the job"),
     ("interval.days.low", "  80 % from"),
@@ -203,6 +205,7 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
     fields = {name: row["plan"][name] for name in PLAN} | {"framework": row["framework"]}
     job = {f"job_{name}": value_at(row["job"], name) for name, _ in JOB} if "job" in row else {}
+    job |= {name: row["sizes"][name] for name, _ in UNITS} if "sizes" in row else {}
     return {"cluster": row["cluster"], **cells, **parts, **fields, **job}
 
 
@@ -219,6 +222,7 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
     fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
     lines = [*((name, f"  {name}") for name in fields), *STEP]
+    lines += [line for line in UNITS if line[0] in flat[0]]
     lines += [(f"job_{name}", words) for name, words in JOB if f"job_{name}" in flat[0]]
     lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
     _show_columns(title, answer, flat, lines)
@@ -246,9 +250,13 @@ def waiting_sentence(document: Mapping[str, Any]) -> str:
     waits = document.get("utilisation", 1) < 0.5 or document["batch_mean"] < FEW * document["slots"]
     if not waits:
         return ""
+    one, prompts = "a replica that waits", ""
+    if "prefill_utilisation" in document:
+        one = "replicas that wait"
+        prompts = f"replicas for prompts are {document['prefill_utilisation']:.0%} busy, and "
     return (
-        f"At this rate {document['batch_mean']:.2g} of {document['slots']:,} requests decode in "
-        "the mean, so price and energy of a token are those of a replica that waits; --max-rate "
+        f"At this rate {prompts}{document['batch_mean']:.2g} of {document['slots']:,} requests "
+        f"decode in the mean, so price and energy of a token are those of {one}; --max-rate "
         "gives those at the highest rate within the SLO."
     )
 

@@ -133,3 +133,8 @@ def test_prices_of_two_kinds_are_no_difference(kind, differs):
     words = " ".join(ratio_sentences([entry]))
     assert ("the price of a million tokens, spot (80 %" in words) == differs
     assert ("two kinds, on demand and spot" in words) != differs
+    others = [{**entry, "cluster": name} for name in ("third", "fourth")]
+    third = {**others[0], "price_kinds": ["owned", "spot"]}
+    assert " ".join(ratio_sentences([entry, *others])).count("two kinds") == (not differs)
+    words = " ".join(ratio_sentences([entry, third]))
+    assert ("three kinds, on demand, spot and owned" in words) != differs

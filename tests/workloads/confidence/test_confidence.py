@@ -103,7 +103,7 @@ def test_a_degree_measured_under_the_framework_by_name_does_not_widen():
 
 def test_the_basis_names_measurements_and_reasons():
     ends = interval(10.0, Prediction(TENSOR, "h100", 16, 1, 64, framework="mine"), _two_tables())
-    assert "no measured step of mine on such a chip" in ends.basis
+    assert "101 measured steps, 2 tables, none of mine on such a chip" in ends.basis
     assert "×1.40 for tp 16 beyond 8" in ends.basis
 
 

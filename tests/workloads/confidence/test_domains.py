@@ -135,7 +135,7 @@ def test_dense_models_are_surer_than_mixtures_and_later_tokens_than_first():
     dense, mixture = (
         interval(0.01, features(*answer)) for answer in ((model, 2), (named("deepseek-v3"), 8))
     )
-    assert dense.factor < 1.3 < mixture.factor
+    assert dense.factor < 1.35 < mixture.factor
     assert dense.basis == "serving: 28 measured rows of vllm on such chips, 2 tables"
     assert "(engine not stated)" in interval(0.01, features(model, 2, engine="")).basis
     assert interval(0.1, of_first_token(features(model, 2))).factor > dense.factor
@@ -153,10 +153,10 @@ def _covers(name: str) -> dict[str, list[Cover]]:
 
 @pytest.mark.parametrize(("left_out", "least", "widest"), [
     pytest.param("table", {"serving": 0.8, "first_token": 0.78, "collective": 0.8,
-                           "kernel": 0.8}, 1.12, marks=pytest.mark.slow),
-    pytest.param("tool", {"serving": 0.69, "first_token": 0.74, "collective": 0.8,
+                           "kernel": 0.8}, 1.3, marks=pytest.mark.slow),
+    pytest.param("tool", {"serving": 0.75, "first_token": 0.75, "collective": 0.8,
                           "kernel": 0.82}, 1.2, marks=pytest.mark.slow),
-    ("family", {"serving": 0.78, "first_token": 0.8, "kernel": 0.8}, 1.25),
+    ("family", {"serving": 0.84, "first_token": 0.82, "kernel": 0.8}, 1.25),
 ])  # fmt: skip
 def test_what_was_left_out_is_covered(left_out, least, widest):
     covers = _covers(left_out)

@@ -261,6 +261,9 @@ def test_a_loan_is_shown_by_night_by_lead_time_and_in_a_picture(tmp_path):
     tonight = cs.lend("trn2-ultraserver:50", "burstgpt", unit_rate=1.0, failures="off")
     assert tonight.interval.low <= tonight.loan.unit_hours <= tonight.interval.high
     assert len(tonight.frame()) == tonight.summary["backtest"]["nights"]
+    until = tonight.loan.begin.normalize() + pd.Timedelta(hours=30)  # 06:00 of the next day
+    middles = tonight.frame().night + (until - tonight.loan.begin) % pd.Timedelta(days=1) / 2
+    assert [*tonight.frame().weekday] == [*middles.dt.day_name()]
     assert "unit-hours" in repr(tonight)
     words = ["lend", "--cluster=trn2-ultraserver:50", "--demand=burstgpt", "--unit-rate=1"]
     document = document_of([*words, "--failures=off", f"--out={tmp_path / 'run'}", "--json"])

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
-from workloads.search import choice
+from workloads.search import choice, sizes
 from workloads.search.choice import (
     FREE,
     QUICK,
@@ -53,10 +54,34 @@ def test_the_fewest_units_that_end_a_job_in_time_are_found(counts, without, need
     usable = counts - without
     if usable:
         fewest = min((count for count in usable if count >= needed), default=None)
-        assert fewest_in_time(days_on, 1.0, sorted(counts), start) == fewest
+        assert fewest_in_time(days_on, 1.0, sorted(counts), start) == (fewest, [])
         assert len(tried) == len(set(tried)) <= 6
     else:
         refused("units have no plan", fewest_in_time, days_on, 1.0, sorted(counts), start)
+
+
+def test_where_more_units_hardly_help_far_numbers_are_tried_and_those_between_named():
+    counts = list(range(1, 100_001))
+    fewest, untried = fewest_in_time(lambda count: 1 + 1 / count, 1.001, counts, 1)
+    assert fewest > 1000
+    assert untried[0] <= 1000 <= untried[-1] < fewest
+    fewest, untried = fewest_in_time(lambda count: 1.01, 1.0, counts, 1)
+    assert fewest is None
+    assert untried[0] > 1000
+    assert untried[-1] == 100_000
+
+
+def test_a_deadline_that_no_tried_number_meets_says_up_to_which_they_were_tried(monkeypatch):
+    step = SimpleNamespace(plan=SimpleNamespace(tokens=1), iteration_s=86400.0, chips=8)
+    monkeypatch.setattr(sizes, "MOST_TRIES", 5)
+    monkeypatch.setattr(sizes, "_row", lambda *_: {"days": 10.0})
+    weighed = SimpleNamespace(first_step=lambda: step)
+    machine = cluster("p5.48xlarge")
+    many = 3**9 * 5**6 * 7**5  # units of most numbers can share so many sequences and layers
+    with pytest.raises(InputError, match=r"^days is 9.9, and 5 numbers of p5\.48xlarge, up"):
+        sizes.sizes_in_time(lambda _: weighed, machine, "p5.48xlarge", many, 10, 9.9)
+    with pytest.raises(InputError, match=r"and up to 4 of p5\.48xlarge take longer for 40 tokens"):
+        sizes.sizes_in_time(lambda _: weighed, cluster("p5.48xlarge:4"), "p5.48xlarge:4", 8, 40, 9)
 
 
 def test_the_chosen_plan_has_the_least_estimate():

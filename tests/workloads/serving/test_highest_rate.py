@@ -12,7 +12,16 @@ from tests.support.examples import examples
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import model
-from workloads.serving import Pools, Profile, ServingOptions, Slo, SloMissed, TableRuns, rank_ways
+from workloads.serving import (
+    Pools,
+    Profile,
+    ServingOptions,
+    Slo,
+    SloMissed,
+    TableRuns,
+    deployment_search,
+    rank_ways,
+)
 from workloads.serving.batching import Batching
 from workloads.serving.deployment_search import (
     FILLS,
@@ -228,6 +237,20 @@ def test_candidates_are_ways_and_splits_that_fit(gpus):
     assert splits == {"1:1", "1:2", "2:1", "1:3", "3:1"}
     assert {"tp": 8, "prefill": "chunked", "chunk": 2048} in words
     assert all(offered.deployment.chips <= 8 for _, _, offered in gpus.candidates)
+
+
+def test_experts_are_searched_cut_and_divided_unless_that_is_stated():
+    """gpt-oss-20b has 32 experts: divided among four ranks each holds eight."""
+    mixture = model("gpt-oss-20b")
+    limits = replace(question(tp=4, batching={"prefill": "chunked"}), model=mixture)
+    words = [words for _, words, _ in search_deployments(limits).candidates]
+    assert {each.get("ep", 1) for each in words} == {1, 4}
+    stated = replace(limits, options=ServingOptions(ep=2))
+    offered = stated.offered({"tp": 4})
+    assert offered.deployment.profile.expert_groups == 2
+    candidates = deployment_search._candidates(stated)
+    assert {words.get("ep") for _, words, _ in candidates} == {None}
+    assert {each.deployment.profile.expert_groups for _, _, each in candidates} == {2}
 
 
 @pytest.mark.parametrize(("limits", "options"), [

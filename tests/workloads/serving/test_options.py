@@ -196,13 +196,13 @@ def test_the_low_end_of_a_rate_is_that_of_a_slower_replica(gap_s, factor):
     requests = requests_of(*((gap_s * each, 3, 5) for each in range(12)))
     replica = toy_replica()
     slower = toy_replica(linear_s=factor * replica.linear_s, decode_kv_s=factor * 0.01)
-    rate, slow = (
-        12 * 5 / Deployment(each, Batching(4)).run(requests).span_s for each in (replica, slower)
-    )
-    ran = Deployment(replica, Batching(4)).run(requests)
-    ends = rate_ends(rate, ran, Interval(1 / factor, factor))
+    ran, late = (Deployment(each, Batching(4)).run(requests) for each in (replica, slower))
+    rate, slow = (12 * 5 / run.span_s for run in (ran, late))
+    ends, sooner = rate_ends(rate, ran, Interval(1 / factor, factor))
     assert ends["low"] == pytest.approx(min(rate, slow), rel=1e-9)
     assert ends["high"] == pytest.approx(min(rate * factor, max(rate, 12 * 5 / (11 * gap_s))))
+    # So do first tokens, with the time for which requests wait for each other.
+    assert factor * sooner.served.ttft_s == pytest.approx(late.served.ttft_s, rel=1e-6)
 
 
 def test_first_tokens_have_residuals_of_their_own():

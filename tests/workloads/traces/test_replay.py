@@ -17,6 +17,7 @@ from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra import read_chakra, training_recording, write_chakra
 from workloads.traces.goal import read_goal
+from workloads.traces.json_stream import read_events
 from workloads.traces.kineto import read_kineto
 from workloads.traces.recording import COMPUTE, LARGEST, Columns, Node
 from workloads.traces.replay import read_traces, replay, replay_document
@@ -141,7 +142,7 @@ def test_more_ranks_or_nodes_than_there_may_be_are_refused(tmp_path, monkeypatch
 
 def test_a_bomb_is_inflated_no_further_than_the_bound(tmp_path):
     (path := tmp_path / "bomb.json.gz").write_bytes(gzip.compress(bytes(2**20)) * 300)
-    refused("over 256 MiB once it is decompressed", read_traces, [path])
+    refused("over 256 MiB before its traceEvents", read_traces, [path])
 
 
 def test_a_training_step_goes_out_and_comes_back(tmp_path):
@@ -253,11 +254,45 @@ def test_missing_ranks_are_counted_without_a_list_of_them(tmp_path):
         read_chakra([tmp_path / "job.1.et", last])
 
 
-def test_too_many_kernels_are_refused_before_they_are_parsed(tmp_path, monkeypatch):
+def test_too_many_kernels_are_refused_as_they_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr("workloads.traces.kineto.MOST_KERNELS", 2)
-    monkeypatch.setattr("workloads.traces.kineto.json.loads", lambda _: pytest.fail("parsed"))
+    monkeypatch.setattr("workloads.traces.kineto._read", lambda *_: pytest.fail("read"))
     (path := tmp_path / "profile.json").write_text(json.dumps(profile()))
     refused(r"profile.json: the profiles have more than 2 kernels", read_kineto, [path])
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 10**6])
+@pytest.mark.parametrize("form", ["object", "list", "gzip"])
+def test_a_profile_is_the_same_in_pieces_of_any_length(piece, form, tmp_path, monkeypatch):
+    document = profile()
+    useless = {"ph": "X", "cat": "cpu_op", "name": 'a "traceEvents": [ }', "ts": 1, "args": {}}
+    events = [useless, *document["traceEvents"], None, 7]
+    document |= {"note": 'no "traceEvents": [1]', "traceEvents": events, "later": {"a": [1]}}
+    text = json.dumps(events if form == "list" else document, indent=2)
+    (path := tmp_path / "rank0.json").write_bytes(
+        gzip.compress(text.encode()) if form == "gzip" else text.encode()
+    )
+    whole = read_events(path, lambda event: event)
+    monkeypatch.setattr("workloads.traces.json_stream.PIECE", piece)
+    assert read_events(path, lambda event: event) == whole
+    assert whole["traceEvents"] == [event for event in events if isinstance(event, dict)]
+    if form != "list":
+        assert whole == document | {"traceEvents": whole["traceEvents"]}
+    monkeypatch.setattr("workloads.traces.json_stream.LONGEST_EVENT", 400)
+    for cut in (len(text) // 2, len(text) - 3):
+        path.write_text(text[:cut])
+        refused(r"rank0\.json is not JSON \(", read_events, path, lambda event: event)
+    path.write_text('{"traceEvents": [{"name": "' + "x" * 10**4)
+    refused(r"rank0\.json is not JSON \(Unterminated", read_events, path, lambda event: event)
+
+
+def test_profiles_beyond_their_bounds_are_refused(tmp_path, monkeypatch):
+    (path := tmp_path / "rank0.json").write_text(json.dumps(profile()))
+    for bound, how in (("MOST_CHARACTERS", "MiB once"), ("LARGEST_REST", "MiB before its trace")):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"workloads.traces.json_stream.{bound}", 20)
+            patch.setattr("workloads.traces.json_stream.PIECE", 8)
+            refused(how, read_kineto, [path])
 
 
 def test_a_number_that_no_column_holds_is_refused_by_node():

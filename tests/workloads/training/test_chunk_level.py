@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall, Group, compose, whole
 from cluster_sim.collectives import CollectiveCall as Call
+from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.repeats import simulate_calls
-from cluster_sim.hardware.faults import parse_fault
+from cluster_sim.hardware.faults import parse_fault, with_standing
 from cluster_sim.schedule.build import merge
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import FLOW, Schedule
@@ -31,9 +32,9 @@ from workloads.training.execution.chunk_level import (
     PACE,
     PARTS,
     as_flow,
-    busy_ps,
     call_schedule,
     expand,
+    link_time,
     project,
 )
 from workloads.training.execution.jitter import Disturbance
@@ -149,6 +150,9 @@ SHARING = (
     ("trn2.48xlarge", SMALL_SPARSE, {"pp": 2, "cp": 2, "dp": 4, "ep": 2, "overlap": "all"}),
     ("trn1.32xlarge", SMALL_SPARSE, {"tp": 8, "dp": 2, "overlap": "dp", "global_batch": 2}),
     ("torus", SMALL_SPARSE, {"tp": 8, "dp": 4, "ep": 4, "overlap": "all", "global_batch": 8}),
+    # Sends between calls of tp leave the mean load of every link below its capacity.
+    ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 2}),
+    ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 4}),
 )
 """Plans whose tp, dp, ep and pp meet on the links of one torus."""
 
@@ -208,17 +212,17 @@ def test_the_shares_are_those_of_the_links():
     ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="0us"))
     chunks = compose(Call("all-reduce", ring, 2**26), "ring").schedule
     total_ps = run(chunks).total_ps
-    assert set(busy_ps(chunks).tolist()) <= {0, total_ps}
-    flow = as_flow(chunks.resources, busy_ps(chunks), total_ps)
+    assert set(link_time(chunks).busy_ps.tolist()) <= {0, total_ps}
+    flow = as_flow(link_time(chunks), total_ps)
     assert run(flow).total_ps == total_ps
     assert set(flow.flows.weight.tolist()) == {PARTS}
-    assert len(flow.resources) == int((busy_ps(chunks) > 0).sum())
-    twice = as_flow(chunks.resources, busy_ps(chunks), 2 * total_ps)
+    assert len(flow.resources) == int((link_time(chunks).busy_ps > 0).sum())
+    twice = as_flow(link_time(chunks), 2 * total_ps)
     assert set(twice.flows.weight.tolist()) == {PARTS // 2}
     long_ps = 2 * PARTS // LEAST * total_ps
-    barely = as_flow(chunks.resources, busy_ps(chunks), long_ps)
+    barely = as_flow(link_time(chunks), long_ps)
     assert (len(barely.flows.op), run(barely).total_ps) == (0, long_ps)
-    assert run(as_flow(chunks.resources, busy_ps(chunks), 0)).total_ps == 0
+    assert run(as_flow(link_time(chunks), 0)).total_ps == 0
     assert flow.flows.cap_bytes_per_s.tolist() == [PACE]
 
 
@@ -232,10 +236,37 @@ def test_a_slow_link_reaches_what_crosses_it():
     assert slow.undisturbed_s == pytest.approx(calm.iteration_s)
 
 
+@pytest.mark.parametrize("level", ["chunk", "flow"])
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge:2"])
+def test_faults_from_the_start_are_slower_links_whose_calls_run_in_place(machine, level):
+    """SimPy changes the speeds of resources at 0 s instead, of calls that are written out."""
+    fabric, how = cluster(machine), plan(tp=4, pp=2, dp=cluster(machine).chips // 8)
+    faults = [parse_fault(f"{name}@0s:slow=1/3") for name in ("link:0-1", "engine:5", "hbm:2")]
+    if fabric.scale_out is not None and fabric.domains > 1:
+        faults.append(parse_fault("tx:16@0s:slow=2/7"))
+    faults = faults if level == "chunk" and fabric.domains == 1 else [*faults[:2], *faults[3:]]
+    fast, reference = (
+        iteration(SHORT, fabric, how, level=level, faults=faults, engine=engine)
+        for engine in ("fast", "reference")
+    )
+    assert (fast.trace.times.end_ps == reference.trace.times.end_ps).all()
+    assert fast.iteration_s > fast.undisturbed_s
+
+
+@pytest.mark.parametrize("kind", ["all-to-all", "all-reduce", "broadcast"])
+def test_standing_faults_hold_back_edges_from_starts_and_flows(kind):
+    chunks = compose(Call(kind, whole(cluster("trn2-ultraserver")), 2**22)).schedule
+    rng = np.random.default_rng(len(kind))
+    slow = rng.choice(len(chunks.resources), len(chunks.resources) // 3, replace=False)
+    table = Faults.table(np.zeros(len(slow)), slow, rng.integers(1, 9, len(slow)), 9)
+    times = run(chunks, faults=table).times, run(with_standing(chunks, table)).times
+    assert (times[0].end_ps == times[1].end_ps).all()
+
+
 def test_long_collectives_are_refused():
     chunks = compose(Call("all-reduce", whole(sixteen()), 2**20)).schedule
     with pytest.raises(InputError, match=r"up to 9\.2 s; one here takes 10\.0 s"):
-        as_flow(chunks.resources, busy_ps(chunks), 10**13)
+        as_flow(link_time(chunks), 10**13)
 
 
 MACHINES = ("trn2.48xlarge", "trn1.32xlarge", "trn2.48xlarge:2", "trn3-ultraserver")

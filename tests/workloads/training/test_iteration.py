@@ -351,5 +351,6 @@ def test_the_runtime_is_obeyed_by_adapters():
         iteration(model, cluster("trn2.3xlarge"), replace(plan, runtime=runtime))
         for runtime in ("compiled", "eager", "xla")
     )
-    assert compiled.breakdown_s["host"] == 0 < eager.breakdown_s["host"] < xla.breakdown_s["host"]
+    assert compiled.breakdown_s["host"] == 0 < eager.breakdown_s["host"] <= xla.breakdown_s["host"]
+    assert eager.iteration_s == pytest.approx(xla.iteration_s, rel=0.1)
     assert xla.iteration_s == pytest.approx(8 * 32 * 2 * (3.75e-3 + 2.1e-3), rel=0.1)

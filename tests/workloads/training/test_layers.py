@@ -493,3 +493,22 @@ def test_batches_first_copy_what_is_gathered_and_scattered():
     for catalogue, gathers in ((shipped_catalogue(), 4), (chosen, 2)):
         steps = backward(RankShapes(TOY, how, "h100", catalogue))
         assert sum(".gather" in step.name and step.axis == "tp" for step in steps) == gathers
+
+
+@pytest.mark.parametrize(("chip", "model", "tokens", "measured_s"), [
+    ("b200", "nemotron-3-nano-30b-a3b", 65536, 2.53e-3),
+    ("b200", "nemotron-3-super-120b-a12b", 16384, 1.28e-3),
+    ("b200", "nemotron-3-ultra-550b-a55b", 16384, 2.82e-3),
+    ("h100", "nemotron-3-super-120b-a12b", 8192, 8192 / 12.62e6),
+])  # fmt: skip
+def test_scans_of_mamba_2_take_what_its_kernels_took(chip, model, tokens, measured_s):
+    """``mamba_chunk_scan_combined``: aiconfigurator's on B200, of vLLM's pull request on H100."""
+    hybrid = named(model)
+    mixing = next(kind for kind in hybrid.kinds if kind.mixer == "recurrence")
+    shapes = RankShapes(hybrid, plan(seq=tokens), chip, shipped_catalogue()).of_kind(mixing)
+    took_s = sum(step.seconds for step in forward(shapes) if ".state." in step.name)
+    assert took_s == pytest.approx(measured_s, rel=0.15)
+    for share, name in ((1, "tpu-v5p"), (2, "gb300")):  # products where none was measured
+        other = RankShapes(hybrid, plan(seq=tokens, tp=share), name, shipped_catalogue())
+        steps = [step.seconds for step in forward(other.of_kind(mixing)) if ".state." in step.name]
+        assert (share * sum(steps) > 0.5 * took_s) == (name == "gb300")

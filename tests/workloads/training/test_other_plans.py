@@ -1,6 +1,7 @@
 """Plans of other tools: what is read of them, what is named, and what is written for them."""
 
 import json
+import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -462,7 +463,7 @@ def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(read)
 MODEL = named("llama-3.1-8b")
 FRAMEWORK = {
     "megatron": "megatron-core", "nemo": "megatron-core", "torchtitan": "torchtitan",
-    "deepspeed": "deepspeed", "nxd": "neuronx",
+    "deepspeed": "deepspeed", "nxd": "neuronx", "maxtext": "maxtext",
 }  # fmt: skip
 DEGREES = st.sampled_from([1, 2, 4])
 
@@ -502,7 +503,7 @@ def constructed(fields: dict[str, Any], tool: str) -> ParallelPlan | None:
         return None
 
 
-@pytest.mark.parametrize("tool", ["megatron", "nemo", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize("tool", ["megatron", "nemo", "torchtitan", "deepspeed", "maxtext"])
 @examples(60)
 @given(fields=plans())
 def test_what_is_written_is_read_as_the_plan(tool, fields):
@@ -565,6 +566,30 @@ def test_a_file_of_megatron_has_the_sizes_of_model_and_servers():
     for zero, gathers in ((1, 1), (0, 0)):  # parameters, beside the forward pass
         text = launch_file("megatron", replace(plan, zero=zero), MODEL, SERVERS)
         assert text.count("--overlap-param-gather") == gathers
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "mesh"),
+    [
+        ("llama-3.1-8b", {"tp": 2, "zero": 3}, {"ici_tensor": 2, "ici_fsdp": 4, "dcn_fsdp": 4}),
+        ("llama-3.1-8b", {"pp": 2, "vpp": 2}, {"ici_data": 8, "dcn_data": 2, "dcn_pipeline": 2}),
+        ("llama-3.1-8b", {"zero": 1}, {"ici_data": 8, "dcn_data": 4}),
+        ("mixtral-8x7b", {"ep": 8, "zero": 3}, {"ici_expert": 8, "dcn_fsdp": 4}),
+    ],
+)
+def test_a_file_of_maxtext_fills_slices_before_it_crosses_them(name, fields, mesh):
+    model, place = named(name), cluster("p5.48xlarge:4")
+    plan = complete({"zero": 0, "global_batch": 64, "framework": "maxtext", **fields}, model, place)
+    read = other_plan(Path("maxtext.yml"), launch_file("maxtext", plan, model, place))
+    degrees = {key: value for key, value in read.values.items() if key.endswith("_parallelism")}
+    assert {key: size for key, size in degrees.items() if size > 1} == {
+        f"{axis}_parallelism": size for axis, size in mesh.items()
+    }
+    assert math.prod(degrees.values()) == place.chips
+    again = complete(read.fields, model, place)
+    assert (again.microbatch, again.global_batch, again.dp) == (plan.microbatch, 64, plan.dp)
+    assert again.zero == plan.zero
+    assert not [key for key in read.ignored if "parallelism" in key]
 
 
 @pytest.mark.parametrize("tool", ["megatron", "nemo"])

@@ -458,7 +458,7 @@ class Loan:
         return pd.DataFrame(
             {
                 "night": [self.begin - pd.Timedelta(days=int(back)) for back in days],
-                "weekday": self.nights.weekday[self.tested.number],
+                "weekday": [WEEKDAYS[day] for day in self.nights.weekday[self.tested.number]],
                 "lent_unit_hours": lent,
                 "hindsight_unit_hours": hindsight,
                 "violated": self.tested.violated,

@@ -22,7 +22,7 @@ from topologies.clusters.names import CLUSTER_REMEDY, FILES, GRAPHS, as_cluster
 from topologies.errors import InputError, shown
 from topologies.files.reading import read_text
 from topologies.options import described
-from topologies.units import parse_seconds
+from topologies.units import parse_seconds, parse_share
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest_of_sizes
 from workloads.confidence.sensitivity import (
@@ -69,7 +69,7 @@ from workloads.options.fleet import (
     PolicyInputs,
 )
 from workloads.options.keywords import read_options
-from workloads.serving import parse_share, parse_slo
+from workloads.serving import parse_slo
 
 HOURS = (0, 1, 3, 6, 12, 24, 48)  # lead times that are compared [h]
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # confidences that are compared

@@ -10,7 +10,7 @@ A window of maintenance takes units out once, or all of a kind in turn. Idle uni
 those whose work yields, then those of gangs, and those that serve last. Gangs save their work or go
 on with fewer replicas, as when units are reclaimed. A unit that serves stays until another one has
 come for it, or the time of a role change has passed. From then on each unit is out for the length
-of the window; it comes back without weights.
+of the window; it comes back without weights. Reserved units leave before their end in the same way.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from workloads.demand.trace import Demand
 from workloads.demand.what_if import PLACE, minute_at
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.reservations import Block
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.moves import (
     Phase,
@@ -46,6 +47,7 @@ from workloads.fleet.state.services import Service
 from workloads.fleet.state.store import milliseconds
 from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World
 from workloads.job.causes import failure_rates
+from workloads.options.windows import Window
 
 SERVER = "server"  # name of the smallest failure domain
 
@@ -252,6 +254,7 @@ def _fail(world: World, gang: Gang, broken: IntArray) -> None:
 
 def _repair(world: World, units: IntArray, repair_ms: int) -> Process:
     yield world.env.timeout(repair_ms)
+    units = units[world.ledger.role[units] == Role.BROKEN]  # others have left the fleet meanwhile
     world.ledger.put(units, Role.SPARE, world.now)
     dispatch(world)
 
@@ -277,6 +280,12 @@ class Fleet:
     limits: Limits = field(default_factory=Limits)
     failures: Failures | None = None  # by default nothing breaks
     maintenance: tuple[Window, ...] = ()
+    blocks: tuple[Block, ...] = ()  # the last units are only there for these times
+
+    @property
+    def steady_units(self) -> int:
+        """Units that are there all the time."""
+        return self.units - max((block.units for block in self.blocks), default=0)
 
     @property
     def change_costs(self) -> ChangeCosts:
@@ -372,21 +381,6 @@ IN_TURN = (
 RANKS = np.argsort(IN_TURN)
 
 
-@dataclass(frozen=True)
-class Window:
-    """Time for which units of one kind are out of service."""
-
-    text: str  # as it was stated
-    begin_s: float  # time from the start of the run at which units begin to leave [s]
-    length_s: float  # time for which each unit is out [s]
-    units: int  # units that are out at the same time
-    rolling: bool = False  # whether all units of the kind have their turn, ``units`` at a time
-
-    def rounds(self, units: int) -> int:
-        """Number of groups of units that leave one after the other, of a kind of ``units``."""
-        return -(-units // self.units) if self.rolling and self.units else 1
-
-
 def windows_from(
     texts: Sequence[str], kinds: Mapping[str, int], demand: Demand
 ) -> dict[str, tuple[Window, ...]]:
@@ -457,6 +451,37 @@ def maintaining(world: World, windows: Sequence[Window]) -> Process:
             yield world.env.process(_group(world, units, length_ms))
 
 
+def reserve(world: World, blocks: Sequence[Block]) -> None:
+    """Let the last units be there for the times of blocks only."""
+    first = len(world.ledger) - max(block.units for block in blocks)
+    absent = np.arange(first, len(world.ledger))
+    world.ledger.put(absent, Role.ABSENT, 0)
+    world.ledger.back_ms[absent] = world.horizon_ms
+    world.env.process(_reserving(world, blocks, first))
+
+
+def _reserving(world: World, blocks: Sequence[Block], first: int) -> Process:
+    """Let reserved units come, and leave in time, so that none works when it is terminated."""
+    forever_ms = world.horizon_ms
+    for block in blocks:
+        units = np.arange(first, first + block.units)
+        begin_ms, end_ms = (
+            milliseconds(moment_s, world.horizon_ms) for moment_s in (block.begin_s, block.end_s)
+        )
+        yield world.env.timeout(begin_ms - world.now)
+        world.ledger.ticket[units] = 0
+        world.ledger.put(units, Role.SPARE, world.now)
+        dispatch(world)
+        leave_ms = end_ms - milliseconds(world.lead_s + 60.0, world.horizon_ms)
+        yield world.env.timeout(max(0, leave_ms - world.now))
+        world.env.process(_group(world, units, forever_ms, Role.ABSENT))
+        yield world.env.timeout(end_ms - world.now)
+        left = units[world.ledger.role[units] != Role.ABSENT]
+        break_units(world, left, math.inf)
+        world.ledger.put(left, Role.ABSENT, world.now)
+        world.ledger.back_ms[units] = forever_ms
+
+
 def _next_units(world: World, waiting: np.ndarray, count: int) -> IntArray:
     """Return the units that leave next, those that are missed least first."""
     # Gangs of low priority have the largest numbers; whole gangs are taken before parts of others.
@@ -467,24 +492,24 @@ def _next_units(world: World, waiting: np.ndarray, count: int) -> IntArray:
     return units[order[:count]]
 
 
-def _group(world: World, units: IntArray, length_ms: int) -> Process:
+def _group(world: World, units: IntArray, length_ms: int, role: Role = Role.MAINTENANCE) -> Process:
     """Take units out together, those that serve once others have come for them."""
     serves = world.ledger.role[units] == Role.SERVING
-    leaving = [world.env.process(_out(world, units[~serves], length_ms))]
+    leaving = [world.env.process(_out(world, units[~serves], length_ms, role))]
     units = units[serves]
     if len(units):
         pools = world.ledger.owner[units]
         np.add.at(world.surge, pools, 1)
         yield world.env.timeout(milliseconds(world.lead_s + 60.0, world.horizon_ms))
         np.subtract.at(world.surge, pools, 1)
-        leaving.append(world.env.process(_out(world, units, length_ms)))
+        leaving.append(world.env.process(_out(world, units, length_ms, role)))
     yield world.env.all_of(leaving)
 
 
-def _out(world: World, units: IntArray, length_ms: int) -> Process:
+def _out(world: World, units: IntArray, length_ms: int, role: Role) -> Process:
     """Take units out of service, whatever they do, for a time."""
     cohorts = [
-        world.env.process(_service(world, units, phases, length_ms))
+        world.env.process(_service(world, units, phases, length_ms, role))
         for units, phases in _withdrawn(world, units)
         if len(units)
     ]
@@ -526,15 +551,17 @@ def _from_gang(world: World, gang: Gang, units: IntArray) -> tuple[IntArray, lis
     return units, []
 
 
-def _service(world: World, units: IntArray, phases: list[Phase], length_ms: int) -> Process:
+def _service(
+    world: World, units: IntArray, phases: list[Phase], length_ms: int, role: Role
+) -> Process:
     """Lead units through phases, keep them out of service, and give them back as spare."""
     ticket = world.take_ticket(units)
     yield from walk(world, units, ticket, phases)
     units = world.still(units, ticket)
     world.ledger.loaded[units] = NOBODY
-    world.ledger.put(units, Role.MAINTENANCE, world.now)
+    world.ledger.put(units, role, world.now)
     world.ledger.back_ms[units] = world.now + length_ms
-    world.maintained += len(units)
+    world.maintained += len(units) * (role is Role.MAINTENANCE)
     yield world.env.timeout(length_ms)
     world.ledger.put(world.arrive(units, ticket), Role.SPARE, world.now)
     dispatch(world)

@@ -12,6 +12,7 @@ from topologies.errors import InputError, shown, suggestion
 from workloads.demand import Demand
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.reservations import blocks_from
 from workloads.fleet.policies.view import Limits, check_power
 from workloads.fleet.processes.failures import Fleet, failures_from, windows_from
 from workloads.fleet.setup.night_work import night_work
@@ -52,6 +53,9 @@ def kinds_from(
     named = {f"{name}@{place}" if place else name: (name, place) for name, place in joined}
     units = {name: joined[key].domains for name, key in named.items()}
     windows = windows_from(options.policy.maintenance, units, demand)
+    blocks = blocks_from(
+        options.policy.capacity_block, {name: joined[key] for name, key in named.items()}, demand
+    )
     here = {region.name: region for region in regions}
     served: dict[str, tuple[Service, ...]] = {}
     result = []
@@ -60,8 +64,13 @@ def kinds_from(
         if machine not in served:
             served[machine] = services_from(demand, cluster, models, options.fleet)
         services = served[machine]
-        fleet = replace(_fleet(cluster, services, options), maintenance=windows[name])
-        work = cluster, models, options.fleet, services, demand, fleet
+        fleet = _fleet(cluster, services, options)
+        more = max((block.units for block in blocks[name]), default=0)
+        fleet = replace(
+            fleet, units=fleet.units + more, maintenance=windows[name], blocks=blocks[name]
+        )
+        whole = replace(cluster, domains=fleet.units)
+        work = whole, models, options.fleet, services, demand, fleet
         kind = Machines(
             name,
             services_in(services, regions) if regions else services,

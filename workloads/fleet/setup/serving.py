@@ -14,7 +14,8 @@ group takes whole units; any other division would leave chips without work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -26,6 +27,7 @@ from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.units import parse_share
 from workloads.confidence.answers import serving_features
 from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
@@ -49,7 +51,6 @@ from workloads.serving import (
     capacity_table,
     fixed_rate,
     parse_pools,
-    parse_share,
     parse_slo,
     parse_speculation,
     pools,
@@ -58,6 +59,14 @@ from workloads.serving import (
     saturated_rate,
 )
 from workloads.serving.deployment_search import MOST_IN_GROUP
+from workloads.serving.other_precision import (
+    FP8,
+    OtherPrecision,
+    gained,
+    may_gain,
+    smaller_sizes,
+)
+from workloads.serving.tables import Capacity
 
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
@@ -232,9 +241,14 @@ def _alone(serving: FleetInputs, cluster: Cluster) -> Prompts:
 
 def _splits(per_unit: int) -> Iterator[str]:
     """Yield the splits of groups that divide a unit's replicas, or that take several units."""
+    # In lowest terms: two groups of 3:1 serve what one of 6:2 does.
     dividing = [size for size in range(2, MOST_IN_GROUP + 1) if per_unit % size == 0]
     for size in UNITS_IN_GROUP if per_unit == 1 else dividing:
-        yield from (f"{prefill}:{size - prefill}" for prefill in range(1, size))
+        yield from (
+            f"{prefill}:{size - prefill}"
+            for prefill in range(1, size)
+            if math.gcd(prefill, size) == 1
+        )
 
 
 def _is_neuron(cluster: Cluster) -> bool:
@@ -350,25 +364,21 @@ def _on_replica(
         (each, float(demand.requests.sum()) / total)
         for demand, each in zip(demands, lengths, strict=True)
     ]
-    prefix, slo = serving.prefix_cache, parse_slo(serving.slo)
-    ways = []
-    for replica in replicas:
-        usual = TableRuns(
-            prefix_share=0.0 if prefix is None else parse_share(prefix, "--prefix-cache"),
-            speculation=_speculation(serving, cluster, replica.chips),
-        )
-        # A stated split fits the last replica, and may leave chips idle with smaller ones.
-        with suppress(InputError) if replica is not replicas[-1] else nullcontext():
-            for prompts in ways_of(serving, model, cluster, replica):
-                runs = [_runs(usual, demand, prompts, requests, replica) for demand in demands]
-                ways.append((replica, prompts, runs))
+    slo = parse_slo(serving.slo)
+    ways = _ways(demands, model, replicas, cluster, serving, requests)
     way, choices = _choice(kinds, serving, ways, cluster.chips_per_domain)
     served, prompts, runs = ways[way]
     per_unit = max(1, cluster.chips_per_domain // served.chips)
     groups = per_unit / prompts.replicas
+    tables = [
+        capacity_table(served, each, slo, run, replicas=groups, cache=serving.cache)
+        for each, run in zip(lengths, runs, strict=True)
+    ]
+    other = _other_precision(demands, model, kinds, tables, ways[way], cluster, serving, requests)
     services = []
-    for demand, each, run, choice in zip(demands, lengths, runs, choices, strict=True):
-        table = capacity_table(served, each, slo, run, replicas=groups, cache=serving.cache)
+    for demand, each, run, choice, table in zip(
+        demands, lengths, runs, choices, tables, strict=True
+    ):
         services.append(
             Service(
                 demand.services[0],
@@ -386,12 +396,86 @@ def _on_replica(
                 cold_s=cold_cache_s(served, each, run, table.rate_max_per_s / groups),
                 apart=run.pools,
                 choice=choice,
+                other_precision=other,
             )
         )
     return services
 
 
 Way = tuple[Profile, Prompts, Sequence[TableRuns]]  # a replica, its prompts, a run for each kind
+
+
+def _ways(
+    demands: Sequence[Demand],
+    model: Model,
+    replicas: Sequence[Profile],
+    cluster: Cluster,
+    serving: FleetInputs,
+    requests: int,
+) -> list[Way]:
+    """Return the ways to run prompts on each of some replicas."""
+    prefix = serving.prefix_cache
+    ways: list[Way] = []
+    for replica in replicas:
+        usual = TableRuns(
+            prefix_share=0.0 if prefix is None else parse_share(prefix, "--prefix-cache"),
+            speculation=_speculation(serving, cluster, replica.chips),
+        )
+        # A stated split fits the last replica, and may leave chips idle with smaller ones.
+        with suppress(InputError) if replica is not replicas[-1] else nullcontext():
+            for prompts in ways_of(serving, model, cluster, replica):
+                runs = [_runs(usual, demand, prompts, requests, replica) for demand in demands]
+                ways.append((replica, prompts, runs))
+    return ways
+
+
+def _other_precision(
+    demands: Sequence[Demand],
+    model: Model,
+    kinds: Sequence[tuple[Lengths, float]],
+    tables: Sequence[Capacity],
+    way: Way,
+    cluster: Cluster,
+    serving: FleetInputs,
+    requests: int,
+) -> OtherPrecision | None:
+    """Return what FP8 would serve in the same way of prompts, where it is worth naming."""
+    served, prompts, _ = way
+    if serving.precision != AUTO or not may_gain(served, cluster):
+        return None
+    sizes = [served.chips] if serving.tp is not None else smaller_sizes(served.chips)
+    smaller = _in_fp8(sizes, model, cluster)
+    others = [
+        each
+        for each in _ways(demands, model, smaller, cluster, serving, requests)
+        if str(each[1]) == str(prompts)
+    ]
+    times = (share / table.rate_slo_per_s for table, (_, share) in zip(tables, kinds, strict=True))
+    unit_chips = max(1, cluster.chips_per_domain // served.chips) * served.chips
+    return gained(_rates(kinds, serving, others), 1 / sum(times) / unit_chips)
+
+
+def _in_fp8(sizes: Iterable[int], model: Model, cluster: Cluster) -> list[Profile]:
+    """Return replicas with weights in FP8 on so many chips."""
+    result = []
+    for size in sizes:
+        with suppress(InputError):
+            part = profile(model, cluster, tp=size, precision=FP8)
+            if _room(part) >= LEAST_CACHE:
+                result.append(part)
+    return result[::-1]
+
+
+def _rates(
+    kinds: Sequence[tuple[Lengths, float]], serving: FleetInputs, ways: Sequence[Way]
+) -> Iterator[tuple[int, float]]:
+    """Yield the chips of the best of some replicas, and the rate of a chip within the SLO [1/s]."""
+    if ways:
+        runs = [(replica, each) for replica, _, each in ways]
+        with suppress(SloMissed):
+            ranking = rank_ways(kinds, parse_slo(serving.slo), runs, cache=serving.cache)
+            best, rate = ranking.best[0]
+            yield ways[best][0].chips, rate
 
 
 def _choice(
@@ -515,6 +599,7 @@ def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
             **({"cold_cache_s": service.cold_s} if service.cold_s else {}),
             **_apart_document(service),
             **({} if service.choice is None else asdict(service.choice)),
+            **(service.other_precision.document() if service.other_precision else {}),
         }
         for name, service in models.items()
     ]
@@ -537,6 +622,7 @@ def serving_notes(cluster: Cluster, services: Sequence[Service], serving: FleetI
     notes = [_choice_note(service, cluster, serving) for service in served]
     if served and (proposed := _speculation(serving, cluster, served[0].replica_chips)):
         notes += [] if proposed.draft else [proposed.free_remark]
+    notes += [each.other_precision.sentence for each in served if each.other_precision]
     return [*dict.fromkeys(filter(None, notes)), *_overhead_notes(cluster, services)]
 
 

@@ -13,6 +13,7 @@ from workloads.confidence.kinds import Prediction
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.serving.deployment import Pools
+from workloads.serving.other_precision import OtherPrecision
 from workloads.serving.tables import Capacity
 
 
@@ -53,6 +54,7 @@ class Service:
     # both
     apart: Pools | None = None
     choice: Choice | None = None
+    other_precision: OtherPrecision | None = None  # weights that would serve more, if any do
     region: str = ""  # region of its users, in a fleet of several
 
     @property

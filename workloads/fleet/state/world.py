@@ -23,6 +23,7 @@ from topologies.arrays import FloatArray, IntArray
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.inputs.reservations import Block
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.state.services import BatchQueue, Pool, Queue, Service, to_serving_s
 from workloads.fleet.state.store import MS, Store, milliseconds
@@ -45,20 +46,21 @@ class Role(IntEnum):
     SPARE = 10
     BATCH = 11
     MAINTENANCE = 12
+    ABSENT = 13
 
 
 ROLES = tuple(role.name.lower() for role in Role)
-OUT = (Role.BROKEN, Role.MAINTENANCE)
-"""Roles of units that are out of service, and that nothing can break."""
+OUT = (Role.BROKEN, Role.MAINTENANCE, Role.ABSENT)
+"""Roles of units that nothing can break; absent ones are reserved for another time."""
 
 GROUPS = {
     "inference": (Role.SERVING, Role.BATCH, Role.WARMING, Role.DRAINING),
     "training": (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING),
     "moving": (Role.LOADING, Role.COMPILING),
     "idle": (Role.SPARE, Role.PAUSED),
-    "broken": OUT,
+    "broken": (Role.BROKEN, Role.MAINTENANCE),
 }
-"""Groups of roles; every role is in exactly one of them."""
+"""Groups of roles; every role but that of absent units is in exactly one of them."""
 
 SINGLE = (Role.EVALUATION, Role.BATCH)
 """Roles of lent units that work one by one, outside of gangs."""
@@ -85,6 +87,7 @@ class Ledger:
         self.counts = np.bincount(self._account, minlength=self.accounts).astype(np.int64)
         self.down = np.zeros(self.accounts, np.int64)
         self.spent_server_ms = np.zeros(self.accounts, np.int64)
+        self.beside_lost_server_ms = 0  # time of servers that were idle beside a lost one
         self.at_ms = 0
 
     def __len__(self) -> int:
@@ -95,8 +98,11 @@ class Ledger:
         if now_ms != self.at_ms:
             elapsed_ms = now_ms - self.at_ms
             self.spent_server_ms += (self.counts * self.servers - self.down) * elapsed_ms
-            # The sum of a short list takes a fifth of the time of that of an array.
-            self.spent_server_ms[Role.BROKEN] += sum(self.down.tolist()) * elapsed_ms
+            down = self.down.tolist()  # the sum of a short list takes a fifth of the time
+            self.spent_server_ms[Role.BROKEN] += sum(down) * elapsed_ms
+            if down[Role.SPARE]:
+                idle = int(np.count_nonzero(self.lost[self.role == Role.SPARE])) * self.servers
+                self.beside_lost_server_ms += (idle - down[Role.SPARE]) * elapsed_ms
             self.at_ms = now_ms
 
     def put(self, units: IntArray, role: Role, now_ms: int, owner: int = NOBODY) -> None:
@@ -473,8 +479,7 @@ class World:
     rng: np.random.Generator
     horizon_ms: int
     heading: npt.NDArray[np.int16]  # pool that each unit is on its way to, or ``NOBODY``
-    # (minutes + 1, accounts): server-time spent until each minute begins, by role, and by pool from
-    # account 13 on
+    # (minutes + 1, accounts): server-time spent until each minute begins, by role, then by pool
     spent_server_ms: npt.NDArray[np.int64]
     # (minutes, services): mean number of units that worked for each service; units of a pool answer
     # all its services
@@ -496,6 +501,7 @@ class World:
     maintained: int = 0  # units that have been out for maintenance
     maintenance_late_ms: int = 0  # largest delay of a window, until the one before had ended
     due_ms: list[int] = field(default_factory=list)  # begins of windows that have not begun
+    blocks: tuple[Block, ...] = ()
     worth: float = 1.0  # tokens that a unit trains relative to one of the first kind
     region: str = ""
     # (services,): round trip of a service's requests to this region and back [s]; empty for none

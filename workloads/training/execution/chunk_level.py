@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from cluster_sim.collectives import CollectiveCall, Group, compose
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.engine.times import Times
 from cluster_sim.schedule.build import OpColumns, schedule, unite_resources
-from cluster_sim.schedule.repeats import Routines
+from cluster_sim.schedule.repeats import Routines, flows_of_copies
 from cluster_sim.schedule.table import (
     FIXED,
     FLOW,
@@ -35,7 +36,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.memory_limit import check_memory
 from workloads.training.execution.lower import OWN, Layout, lay_out
-from workloads.training.execution.turns import in_turns, turn_bytes
+from workloads.training.execution.turns import in_turns, on_queues, turn_bytes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.groups import group_of
 from workloads.training.program.program import Exchange, Program
@@ -62,6 +63,7 @@ class Expanded:
     # join that ends the call
     op: IntArray
     end: IntArray
+    started: IntArray | None = None  # ops whose start is that of an op behind ``collectives``
 
     @property
     def ops(self) -> int:
@@ -91,7 +93,7 @@ def expand(
     level = "flow" if as_flows else "chunk"
     most = MOST_OPS_RUN if in_place else MOST_OPS_OUT
     if run > most:
-        more = "" if in_place else ", --engine fast without --fault"
+        more = "" if in_place else ", --engine fast without faults after @0s"
         raise InputError(
             f"--level {level} makes {run:,} ops of this iteration; at most {most:,} are run. "
             f"Use fewer chips, layers or microbatches{more}, or --level collective."
@@ -128,10 +130,16 @@ def with_durations(expanded: Expanded, collectives: Schedule) -> Expanded:
 
 def project(times: Times, expanded: Expanded) -> Trace:
     """Return the trace of the collective level, with times from a run of the expanded schedule."""
-    end_ps, status = times.end_ps.copy(), times.status.copy()
+    ops = len(expanded.collectives)
+    ready_ps, start_ps = times.ready_ps[:ops].copy(), times.start_ps[:ops].copy()
+    end_ps, status = times.end_ps[:ops].copy(), times.status[:ops].copy()
     end_ps[expanded.op] = times.end_ps[expanded.end]
     status[expanded.op] = times.status[expanded.end]
-    return Trace(expanded.collectives, replace(times, end_ps=end_ps, status=status))
+    if expanded.started is not None:
+        ready_ps[expanded.started] = times.ready_ps[ops:]
+        start_ps[expanded.started] = times.start_ps[ops:]
+    outside = replace(times, ready_ps=ready_ps, start_ps=start_ps, end_ps=end_ps, status=status)
+    return Trace(expanded.collectives, outside)
 
 
 def _collectives(
@@ -153,7 +161,7 @@ def _collectives(
                     chunks = call_schedule(group, step.collective, step.size_bytes, down)
                     if as_flows:
                         beside = groups_of_chip(program, exchange, group)
-                        chunks = as_flow(chunks.resources, busy_ps(chunks), alone_ps, beside)
+                        chunks = as_flow(link_time(chunks), alone_ps, beside)
                     schedules[key] = replace(chunks, labels={})  # nobody reads them
                 joins = layout.offset[members[0], number] + 2 * calls
                 called.append(Called(schedules[key], joins))
@@ -200,12 +208,9 @@ def _one_way(both: Schedule) -> Schedule:
     kept = np.flatnonzero(np.where(last, rank == RECEIVER, rank == SENDER))
     place = np.full(len(both), -1)
     place[kept] = np.arange(len(kept))
-    src, edges, flows = both.edges.sources(), both.edges, both.flows
+    src, edges = both.edges.sources(), both.edges
     within = (place[src] >= 0) & (place[edges.dst] >= 0)
     starts = None if edges.from_start is None else edges.from_start[within]
-    among = np.flatnonzero(place[flows.op] >= 0)
-    shares = np.repeat(place[flows.op] >= 0, np.diff(flows.ptr))
-    widths = np.diff(flows.ptr)[among]
     return schedule(
         OpColumns(
             kind=both.kind[kept],
@@ -218,13 +223,7 @@ def _one_way(both: Schedule) -> Schedule:
             len(kept), place[src[within]], place[edges.dst[within]], edges.lag_ps[within], starts
         ),
         resources=both.resources,
-        flows=Flows(
-            place[flows.op[among]].astype(np.int32),
-            flows.cap_bytes_per_s[among],
-            np.concatenate([[0], np.cumsum(widths)]),
-            flows.resource[shares],
-            flows.weight[shares],
-        ),
+        flows=flows_of_copies(both, kept),
     )
 
 
@@ -245,10 +244,11 @@ def ends(program: Program, layout: Layout, groups: list[IntArray]) -> tuple[IntA
 # The flow level: a collective as one flow on all the links and adapters that it uses.
 # At the collective level every collective runs as if it were alone; at the chunk level every
 # message is an op. The flow level lies between the two: a collective is one flow whose work is the
-# time that it takes alone. On each link it uses the share of capacity that equals the share of this
-# time for which the link is busy in a chunk-level run. A flow that is alone takes the time of the
-# collective level to the picosecond. Collectives that exceed a link's capacity together slow each
-# other by max-min fairness, and a fault of a link or adapter affects all collectives that cross it.
+# time that it takes alone, behind an op for the time in which it has nothing on links. On each
+# link it uses the share of capacity that equals the share of the flow's time for which the link is
+# busy in a chunk-level run. A flow that is alone takes the time of the collective level to the
+# picosecond. Collectives that exceed a link's capacity together slow each other by max-min
+# fairness, and a fault of a link or adapter affects all collectives that cross it.
 
 PACE = 10**12
 """Rate of an undisturbed flow [B/s], so that a byte of its work is a picosecond of its time."""
@@ -263,57 +263,70 @@ def groups_of_chip(program: Program, exchange: Exchange, group: Group) -> int:
     return max(1, (int(program.core[exchange.members].max()) + 1) // group.ranks_per_chip)
 
 
-def as_flow(resources: Resources, used_ps: IntArray, duration_ps: int, groups: int = 1) -> Schedule:
-    """Return a collective as a single op that uses the links and adapters that its chunks use."""
-    # ``used_ps`` (resources,): see :func:`busy_ps`. ``duration_ps``: time of the collective alone,
-    # from the collective level, in which all ``groups`` of its chips move their bytes [ps].
+class LinkTime(NamedTuple):
+    """Time for which a collective that is alone has messages on links."""
+
+    resources: Resources
+    busy_ps: IntArray  # (resources,): time for which each is busy at its full rate [ps]
+    idle_ps: int  # time before its first message is on a link, and after its last [ps]
+
+
+def as_flow(used: LinkTime, duration_ps: int, groups: int = 1) -> Schedule:
+    """Return a collective as an idle op and a flow on the links and adapters of its chunks."""
+    # ``duration_ps``: time of the collective alone, from the collective level, in which all
+    # ``groups`` of its chips move their bytes [ps].
     if duration_ps > LARGEST_FLOW_BYTES:
         raise InputError(
             f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
             f"here takes {duration_ps / PS_PER_S:.1f} s. Use --level collective."
         )
-    parts = np.empty(0, np.int64)
-    if duration_ps:
-        parts = np.minimum(PARTS // groups, -(-PARTS * used_ps // duration_ps))
-    used = np.flatnonzero(parts >= LEAST)
-    kind = FLOW if len(used) else FIXED if duration_ps else JOIN
+    flow_ps = min(duration_ps, max(duration_ps - used.idle_ps, int(used.busy_ps.max(initial=1))))
+    parts = np.minimum(PARTS // groups, -(-PARTS * used.busy_ps // max(1, flow_ps)))
+    crossed = np.flatnonzero((parts >= LEAST) & (duration_ps > 0))
+    flow_ps *= len(crossed) > 0
+    idle_ps = duration_ps - flow_ps
+    kind, size = [FIXED] * (idle_ps > 0) + [FLOW] * (flow_ps > 0) or [JOIN], len(crossed)
+    ops = np.arange(len(kind))
     flows = Flows(
-        np.zeros(1, np.int32),
+        ops[-1:].astype(np.int32),
         np.array([PACE]),
-        np.array([0, len(used)]),
-        np.arange(len(used), dtype=np.int32),
-        parts[used].astype(np.int32),
+        np.array([0, size]),
+        np.arange(size, dtype=np.int32),
+        parts[crossed].astype(np.int32),
     )
     columns = OpColumns(
-        kind=[kind],
+        kind=kind,
         resource=NO_RESOURCE,
-        duration_ps=duration_ps * (kind == FIXED),
-        size_bytes=duration_ps * (kind == FLOW),
+        duration_ps=np.where(np.equal(kind, FIXED), idle_ps, 0),
+        size_bytes=np.where(np.equal(kind, FLOW), flow_ps, 0),
     )
     return schedule(
         columns,
-        edges=Edges.from_pairs(1, np.empty(0, np.int64), np.empty(0, np.int64)),
-        resources=_shared(resources, used),
-        flows=flows if kind == FLOW else None,
+        edges=Edges.from_pairs(len(kind), ops[:-1], ops[1:]),
+        resources=_shared(used.resources, crossed),
+        flows=flows if flow_ps else None,
     )
 
 
-def busy_ps(chunks: Schedule) -> IntArray:
-    """Return the time for which each resource of a schedule is busy at its full rate [ps]."""
+def link_time(chunks: Schedule) -> LinkTime:
+    """Return for how long the messages of a schedule are on each of its resources, and on none."""
     busy = np.zeros(len(chunks.resources), np.int64)
     held = chunks.resource != NO_RESOURCE
     times = run(chunks).times
     lasts = (times.end_ps - times.start_ps)[held]
     np.add.at(busy, chunks.resource[held], lasts)
     busy //= np.maximum(1, chunks.resources.slots)
-    flows = chunks.flows
+    flows, sent = chunks.flows, on_queues(chunks)
     if len(flows.op):
         flow = np.repeat(np.arange(len(flows.op)), np.diff(flows.ptr))
         drawn = chunks.size_bytes[flows.op[flow]].astype(float) * flows.weight
         capacity = chunks.resources.capacity[flows.resource]
         spent_ps = np.ceil(drawn / capacity * PS_PER_S).astype(np.int64)
         np.add.at(busy, flows.resource, spent_ps)
-    return busy
+        sent[flows.op] = True
+    total_ps = int(times.end_ps.max(initial=0))
+    begin, end = times.start_ps[sent].min(initial=total_ps), times.end_ps[sent].max(initial=0)
+    return LinkTime(chunks.resources, busy, total_ps - max(0, int(end - begin)))
 
 
 def _shared(resources: Resources, kept: IntArray | list[int]) -> Resources:

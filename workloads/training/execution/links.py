@@ -17,9 +17,18 @@ from cluster_sim.collectives.group import Group
 from cluster_sim.engine.times import Times
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import uplinks
-from cluster_sim.schedule.build import unite_resources
+from cluster_sim.schedule.build import OpColumns, schedule, unite_resources
 from cluster_sim.schedule.repeats import Routines
-from cluster_sim.schedule.table import FLOW, Flows, Resources, Schedule
+from cluster_sim.schedule.table import (
+    FIXED,
+    FLOW,
+    JOIN,
+    NO_RESOURCE,
+    Edges,
+    Flows,
+    Resources,
+    Schedule,
+)
 from cluster_sim.trace.trace import run
 from topologies.arrays import FloatArray, IntArray, distinct_rows, present
 from topologies.clusters.cluster import Cluster
@@ -45,13 +54,14 @@ class LinkUse:
     step: IntArray  # (rows,): step of the program whose calls take the share
     link: IntArray  # (rows,): row of ``links``
     parts: IntArray  # (rows,): share of the link's capacity, in thousandths, of a call alone
+    idle_ps: IntArray  # (rows,): time of a call alone in which no message of it is on a link [ps]
     links: Resources  # links, adapters and memories that are shared
     first: IntArray  # (exchanges + 1,): first group of each exchange
 
     def of(self, rows: IntArray) -> LinkUse:
         """Return the use that some rows state."""
-        columns = {name: getattr(self, name)[rows] for name in ("group", "step", "link", "parts")}
-        return replace(self, **columns)
+        names = "group", "step", "link", "parts", "idle_ps"
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def exchange(self) -> IntArray:
         """Return the exchange of each row."""
@@ -79,7 +89,7 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
     # ``clusters`` (stages,): cluster of each stage, with the numbers of its job's framework.
     # ``patterns``: cache that several programs may share. Raises InputError for a collective that
     # is too long for a flow, and for more shares than this process has room for.
-    groups, steps, parts = (list[IntArray]() for _ in range(3))
+    groups, steps, parts, idle = (list[IntArray]() for _ in range(4))
     tables: list[Resources] = []
     first = np.cumsum([0, *(len(exchange.members) for exchange in program.exchanges)])
     rows = 0
@@ -100,6 +110,7 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
                 parts.append(np.tile(flow.flows.weight, len(alike)))
                 groups.append(np.repeat(start + alike, len(flow.resources)))
                 steps.append(np.full(len(tables[-1]), step))
+                idle.append(np.full(len(tables[-1]), alone_ps - flow.size_bytes.sum()))
                 rows += len(tables[-1])
         check_memory(
             f"a table of {rows:,} shares of links, which groups of ranks take,",
@@ -108,10 +119,10 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
         )
     if not rows:
         none = np.empty(0, np.int64)
-        return LinkUse(none, none, none, none, Resources.none(), first)
+        return LinkUse(none, none, none, none, none, Resources.none(), first)
     links, numbers = unite_resources(tables)
-    use = [np.concatenate(column) for column in (groups, steps, numbers, parts)]
-    return LinkUse(use[0], use[1], use[2], use[3], links, first)
+    use = [np.concatenate(column) for column in (groups, steps, numbers, parts, idle)]
+    return LinkUse(use[0], use[1], use[2], use[3], use[4], links, first)
 
 
 def _calls(program: Program, exchange: Exchange, kind: int) -> list[tuple[int, int]]:
@@ -126,7 +137,7 @@ class Patterns:
 
     def __init__(self) -> None:
         # Links that a call keeps busy, and for how long: messages and fabric take far more memory.
-        self._used: dict[tuple[object, ...], tuple[Resources, IntArray]] = {}
+        self._used: dict[tuple[object, ...], chunk_level.LinkTime] = {}
         self._flows: dict[tuple[object, ...], Schedule] = {}
 
     def flow(self, group: Group, step: LayerOp, alone_ps: int, beside: int) -> Schedule:
@@ -137,10 +148,12 @@ class Patterns:
         if key not in self._flows:
             if messages not in self._used:
                 built = chunk_level.call_schedule(group, step.collective, step.size_bytes)
-                used_ps = chunk_level.busy_ps(built)
-                picked = np.flatnonzero(used_ps)
-                self._used[messages] = built.resources.picked(picked), used_ps[picked]
-            self._flows[key] = chunk_level.as_flow(*self._used[messages], alone_ps, beside)
+                used = chunk_level.link_time(built)
+                picked = np.flatnonzero(used.busy_ps)
+                self._used[messages] = used._replace(
+                    resources=built.resources.picked(picked), busy_ps=used.busy_ps[picked]
+                )
+            self._flows[key] = chunk_level.as_flow(self._used[messages], alone_ps, beside)
         return self._flows[key]
 
 
@@ -190,6 +203,7 @@ class FoldedUse(NamedTuple):
     step: IntArray  # (rows,): step whose calls take the share
     link: IntArray  # (rows,): row of :attr:`LinkUse.links`
     parts: IntArray  # (rows,): share, in thousandths, of all groups of the class on the link
+    idle_ps: IntArray  # (rows,): as in :class:`LinkUse`
 
 
 def folded(program: Program, use: LinkUse) -> tuple[Program, FoldedUse]:
@@ -203,7 +217,7 @@ def _classes(program: Program, use: LinkUse) -> tuple[IntArray, IntArray]:
     link_class: IntArray = np.zeros(len(use.links), np.int64)
     counts = (0, 0)
     while True:
-        items = np.stack([use.step, link_class[use.link], use.parts], axis=1)
+        items = np.stack([use.step, link_class[use.link], use.parts, use.idle_ps], axis=1)
         colour = _alike(use.group, items, int(use.first[-1]))
         coloured = [
             _coloured(exchange, colour[low:high])
@@ -265,10 +279,10 @@ def _folded_use(
     member = _group_classes(program, classes)[rows.group]
     key = np.stack([rows.exchange(), member, rows.step, rows.link], axis=1)
     if not len(key):
-        return FoldedUse(*[*key.T, rows.parts])
+        return FoldedUse(*[*key.T, rows.parts, rows.idle_ps])
     picked, which = distinct_rows(key)
     parts = np.bincount(which, rows.parts).astype(np.int64)
-    whole = FoldedUse(*[*key[picked].T, parts])
+    whole = FoldedUse(*[*key[picked].T, parts, rows.idle_ps[picked]])
     # Links of different classes may be alike once groups are folded.
     contents = np.stack([whole.exchange, whole.member, whole.step, whole.parts], axis=1)
     alike = _alike(whole.link, contents, len(use.links))
@@ -295,13 +309,13 @@ class SideBySide:
     program: Program  # folded program
     usual: Schedule  # its schedule at the collective level
     # The same ops; of each call that uses links the op of one member is a flow, for which the
-    # others wait
+    # others wait. Behind them stands the idle start of each.
     schedule: Schedule
     layout: Layout
-    # exchange, op, alone_ps: (flows,): exchange and op of each flow, and its time alone [ps]
+    # exchange, op, flow_ps: (flows,): exchange and op of each flow, and its time alone [ps]
     exchange: IntArray
     op: IntArray
-    alone_ps: IntArray
+    flow_ps: IntArray
 
     def run(self, engine: str) -> Times:
         """Return the times of all ops."""
@@ -332,7 +346,7 @@ def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, chunk_lev
     none = np.empty(0, np.int64)
     no_calls = Routines(np.array([len(flows.schedule)]), none, none)
     op, end = chunk_level.ends(few, flows.layout, meeting)
-    return few, chunk_level.Expanded(flows.schedule, no_calls, flows.usual, op, end)
+    return few, chunk_level.Expanded(flows.schedule, no_calls, flows.usual, op, end, flows.op)
 
 
 def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySide:
@@ -362,8 +376,15 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
     kind, duration, size = (
         column.copy() for column in (usual.kind, usual.duration_ps, usual.size_bytes)
     )
-    alone_ps = duration[op]
-    kind[op], duration[op], size[op] = FLOW, 0, alone_ps  # a byte of work lasts a picosecond
+    idle_ps = use.idle_ps[order][first]
+    flow_ps = duration[op] - idle_ps
+    kind[op], duration[op], size[op] = FLOW, 0, flow_ps  # a byte of work lasts a picosecond
+    # Behind all ops stands the idle one of each flow, which waits in its place.
+    begin, place_of = len(usual) + np.arange(len(op)), np.arange(len(usual))
+    place_of[op] = begin
+    src, edges = np.append(usual.edges.sources(), begin), usual.edges
+    dst, lag_ps = np.append(place_of[edges.dst], op), np.append(edges.lag_ps, 0 * idle_ps)
+    through = np.append(edges.start_mask(), idle_ps < 0)
     flows = Flows(
         op.astype(np.int32),
         np.full(len(op), chunk_level.PACE),
@@ -371,15 +392,19 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
         (len(usual.resources) + place[row]).astype(np.int32),
         parts[row].astype(np.int32),
     )
-    flowing = replace(
-        usual,
-        kind=kind,
-        duration_ps=duration,
-        size_bytes=size,
+    flowing = schedule(
+        OpColumns(
+            kind=np.append(kind, np.where(idle_ps, FIXED, JOIN)),
+            resource=np.append(usual.resource, 0 * op + NO_RESOURCE),
+            duration_ps=np.append(duration, idle_ps),
+            size_bytes=np.append(size, 0 * op),
+            priority=np.append(usual.priority, usual.priority[op]),
+        ),
+        edges=Edges.from_pairs(len(usual) + len(op), src, dst, lag_ps, through),
         resources=Resources.concat([usual.resources, links.picked(used)]),
         flows=flows,
     )
-    return SideBySide(program, usual, flowing, layout, exchange, op, alone_ps)
+    return SideBySide(program, usual, flowing, layout, exchange, op, flow_ps)
 
 
 def _ops(program: Program, layout: Layout, number: int, member: int, step: int) -> IntArray:

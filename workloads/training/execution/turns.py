@@ -33,7 +33,10 @@ def turn_bytes(exchanges: Iterable[Iterable[Schedule]]) -> int:
     at once does not count: few of its bytes are on the links.
     """
     largest = [
-        max((int(each.size_bytes[_queues(each)].max(initial=0)) for each in collectives), default=0)
+        max(
+            (int(each.size_bytes[on_queues(each)].max(initial=0)) for each in collectives),
+            default=0,
+        )
         for collectives in exchanges
     ]
     shortest = min((size for size in largest if size > LEAST_TURN_BYTES), default=0)
@@ -45,7 +48,7 @@ def in_turns(alone: Schedule, part_bytes: int) -> Schedule:
 
     A message goes on from chip to chip part by part as well.
     """
-    queues, parts = _queues(alone), _parts(alone, part_bytes)
+    queues, parts = on_queues(alone), _parts(alone, part_bytes)
     first = np.cumsum(parts) - parts
     op = np.repeat(np.arange(len(alone)), parts)
     part = np.arange(len(op)) - first[op]
@@ -76,14 +79,14 @@ def in_turns(alone: Schedule, part_bytes: int) -> Schedule:
     )
 
 
-def _queues(chunks: Schedule) -> BoolArray:
+def on_queues(chunks: Schedule) -> BoolArray:
     """Return which ops hold a link or an adapter, which serves one at a time."""
     return np.append(chunks.resources.slots == 1, False)[chunks.resource]
 
 
 def _parts(alone: Schedule, part_bytes: int) -> IntArray:
     """Return into how many parts each op is cut: equally many on all links of a message's way."""
-    cuts = _queues(alone) & (alone.kind == FIXED)
+    cuts = on_queues(alone) & (alone.kind == FIXED)
     most = np.minimum(-(-alone.size_bytes // part_bytes), alone.duration_ps)
     parts = np.where(cuts, np.maximum(1, most), 1).astype(np.int64)
     through = alone.edges.start_mask()

@@ -253,14 +253,14 @@ def _read(path: str, name: str = "") -> Framework:
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
     """Return the framework that a plan is predicted with where none is named."""
     # It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
-    # separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs
-    # of a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself
-    # if nobody states how work is issued. On one GPU nobody divides anything, and models are
+    # separate attention kernels date from the Megatron-LM of 2020 to 2022, a Trainium host that
+    # issues operations runs torch-neuronx, and a machine of one Trainium chip PyTorch itself if
+    # nobody states how work is issued. On one GPU nobody divides anything, and models are
     # trained there by Transformers, and adapted by it, in bf16, on any number that only divide
     # the batch or shard the parameters. NxD shards no parameters, and FSDP has no pipeline.
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if runtime == NEURON:
-        if stated.get("runtime") == "xla":
+        if stated.get("runtime") in ("eager", "xla"):
             return "torch-neuronx"
         if cluster.chips == 1 and "runtime" not in stated:
             return "torchneuron"

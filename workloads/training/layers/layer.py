@@ -45,8 +45,8 @@ NO_LAYER_FIELDS = (
 LAYER_FIELDS = tuple(name for name in PLAN_FIELDS if name not in NO_LAYER_FIELDS)
 """Fields of a plan on which the steps of a layer depend: all but those of the pipeline, of replicas
 and of the host, whose constants the catalogue holds. Besides, it matters whether parameters are
-sharded, whether there are several microbatches, whether passes run in pairs, and whether selective
-recomputation is that of a pipeline."""
+sharded, whether there are several microbatches, whether passes run in pairs, whether selective
+recomputation is that of a pipeline, and whether a compiler may merge it."""
 ENTERING, LEAVING = ("gather",), ("scatter", "reduce")
 """Beginnings of the names of communications that gather a sequence, and of those that sum
 partial results."""
@@ -64,7 +64,7 @@ class _Alike:
             *(type(shapes), shapes.model, shapes.chip, shapes.catalogue, shapes.beside_tp),
             *(getattr(plan, name) for name in LAYER_FIELDS),
             *(plan.sharding == 3, plan.microbatches == 1, plan.pipeline.pairs_passes),
-            plan.recompute == "selective" and plan.pp > 1,
+            *(plan.recompute == "selective" and plan.pp > 1, plan.runtime == "eager"),
         )
 
     def __hash__(self) -> int:

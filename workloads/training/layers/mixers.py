@@ -15,7 +15,7 @@ from typing import cast
 from topologies.catalogue.catalogue import NCCL, chip_family
 from workloads.kernels import times as kernel_times
 from workloads.kernels.attention import Direction, index_score_s, scattered
-from workloads.kernels.chip_share import Timing
+from workloads.kernels.chip_share import Timing, rank_of
 from workloads.models.model import LatentAttention, Model, Recurrence, keys_seen
 from workloads.training.layers.steps import (
     NOTHING,
@@ -445,5 +445,10 @@ def _state(shapes: RankShapes, name: str, passes: int) -> list[LayerOp]:
     if mixer.name in BY_PRODUCTS:
         width = max(1, mixer.state // mixer.inner)
         product = shapes.gemm(tokens, width, width, max(1, inner // width))
+        rank = rank_of(shapes.chip, **shapes.rank)
+        measured = rank.knows("state_scan") and rank.family.provenance != "assumed"
+        if mixer.name == "mamba2" and measured:  # 128 tokens of 128 x 128 values; half in each step
+            chunks = tokens * _part(shapes, mixer.state) / 128**3
+            product = Timing(chunks * rank.constant("state_scan") / 2, rank.grade("state_scan"))
         steps += [kernel(f"{name}.state.{turn}", product) for turn in range(2 * passes)]
     return steps

@@ -391,15 +391,15 @@ class ReplicaExchange:
 
 # Time of a step besides its kernels: the host that issues them, and unexplained time.
 #
-# An eager host issues kernel after kernel. A framework that traces programs lazily (torch-xla, on
-# which the Neuron fine-tuning libraries stand) builds the program of every microbatch anew on the
-# host, in a time that is proportional to the layers and to the passes over them, whatever the
-# sequence is, and to the operations in a layer: one without a gated feed-forward has fewer.
-# Meanwhile the device runs the program before it, so a microbatch takes the longer of the two. This
-# was observed in fine-tuning on one chip. It is assumed to be no faster than issuing the kernels
-# eagerly. A compiled step is built once, and no host issues it. PyTorch's own backend for Neuron
-# compiles the layers alone: the chip waits while the host starts a pass, and while it issues the
-# update.
+# A framework that traces programs lazily (torch-xla, on which the Neuron fine-tuning libraries
+# stand) builds the program of every microbatch anew on the host, in a time that is proportional to
+# the layers and to the passes over them, whatever the sequence is, and to the operations in a
+# layer: one without a gated feed-forward has fewer. Meanwhile the device runs the program before
+# it, so a microbatch takes the longer of the two. This was observed in fine-tuning on one chip. An
+# eager host dispatches the operations that torch-xla traces, assumed in the same time, and in no
+# less than its kernels take to issue. A compiled step is built once, and no host issues it.
+# PyTorch's own backend for Neuron compiles the layers alone: the chip waits while the host starts a
+# pass, and while it issues the update.
 
 COMPILED = "xla"
 """Runtime of chips whose step is one compiled program, which no host issues kernel by kernel."""
@@ -417,9 +417,6 @@ def host_s(
         return kernels * host_dispatch_s(chip, catalogue=shapes.catalogue)
     if job.runtime == "compiled":
         return 0.0
-    eager_s = kernels * shapes.catalogue.value(PART, "eager_added")
-    if job.runtime == "eager":
-        return eager_s
     rank = rank_of(chip, "bf16", plan.ranks_per_chip, shapes.catalogue)
     layer_pass_s = rank.constant("host_layer_pass")
     if not shapes.model.gated_mlp:
@@ -429,7 +426,9 @@ def host_s(
     # Tracing a layer takes longer in a model of more layers.
     depth = shapes.model.layers / rank.constant("host_trace_layers")
     traced_s = layers * passes * layer_pass_s * depth ** rank.constant("host_trace_growth")
-    return float(max(traced_s, eager_s, shapes.catalogue.value(PART, "xla_least")))
+    issued_s = max(traced_s, kernels * shapes.catalogue.value(PART, "eager_added"))
+    least_s = shapes.catalogue.value(PART, "xla_least") if job.runtime == "xla" else 0.0
+    return float(max(issued_s, least_s))
 
 
 def issued_s(shapes: RankShapes) -> float:
@@ -459,9 +458,9 @@ def start_s(shapes: RankShapes, layers: int, of: str) -> float:
 
 
 def traced_update_s(shapes: RankShapes, job: ParallelPlan, layers: int) -> float:
-    """Time in which the host of torch-xla traces the update of some layers [s]."""
+    """Time in which an eager host, or torch-xla's, issues the update of some layers [s]."""
     # Tensor by tensor: two of each adapter, or seven products and two norms, or biases as well.
-    if job.runtime != "xla":
+    if job.runtime == "compiled":
         return 0.0
     tensors = 14 if shapes.plan.lora_rank else 9 if shapes.model.gated_mlp else 16
     rank = rank_of(shapes.chip, "bf16", shapes.plan.ranks_per_chip, shapes.catalogue)

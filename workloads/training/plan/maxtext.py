@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from workloads.options.tool_keys import Key, Near, choice, number, whole
+from workloads.options.tool_keys import Key, Near, choice, number, when, whole
 
 
 def _degree(axis: str, keys: Mapping[str, Any]) -> int:
@@ -38,9 +38,10 @@ def sharded(value: Any, _all: Mapping[str, Any]) -> int:
     return 3 if str(value) == "-1" or number(value) > 1 else 0  # -1 is all
 
 
-def _replicas(value: Any, _all: Mapping[str, Any]) -> bool | None:
-    """Name replicas of whole models or shards, which a plan has only if it shards nothing."""
-    return True if str(value) == "-1" or number(value) == 1 else None
+def _replicas(value: Any, keys: Mapping[str, Any]) -> bool | None:
+    """Name replicas of shards; those of whole models are a plan's."""
+    unsharded = all(str(keys.get(f"{net}_fsdp_parallelism", 1)) == "1" for net in ("ici", "dcn"))
+    return True if unsharded or str(value) == "-1" or number(value) == 1 else None
 
 
 def _device_batch(value: Any, keys: Mapping[str, Any]) -> int:
@@ -75,6 +76,7 @@ MAXTEXT: Mapping[str, Key] = {
         }.items()
         for net in ("ici", "dcn")
     },
+    "shard_optimizer_over_data": when("zero", 1),
     "num_pipeline_microbatches": Key("", lambda _value, keys: _pipelined(keys)),
     "num_pipeline_repeats": whole("vpp", unset="-1"),
     "per_device_batch_size": Key("microbatch", _device_batch),

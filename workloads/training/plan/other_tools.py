@@ -440,7 +440,12 @@ NULLS = {
     "model.activations_checkpoint_granularity": "none",
     "recompute-granularity": "none",
     "fp8": "bf16",
-    **{key: 1 for table in TABLES.values() for key, rule in table.items() if rule.field == "vpp"},
+    **{
+        key: 1
+        for name, table in TABLES.items()
+        for key, rule in table.items()
+        if rule.field == "vpp" and name != "MaxText"
+    },
 }
 """Keys whose null leaves nothing open: no activation is computed again, a stage has one chunk."""
 

@@ -259,11 +259,19 @@ def test_a_deadline_takes_the_fewest_units_that_meet_it(question, capsys):
     assert document["job"]["days"] == pytest.approx(days[sizes["fewest"]])
     upper = {row["units"]: row["days_high"] for row in sizes["rows"]}
     assert upper[sizes["sure"]] <= sizes["days"] < upper[sizes["fewest"]]
+    shape = {"seq": 1024, "vpp": 1, "microbatch": 1, "finalists": 2, "quiet": True}
+    length = {"tokens": 1e10, "days": sizes["days"]}
+    python = cs.search_sizes(question.split()[1], "trn2.48xlarge", 96, **length, **shape)
+    assert json.loads(json.dumps(python.document())) == sizes
+    assert python.search.finalists[0].plan.ranks == document["ranks"]
     _print_sizes(sizes | {"next_smaller": 0})
     shown = " ".join(capsys.readouterr().out.split())
     assert f"{sizes['fewest']} of trn2.48xlarge ({document['chips']} chips) train on 10 G" in shown
     assert f"by the prediction, {sizes['sure']} (" in shown
     assert f"Between 0 and {sizes['fewest']} no number divides the batch and the layers" in shown
+    _print_sizes(sizes | {"untried": (9, 70)})
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"Only {len(days)} numbers were tried: 9 to 70 may do as well. Name a number" in shown
 
 
 CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"
@@ -273,6 +281,7 @@ CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"
     ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens too."),
     ("--tokens=1T", "state --global-batch too."),
     ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "2 of trn2.48xlarge take"),
+    ("--tokens=1T --global-batch=32 --objective=energy", "--objective energy may take slower"),
     ("--tokens=1T --global-batch=32 --with=--tp=2", "--with is for one size of the cluster"),
     ("--tokens=1e18 --global-batch=32 --cluster=rainier:128", "2 of trn2-ultraserver take"),
     ("--tokens=1T --global-batch=32 --cluster=" + CLUSTER, f"{CLUSTER} is a whole cluster"),

@@ -66,9 +66,29 @@ def test_groups_of_some_ranks_do_not_grow(tmp_path):
     send = node(4, schema.SEND, comm_dst=1, comm_size=8)
     alone = et(tmp_path / "job.0.et", *step(0), send)
     refusal = refusal_of(f"replay {alone} --cluster dgx-h100 --ranks 8")
-    assert "communicate among themselves" in refusal
+    assert "no groups of the trace's" in refusal
     document = profile(world=4)
     document["traceEvents"][4]["args"] |= {"Process Group Ranks": "[0, 1]", "Group size": 2}
     path = kineto(tmp_path / "one.json", document)
     refusal = refusal_of(f"replay {path} --cluster dgx-h100 --ranks 8")
-    assert "some of the 4 ranks of the trace communicate among themselves" in refusal
+    assert "no groups of the trace's 4 ranks join replicas of equal blocks" in refusal
+
+
+@pytest.mark.parametrize("degrees", ["--tp 2 --pp 2", "--tp 4", "--pp 2"])
+def test_replicas_grow_to_the_very_time_of_a_trace_with_as_many(degrees, tmp_path):
+    """Groups of tensor and pipeline parallelism keep their size, and later stages move."""
+    inner = 2 if degrees == "--pp 2" else 4
+    line = f"train --model gpt2 --cluster trn2.48xlarge {degrees} --seq 128 --zero 0 --unfolded"
+    for dp in (2, 4):
+        shape = f"--dp {dp} --global-batch {4 * dp} --microbatch 1 --chips {inner * dp}"
+        document_of(f"{line} {shape} --level collective --chakra {tmp_path / str(dp)}")
+    few, many = (f"replay {tmp_path / str(dp)} --cluster trn2.48xlarge" for dp in (2, 4))
+    recorded, grown = document_of(many), document_of(f"{few} --ranks {4 * inner}")
+    assert grown["iteration_s"] == recorded["iteration_s"] != document_of(few)["iteration_s"]
+    assert (grown["ranks"], grown["world"]) == (2 * inner, 4 * inner)
+    shown = " ".join(printed_by(f"{few} --ranks {4 * inner}").split())
+    apart = inner // 2 if "pp" in degrees else inner
+    assert f"groups of 2 ranks, {apart} apart, as of data parallelism, grow" in shown
+    refusal = refusal_of(f"{few} --ranks {4 * inner + 1}")
+    assert f"replicas of the trace are of {inner} ranks. State a multiple" in refusal
+    assert "Name fewer files" in refusal_of(f"{few} --ranks {inner}")

@@ -7,14 +7,32 @@ import networkx as nx
 import pandas as pd
 import pytest
 
+import cluster_sim as cs
 from experiments.cli.commands import topology as module
-from tests.support.commands import document_of, printed_by
+from tests.support.commands import document_of, printed_by, refusal_of
 
 KEYS = {
     "links", "diameter_hops", "mean_hops", "bisection_bytes_per_s", "hbm_bytes_per_s", "cluster",
     "scale_up_bytes_per_s_per_chip", "scale_out_bytes_per_s_per_chip", "chips", "domains", "nodes",
     "hbm_bytes", "scale_out_links", "nics", "hosts", "flops_per_s", "build_s", "peak_rss_bytes",
 }  # fmt: skip
+
+
+def test_a_graph_alone_is_read_back_as_the_same_cluster(tmp_path, monkeypatch):
+    path = tmp_path / "pod.graphml"
+    document = document_of(f"topology trn2.48xlarge --out {path}")
+    read = nx.read_graphml(path)
+    graph = cs.cluster("trn2.48xlarge").graph()
+    assert [*tmp_path.iterdir()] == [path]
+    assert {str(node) for node in graph} == set(read)
+    assert read.number_of_edges() == graph.number_of_edges()
+    assert document["links"] <= graph.number_of_edges()
+    again = refusal_of(f"topology trn2.48xlarge --out {path}")
+    assert f"--out {path} is a file" in again
+    monkeypatch.setattr("topologies.memory_limit.machine_bytes", lambda: 2**33)
+    huge = refusal_of(f"topology rainier --out {tmp_path / 'huge.graphml'}")
+    assert "GiB" in huge
+    assert "Name fewer domains: they are alike." in huge
 
 
 def test_json_has_the_documented_keys():

@@ -96,6 +96,17 @@ def test_one_bad_cell_never_ends_the_command(kind, cell, tmp_path):
             assert (read["status"], read[column]) == ("unsupported", cell)
 
 
+def test_a_file_of_which_every_row_is_refused_ends_with_status_2(tmp_path):
+    head = "model,cluster,chips,tp,pp,dp,global_batch,seq,step_s\n"
+    good, bad = "gpt2,trn2.48xlarge,16,1,1,16,16,512,1\n", "gpt2,nowhere,16,1,1,16,16,512,1\n"
+    for rows, status in ((bad + bad, 2), (good + bad, 0)):
+        (path := tmp_path / "rows.csv").write_text(head + rows)
+        ends, output, errors = ended(f"validate --file {path} --quiet")
+        assert ends == status
+        assert "unknown cluster 'nowhere'" in " ".join(output.split())
+        assert (f"No row of {path} could be predicted; each says why." in errors) == (status == 2)
+
+
 def test_residuals_that_cannot_be_written_are_refused_before_any_prediction(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.validation.validate.validate_each", None)
     refusal = refusal_of(f"validate --residuals={tmp_path}")
