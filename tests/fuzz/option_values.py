@@ -72,7 +72,8 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "what-if": ("growth=30%",), "kind": ("trn2-ultraserver:7", "trn3-gen2:5"),
     "region": ("us=-8:60%",), "round-trip": ("us/eu=145ms",), "price-basis": ("owned", "spot"),
     "quota": ("a=64",), "reserve": ("b=64@1h+2h",), "serve-on": ("trn3-gen2", "fastest"),
-    "maintenance": ("out@0d02:00+2h=5", "out/5d+2h=1"), "capacity-block": ("0d+1d=2",), "window": ("2h",),
+    "maintenance": ("out@0d02:00+2h=5", "out/5d+2h=1"), "capacity-block": ("0d+1d=2",),
+    "window": ("2h",),
     "with": ("--tp 2", "--tp 4 --microbatch 1"),
 }  # fmt: skip
 """Values of options whose description does not show how to write one."""
