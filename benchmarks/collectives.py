@@ -26,8 +26,8 @@ from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
-from topologies.memory_limit import peak_rss_bytes
 from topologies.shapes.basic import Tier, Tiered
+from topologies.support.memory_limit import peak_rss_bytes
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
 MOST_OPS = 20_000_000

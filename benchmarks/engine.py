@@ -19,7 +19,7 @@ from cluster_sim.collectives import CollectiveCall, compose, whole
 from cluster_sim.engine import simulate
 from cluster_sim.schedule.table import Schedule
 from topologies.clusters.names import cluster
-from topologies.memory_limit import peak_rss_bytes
+from topologies.support.memory_limit import peak_rss_bytes
 
 REPEATS = 2
 

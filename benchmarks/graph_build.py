@@ -15,7 +15,7 @@ from dataclasses import asdict
 import networkx as nx
 
 from topologies.clusters.names import cluster
-from topologies.memory_limit import peak_rss_bytes
+from topologies.support.memory_limit import peak_rss_bytes
 from topologies.views.graph import edge_table, graph, node_names
 
 CLUSTERS = ("trn2-ultraserver:64", "rainier", "rainier:1000000")

@@ -16,10 +16,10 @@ from cluster_sim.engine.fast.loop import play
 from cluster_sim.schedule.build import OpColumns
 from cluster_sim.schedule.build import schedule as build_schedule
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule
-from topologies.arrays import IntArray
 from topologies.clusters.names import cluster
-from topologies.memory_limit import peak_rss_bytes
 from topologies.routing import routes
+from topologies.support.arrays import IntArray
+from topologies.support.memory_limit import peak_rss_bytes
 
 GB = 10**9
 

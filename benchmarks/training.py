@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from topologies.memory_limit import peak_rss_bytes
+from topologies.support.memory_limit import peak_rss_bytes
 
 if TYPE_CHECKING:
     from workloads.training.execution.rank_vector import RankVector

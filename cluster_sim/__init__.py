@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from experiments.reports.differences import compare
     from experiments.validation.validate import validate
     from topologies.clusters.names import cluster
-    from topologies.errors import InputError
+    from topologies.support.errors import InputError
     from workloads.fleet.front import run_fleet
     from workloads.fleet.lending.front import lend
     from workloads.front import train
@@ -72,7 +72,7 @@ __all__ = [
 
 _PLACES = {
     "Group": "cluster_sim.collectives.group:Group",
-    "InputError": "topologies.errors:InputError",
+    "InputError": "topologies.support.errors:InputError",
     "Plan": "workloads.training.plan.plan:ParallelPlan",
     "Schedule": "cluster_sim.schedule.table:Schedule",
     "Trace": "cluster_sim.trace.trace:Trace",

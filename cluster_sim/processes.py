@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 ENDING_S = 0.1
 """Time in which threads that were told to end, such as those of progress bars, do so [s]."""

@@ -139,8 +139,8 @@ RULES = {
 }
 
 NAMED_ONCE = {
-    "topologies/arrays.py": re.compile(r"^(Int|Float|Bool)Array\b.*=", re.MULTILINE),
-    "topologies/units.py": re.compile(r"^PS_PER_\w+ =", re.MULTILINE),
+    "topologies/support/arrays.py": re.compile(r"^(Int|Float|Bool)Array\b.*=", re.MULTILINE),
+    "topologies/support/units.py": re.compile(r"^PS_PER_\w+ =", re.MULTILINE),
 }
 """Names that every room needs, and the module that defines them."""
 
@@ -201,11 +201,11 @@ LATE = {
     "topologies/clusters/names.py": {
         "topologies.clusters.graph_file", "topologies.clusters.yaml_file",
     },
-    "topologies/files/tool_files.py": {"topologies.files.yaml_documents"},
+    "topologies/support/files/tool_files.py": {"topologies.support.files.yaml_documents"},
     "workloads/training/frameworks/conditions.py": {
         "workloads.kernels.chip_share", "workloads.training.frameworks.framework",
     },
-    "workloads/training/plan/other_tools.py": {"topologies.files.yaml_documents"},
+    "workloads/training/plan/other_tools.py": {"topologies.support.files.yaml_documents"},
 }  # fmt: skip
 """Rooms that bring such a library with them, and the modules whose functions import them."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from cluster_sim.processes import available_workers
 from experiments.validation.reading.rows import tables
 from experiments.validation.validate import Result, macro, validate_as_user
-from topologies.files.writing import whole_file
+from topologies.support.files.writing import whole_file
 
 RECORD = Path(__file__).with_name("as_user.csv")
 WORSE = 0.005  # change of a median error that a commit must answer for

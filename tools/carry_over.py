@@ -20,9 +20,9 @@ import numpy as np
 from experiments.validation.comparison import compare_row
 from experiments.validation.predictions.training import Steps
 from experiments.validation.reading.rows import TRAINING, Row, table
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.names import cluster
+from topologies.support.arrays import FloatArray
 from workloads.kernels.chip_share import family
 
 TABLES = (

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from experiments.validation.reading.rows import Row, table
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.support.arrays import FloatArray
 from workloads.kernels.chip_share import rank_of
 from workloads.kernels.gemm import fill, gemm_table, roofline_s
 from workloads.kernels.times import gemm_s

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster_sim.collectives.duration.nccl import CHIP, FABRIC, SWITCH, TREE
 from topologies.catalogue.reader import COLUMNS
-from topologies.files.writing import whole_file
+from topologies.support.files.writing import whole_file
 
 MACHINES = {"a100-80gb": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}
 """Chips that were measured inside a domain, with their machine."""

@@ -30,8 +30,8 @@ from experiments.reports.drawing import description, headline
 from experiments.reports.run_record import read_record
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from tools.precompile import DEMO
-from topologies.errors import InputError, suggestion
-from topologies.files.writing import whole_file
+from topologies.support.errors import InputError, suggestion
+from topologies.support.files.writing import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

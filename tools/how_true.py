@@ -18,7 +18,7 @@ import pandas as pd
 
 from tools.as_user import KEYS, MEAN, recorded
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.kernels.chip_share import family
 
 KINDS: Mapping[str, tuple[str, str]] = {

@@ -15,8 +15,8 @@ from cluster_sim.collectives.duration.nccl import Load, Nccl, load_of, seconds
 from cluster_sim.collectives.group import Group
 from experiments.validation.reading.rows import Row, machines_for
 from tools.fit_rows import Fitted
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.support.arrays import FloatArray
 from workloads.confidence.answers import COLLECTIVES, WAITED
 
 SIDES = tuple(field.name for field in fields(Load) if field.name != "way")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 ROW = re.compile(r"^\| `(?P<table>\w+)`[^|]*\| [\d,]+ of [\d,]+ \|")
 """Beginning of a row: the name of a table, what it holds, and the number of rows predicted."""

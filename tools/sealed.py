@@ -21,8 +21,8 @@ from statistics import median
 from typing import Any
 
 from experiments.cli.main import run
-from topologies.errors import InputError
-from topologies.files.writing import whole_file
+from topologies.support.errors import InputError
+from topologies.support.files.writing import whole_file
 
 INTERVALS = {"iteration_s": "interval", "ttft_s.p50": "interval", "tpot_s.p50": "tpot_interval"}
 """Key of an answer's interval by the key of the answer; the rows of ``collective`` have theirs."""

@@ -18,9 +18,9 @@ import numpy as np
 
 from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.progress import progress
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from topologies.support.arrays import IntArray
 from workloads.models.model import Model
 from workloads.sharing.jobs import jobs_from
 from workloads.sharing.sharing import Meeting, Ready, ready_jobs, together

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.serving.engine_files import LAUNCHES, read_engine_file
 from workloads.training.plan.other_tools import OURS, read_any_plan
 

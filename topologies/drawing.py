@@ -19,7 +19,7 @@ from topologies.routing import clos
 from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import clos_ends, strides
 from topologies.shapes.scale_out import Layer, ScaleOut
-from topologies.units import format_rate, format_seconds
+from topologies.support.units import format_rate, format_seconds
 from topologies.views.measures import Measures, measure
 
 Point = tuple[float, float]

@@ -14,12 +14,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import BoolArray, IntArray, pointers
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tiered, Torus
 from topologies.shapes.links import DOWN, UP, axis_links, coordinates, single_routes, strides
 from topologies.shapes.scale_out import Layer, ScaleOut, layers
+from topologies.support.arrays import BoolArray, IntArray, pointers
+from topologies.support.errors import InputError
 
 TABLES_KEPT = 8
 """Tables of the places along an axis that are kept: groups of one cluster ask for the same."""

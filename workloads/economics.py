@@ -12,8 +12,8 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.reader import GRADES, Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
-from topologies.errors import InputError, check_choice
-from topologies.options import in_words
+from topologies.support.errors import InputError, check_choice
+from topologies.support.options import in_words
 
 BUSY = ("compute", "optimizer")
 """Parts of a step in which a chip draws its full power; in other parts it waits or communicates."""

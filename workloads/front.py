@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from cluster_sim.progress import progress as shown
-from topologies.arguments import check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError
+from topologies.support.arguments import check_fields, check_names, checked
+from topologies.support.errors import InputError
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.choice import usual_or_searched

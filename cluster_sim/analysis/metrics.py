@@ -23,8 +23,8 @@ from cluster_sim.analysis.stretches import (
 from cluster_sim.engine.times import DONE
 from cluster_sim.schedule.table import NO_RESOURCE, PS_PER_S
 from cluster_sim.trace.trace import Trace, categorical
-from topologies.arguments import checked
-from topologies.arrays import BoolArray, IntArray
+from topologies.support.arguments import checked
+from topologies.support.arrays import BoolArray, IntArray
 
 BLOCK_OPS = 2**20
 """Ops whose edges are examined at once, to bound the memory of the arrays in between."""

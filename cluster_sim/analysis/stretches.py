@@ -16,8 +16,8 @@ from cluster_sim.engine.compiler.jit import compiled
 from cluster_sim.engine.times import DONE, RUNNING
 from cluster_sim.schedule.table import Codes, Label
 from cluster_sim.trace.trace import Trace
-from topologies.arrays import BoolArray, IntArray
-from topologies.errors import InputError, suggestion
+from topologies.support.arrays import BoolArray, IntArray
+from topologies.support.errors import InputError, suggestion
 
 BLOCK_ROWS = 2**20  # rows processed at once: enough for numpy, few enough for the processor's cache
 TYPES = (np.int32, np.int64, np.int64)

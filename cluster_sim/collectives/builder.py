@@ -27,11 +27,11 @@ from cluster_sim.hardware.communication_costs import (
 from cluster_sim.hardware.fabric import Fabric, fabric
 from cluster_sim.hardware.faults import with_detours
 from cluster_sim.schedule.table import Schedule
-from topologies.arguments import checked
-from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.units import as_bytes, format_bytes
+from topologies.support.arguments import checked
+from topologies.support.arrays import IntArray, distinct
+from topologies.support.errors import InputError
+from topologies.support.units import as_bytes, format_bytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster_sim.collectives.group import Group
-from topologies.errors import InputError, check_choice
+from topologies.support.errors import InputError, check_choice
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
 """Operations, as nccl-tests names and sizes them."""

@@ -17,9 +17,9 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric, uplinks
 from cluster_sim.schedule.table import PS_PER_S, Schedule
 from cluster_sim.trace.trace import run
-from topologies.arrays import IntArray, distinct, pointers
 from topologies.clusters.cluster import Cluster
 from topologies.routing import scale_out_paths
+from topologies.support.arrays import IntArray, distinct, pointers
 
 FOLD_FROM = 16
 """Domains from which a collective is run on a few of them; over fewer it is run on all."""

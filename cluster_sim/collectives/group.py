@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topologies import display
-from topologies.arguments import check_fields, fitting
-from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
-from topologies.errors import InputError, check_type, shown
 from topologies.shapes.basic import Tiered, Torus
 from topologies.shapes.links import coordinates
+from topologies.support import display
+from topologies.support.arguments import check_fields, fitting
+from topologies.support.arrays import IntArray, distinct
+from topologies.support.errors import InputError, check_type, shown
 
 
 @display.by_facts("Group")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from cluster_sim.collectives.group import Group
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.files.reading import read_text
-from topologies.units import parse_bytes
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError
+from topologies.support.files.reading import read_text
+from topologies.support.units import parse_bytes
 
 LARGEST_FILE_BYTES = 20_000_000  # largest file of chip numbers or of sizes that is read [B]
 SHOWN = 60  # characters of a user's text that an error message repeats

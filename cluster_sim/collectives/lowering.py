@@ -33,7 +33,7 @@ from cluster_sim.schedule.table import (
     Schedule,
     transfer_ps,
 )
-from topologies.arrays import BoolArray, IntArray, distinct, pointers
+from topologies.support.arrays import BoolArray, IntArray, distinct, pointers
 
 WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
 """Labels of ops. ``issue``: a CC-Core starts a message. ``pass``: a hop to a chip on the way.

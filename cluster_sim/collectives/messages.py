@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.schedule.table import Edges
-from topologies.arrays import BoolArray, IntArray, pointers
-from topologies.errors import InputError
+from topologies.support.arrays import BoolArray, IntArray, pointers
+from topologies.support.errors import InputError
 
 EVERY = -1  # as a source, every rank of the group contributes; as a target, every rank gets it
 

@@ -46,12 +46,12 @@ from cluster_sim.hardware.faults import Fault, fault_table, gone_around, spelled
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, JOIN, PS_PER_S, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import ENGINES, Trace, run
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice, suggestion
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
-from topologies.units import parse_bytes
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError, check_choice, suggestion
+from topologies.support.units import parse_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

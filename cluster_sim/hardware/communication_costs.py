@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.support.arrays import IntArray
 
 RUNTIME = "neuron-runtime"  # part of the catalogue that holds what is known of the Neuron runtime
 COSTS_KEPT = 64  # results that are kept: every collective of a cluster asks for the same ones

@@ -14,10 +14,10 @@ from cluster_sim.hardware.communication_costs import (
     communication_costs,
 )
 from cluster_sim.schedule.table import NO_RESOURCE, Resources
-from topologies.arrays import BoolArray, IntArray, distinct, pointers
 from topologies.clusters.cluster import Cluster
 from topologies.routing import clos, routes, scale_out_paths, shared_links
 from topologies.shapes.links import Links, domain_links
+from topologies.support.arrays import BoolArray, IntArray, distinct, pointers
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,10 @@ import numpy as np
 from cluster_sim.engine.faults import LARGEST_TERM, Faults
 from cluster_sim.hardware.fabric import Fabric, Paths, fabric
 from cluster_sim.schedule.table import Schedule
-from topologies.arrays import IntArray, pointers
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
-from topologies.units import parse_ps
+from topologies.support.arrays import IntArray, pointers
+from topologies.support.errors import InputError, suggestion
+from topologies.support.units import parse_ps
 
 if TYPE_CHECKING:
     import networkx as nx

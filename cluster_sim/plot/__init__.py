@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from topologies.registry import loader
+from topologies.support.registry import loader
 
 if TYPE_CHECKING:
     from cluster_sim.plot.links import link_map

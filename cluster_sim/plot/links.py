@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from cluster_sim.analysis.metrics import resource_use
 from cluster_sim.trace.trace import Trace
-from topologies.arguments import checked
-from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.drawing import Curve, bow, chips, note
-from topologies.errors import InputError
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import Links, coordinates, domain_links
+from topologies.support.arguments import checked
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError
 
 MOST_CHIPS = 1024  # most chips of a domain that are drawn; more would be dots
 BOW = 0.055  # distance that a line keeps to the right of the way between two chips one apart

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
-from topologies.arguments import checked
-from topologies.arrays import BoolArray, FloatArray, IntArray
-from topologies.files.writing import write_gzip
-from topologies.units import PS_PER_NS, PS_PER_S
+from topologies.support.arguments import checked
+from topologies.support.arrays import BoolArray, FloatArray, IntArray
+from topologies.support.files.writing import write_gzip
+from topologies.support.units import PS_PER_NS, PS_PER_S
 
 Bytes = npt.NDArray[np.uint8]
 

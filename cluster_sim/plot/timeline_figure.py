@@ -17,9 +17,9 @@ from cluster_sim.analysis.stretches import end_of_run_ps, groups_of, stretches
 from cluster_sim.plot.palette import colors
 from cluster_sim.schedule.table import PS_PER_S, Codes
 from cluster_sim.trace.trace import Picks, Trace
-from topologies.arguments import checked
-from topologies.arrays import FloatArray, IntArray, present
-from topologies.errors import InputError
+from topologies.support.arguments import checked
+from topologies.support.arrays import FloatArray, IntArray, present
+from topologies.support.errors import InputError
 
 MOST_NAMED_LANES = 48  # most lanes whose names are written; of more, every n-th is named
 

@@ -27,8 +27,8 @@ from cluster_sim.schedule.table import (
     ScheduleError,
     transfer_ps,
 )
-from topologies.arrays import BoolArray, IntArray, distinct_rows
-from topologies.errors import InputError
+from topologies.support.arrays import BoolArray, IntArray, distinct_rows
+from topologies.support.errors import InputError
 
 __all__ = ["OpColumns", "check", "schedule"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import BoolArray as BoolArray
-from topologies.arrays import IntArray as IntArray
-from topologies.arrays import pointers as pointers
-from topologies.units import PS_PER_S as PS_PER_S
+from topologies.support.arrays import BoolArray as BoolArray
+from topologies.support.arrays import IntArray as IntArray
+from topologies.support.arrays import pointers as pointers
+from topologies.support.units import PS_PER_S as PS_PER_S
 
 FIXED, FLOW, JOIN = 0, 1, 2  # kinds of op (rule 1)
 KINDS = ("fixed", "flow", "join")  # names of the kinds of op, in the order of their numbers

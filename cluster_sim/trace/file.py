@@ -29,10 +29,10 @@ from cluster_sim.schedule.table import (
     Schedule,
     ScheduleError,
 )
-from topologies.arrays import IntArray, pointers
-from topologies.errors import InputError
-from topologies.files.reading import check_regular, no_such_file
-from topologies.files.writing import whole_file
+from topologies.support.arrays import IntArray, pointers
+from topologies.support.errors import InputError
+from topologies.support.files.reading import check_regular, no_such_file
+from topologies.support.files.writing import whole_file
 
 FORMAT = 1  # version of the layout; a reader refuses any other
 HEADER, RESOURCES, ATTEMPTS = b"cluster_sim", b"cluster_sim.resources", b"cluster_sim.attempts"

@@ -16,10 +16,10 @@ from cluster_sim.engine import simulate
 from cluster_sim.engine.faults import FaultError, Faults
 from cluster_sim.engine.times import READY, RUNNING, STATUSES, HorizonError, Times
 from cluster_sim.schedule.table import KINDS, PS_PER_S, Codes, Schedule
-from topologies import display
-from topologies.arguments import checked
-from topologies.arrays import IntArray, distinct
-from topologies.errors import InputError, check_choice, suggestion
+from topologies.support import display
+from topologies.support.arguments import checked
+from topologies.support.arrays import IntArray, distinct
+from topologies.support.errors import InputError, check_choice, suggestion
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,11 +21,11 @@ from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.training import filled, long_step, question
 from experiments.validation.reading.rows import machines_for
 from experiments.validation.reading.tool_outputs import Measured
-from topologies.arrays import BoolArray, FloatArray
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.catalogue.reader import COLUMNS, Entry
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.arrays import BoolArray, FloatArray
+from topologies.support.errors import InputError
 from workloads.kernels.chip_share import family
 from workloads.training.program.groups import SharedParts
 

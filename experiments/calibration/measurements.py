@@ -15,8 +15,8 @@ import numpy as np
 from experiments.calibration.kit import MANIFEST, Manifest, read_manifest
 from experiments.validation.reading.rows import read_text as read_rows
 from experiments.validation.reading.tool_outputs import Measured, operation, parse_measured
-from topologies.errors import InputError
-from topologies.files.reading import read_text
+from topologies.support.errors import InputError
+from topologies.support.files.reading import read_text
 
 LARGEST_FILE_BYTES = 20_000_000
 RESULTS = ("results.csv", "training_rows.csv")

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from experiments.cli.registry import LazyGroup
-from topologies.errors import LONGEST_NAME, InputError, file_fault, shown
+from topologies.support.errors import LONGEST_NAME, InputError, file_fault, shown
 
 MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2
 """Numbers of parameters of glibc's ``mallopt``, see mallopt(3)."""
@@ -206,8 +206,8 @@ def run(arguments: Sequence[str], program: click.Command = app) -> int:
 
 
 def _out_of_memory() -> str:
-    from topologies.memory_limit import machine_bytes
-    from topologies.units import format_bytes
+    from topologies.support.memory_limit import machine_bytes
+    from topologies.support.units import format_bytes
 
     return (
         f"ran out of memory; this process may use {format_bytes(machine_bytes())}. Ask for less at "

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from experiments.cli.options.from_fields import HelpContext, as_options
-from topologies.errors import InputError, suggestion
+from topologies.support.errors import InputError, suggestion
 
 
 @dataclass(frozen=True)

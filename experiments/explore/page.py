@@ -24,8 +24,8 @@ from experiments.reports.formatting import option_name
 from experiments.reports.run_record import check_unchanged, read_record
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.names import cluster as cluster_of
-from topologies.errors import InputError
-from topologies.units import format_bytes, format_seconds
+from topologies.support.errors import InputError
+from topologies.support.units import format_bytes, format_seconds
 from workloads.confidence.sensitivity import sensitivity
 from workloads.training.iteration import iteration
 

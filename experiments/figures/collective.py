@@ -14,7 +14,7 @@ from cluster_sim.trace.trace import Trace
 from experiments.figures.layout import canvas, logarithmic, over_bytes
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
-from topologies.units import format_bytes, format_rate
+from topologies.support.units import format_bytes, format_rate
 
 WORDS = {
     "issue": "issue: a CC-Core starts a message",

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import KNOWN, colors
 from experiments.figures.layout import canvas, dress, entitle, legend_beside, logarithmic
-from topologies.units import format_seconds
+from topologies.support.units import format_seconds
 from workloads.job import JobResult
 from workloads.job.goodput import daly_interval_s
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from topologies.units import format_bytes
+from topologies.support.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

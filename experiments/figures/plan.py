@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from cluster_sim.plot.palette import colors
 from experiments.figures.layout import canvas, dress, entitle, lay_out, logarithmic
 from experiments.figures.training import NAMES, stacked
-from topologies.arrays import FloatArray, IntArray
-from topologies.units import format_bytes, format_seconds
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.units import format_bytes, format_seconds
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import all_schedules
 from workloads.training.program.breakdown import PARTS

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from experiments.figures.layout import canvas, dress
-from topologies.units import format_seconds
+from topologies.support.units import format_seconds
 from workloads.confidence.sensitivity import Sensitivity
 
 MOST_BARS = 12

@@ -9,8 +9,8 @@ import numpy as np
 
 from cluster_sim.plot.palette import colors, ink, marks
 from experiments.figures.layout import canvas, dress, entitle, lay_out
-from topologies.arrays import FloatArray
-from topologies.units import format_seconds
+from topologies.support.arrays import FloatArray
+from topologies.support.units import format_seconds
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures.layout import canvas
-from topologies.units import format_seconds
+from topologies.support.units import format_seconds
 
 BAND = 0.2  # half-width of the shaded band around the diagonal, as a relative error
 MOST_DECADES = 1.7  # longest axis, in powers of ten, that has labels at 2 and 5 as well

@@ -19,8 +19,8 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 import pandas as pd
 
-from topologies.errors import InputError, shown, system_reason
-from topologies.files.reading import decoded, open_regular
+from topologies.support.errors import InputError, shown, system_reason
+from topologies.support.files.reading import decoded, open_regular
 from workloads.demand.read import MAX_BYTES, demand_of_rows, long_rows, mean_tokens, meanings
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 

@@ -21,9 +21,9 @@ from experiments.hourly.demand import (
 )
 from experiments.hourly.state import State, add_line, exposition, keep_record, keep_state, opened
 from experiments.reports.run_record import plain
-from topologies.arrays import FloatArray
-from topologies.errors import InputError
-from topologies.files.writing import whole_file
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
+from topologies.support.files.writing import whole_file
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 from workloads.demand.what_if import minute_of_day
 from workloads.fleet.lending.answer import Loan, Night

@@ -13,10 +13,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from experiments.hourly.demand import Record, minute_of, rows_from_csv
-from topologies.errors import InputError, shown
-from topologies.files.kept_files import is_private
-from topologies.files.reading import read_text
-from topologies.files.writing import whole_file
+from topologies.support.errors import InputError, shown
+from topologies.support.files.kept_files import is_private
+from topologies.support.files.reading import read_text
+from topologies.support.files.writing import whole_file
 
 FORMAT = 1
 STATE, DEMAND, HOURS, LOCK = "state.json", "demand.csv", "hours.jsonl", "lock"

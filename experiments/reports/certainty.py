@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.reports.formatting import Column, heading, value_text
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 Document = Mapping[str, Any]
 

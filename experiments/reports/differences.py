@@ -14,13 +14,13 @@ from experiments.reports.certainty import ratios
 from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
-from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue, choose
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.clusters.names import cluster as cluster_of
-from topologies.errors import InputError
-from topologies.units import format_seconds
+from topologies.support.arguments import checked
+from topologies.support.errors import InputError
+from topologies.support.units import format_seconds
 from workloads.confidence.split_conformal import margin
 from workloads.economics import kind_in_words, kind_of_price
 from workloads.models.huggingface import model as read_model
@@ -68,7 +68,7 @@ def compare(first: Path | str, second: Path | str) -> dict[str, Any]:
     >>> compare("nowhere", "nowhere")
     Traceback (most recent call last):
         ...
-    topologies.errors.InputError: nowhere is no run directory: it has no run.json. Name a \
+    topologies.support.errors.InputError: nowhere is no run directory: it has no run.json. Name a \
 directory that --out wrote.
     """
     folders = Path(first), Path(second)

@@ -14,7 +14,7 @@ from cluster_sim.analysis.stretches import end_of_run_ps
 from cluster_sim.plot.palette import colors
 from cluster_sim.plot.timeline_figure import Bars, busy_share, trace_bars
 from cluster_sim.trace.trace import Trace
-from topologies.units import PS_PER_S
+from topologies.support.units import PS_PER_S
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis

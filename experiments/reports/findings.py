@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from experiments.figures.training import NAMES
 from experiments.reports.certainty import ends_text, interval_at, value_at
 from experiments.reports.formatting import heading, number, value_text
-from topologies.units import format_bytes, format_rate, format_seconds
+from topologies.support.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

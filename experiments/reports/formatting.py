@@ -9,7 +9,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topologies.units import format_bytes, format_memory, format_rate, format_seconds
+from topologies.support.units import format_bytes, format_memory, format_rate, format_seconds
 from workloads.confidence.interval import Interval
 
 if TYPE_CHECKING:

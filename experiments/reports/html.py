@@ -37,10 +37,10 @@ from experiments.reports.formatting import (
     value_text,
 )
 from experiments.reports.run_record import REPORT, option_words, read_record, sha256_of
-from topologies.errors import InputError
-from topologies.files.table import as_named
-from topologies.files.writing import whole_file
-from topologies.units import format_memory
+from topologies.support.errors import InputError
+from topologies.support.files.table import as_named
+from topologies.support.files.writing import whole_file
+from topologies.support.units import format_memory
 
 if TYPE_CHECKING:
     import click

@@ -28,7 +28,7 @@ from experiments.reports.plan_rows import (
 )
 from experiments.reports.remarks import assumed_sentences, check_remarks
 from experiments.reports.training import interval_document, packed, stated
-from topologies.units import format_memory, format_seconds
+from topologies.support.units import format_memory, format_seconds
 from workloads.search.search import Finalist, Search
 from workloads.training.plan.other_tools import plan_yaml
 from workloads.training.plan.plan import PLAN_FIELDS

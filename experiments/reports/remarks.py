@@ -17,7 +17,7 @@ from experiments.reports.plan_rows import differing, fields_of, named
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import BETWEEN, RAINIER, cluster
-from topologies.units import PS_PER_S, format_memory, format_seconds
+from topologies.support.units import PS_PER_S, format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.execution.jitter import TYPICAL, largest
 from workloads.training.memory.memory import Memory

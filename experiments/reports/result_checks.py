@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from topologies.errors import InputError, shown
+from topologies.support.errors import InputError, shown
 
 SHARES = ("mfu", "hfu", "slo_attainment", "coverage")
 MEASURES = ("_s", "_ps", "_bytes", "_usd", "_joules", "_w", "_kg", "_hours", "_hops")

@@ -23,7 +23,7 @@ from experiments.reports.run_record import (
     sha256_of,
     whole_directory,
 )
-from topologies.files.table import as_text
+from topologies.support.files.table import as_text
 
 if TYPE_CHECKING:
     import click

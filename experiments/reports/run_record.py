@@ -16,9 +16,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cluster_sim
-from topologies.errors import InputError, shown, system_reason
-from topologies.files.reading import check_regular
-from topologies.files.writing import OLD, named_in_faults, remove_orphans, unfinished
+from topologies.support.errors import InputError, shown, system_reason
+from topologies.support.files.reading import check_regular
+from topologies.support.files.writing import OLD, named_in_faults, remove_orphans, unfinished
 
 if TYPE_CHECKING:
     import click

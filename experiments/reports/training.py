@@ -15,8 +15,8 @@ from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval, idle_entry, value_text, values_of
 from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
-from topologies.memory_limit import peak_rss_bytes
-from topologies.units import PS_PER_S, format_bytes, format_memory, format_seconds
+from topologies.support.memory_limit import peak_rss_bytes
+from topologies.support.units import PS_PER_S, format_bytes, format_memory, format_seconds
 from workloads.confidence.sensitivity import Uncertain
 from workloads.training.detail import APART
 from workloads.training.explain import memory_in_use

@@ -21,7 +21,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as named
 from topologies.clusters.names import machine
 from topologies.shapes.links import domain_links
-from topologies.units import format_bytes
+from topologies.support.units import format_bytes
 
 ALL = "all"
 

@@ -16,8 +16,8 @@ from cluster_sim.plot.palette import colors
 from cluster_sim.progress import Watch, one_piece, unwatched
 from experiments.figures.layout import canvas, logarithmic
 from experiments.scripts.support import each
-from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster as named
+from topologies.support.arrays import FloatArray
 from workloads.demand import demand_from
 from workloads.fleet.front import daily_training, paired_interval
 from workloads.fleet.inputs.costs import ChangeCosts

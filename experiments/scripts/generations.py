@@ -19,8 +19,8 @@ from experiments.scripts.support import each
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
-from topologies.files.reading import csv_rows
 from topologies.shapes.basic import Torus
+from topologies.support.files.reading import csv_rows
 from workloads.kernels.times import gemm_s
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model

@@ -12,7 +12,7 @@ from experiments.figures.plan import scaling
 from experiments.figures.training import lines
 from experiments.scripts.support import Replica, Steps, chips_kept, each, relative
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.huggingface import as_model
 from workloads.models.huggingface import model as read_model
 from workloads.training.execution.jitter import CAUSES, TYPICAL

@@ -11,7 +11,7 @@ from cluster_sim.progress import Watch, unwatched
 from experiments.reports.formatting import values_of
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
-from topologies.options import setting
+from topologies.support.options import setting
 from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model

@@ -16,7 +16,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as named
 from topologies.clusters.names import machine
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.kernels.chip_share import family
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model

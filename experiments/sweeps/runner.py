@@ -16,7 +16,7 @@ from typing import Any
 
 from cluster_sim.processes import WorkerEndedError, process_pool
 from experiments.sweeps.study import Row
-from topologies.errors import InputError, shown
+from topologies.support.errors import InputError, shown
 
 LOOK_EVERY_S = 1.0  # interval at which the workers of a cluster are checked while no run finishes
 AHEAD = 4  # runs that are submitted for each worker at a time

@@ -25,11 +25,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import cluster_sim
 from experiments.reports.run_record import content_digest, digest, option_words
-from topologies.arguments import check_names
-from topologies.errors import InputError, shown, suggestion
-from topologies.files.reading import no_such_file
-from topologies.files.tool_files import leaves_of
-from topologies.files.yaml_documents import read_yaml, rule
+from topologies.support.arguments import check_names
+from topologies.support.errors import InputError, shown, suggestion
+from topologies.support.files.reading import no_such_file
+from topologies.support.files.tool_files import leaves_of
+from topologies.support.files.yaml_documents import read_yaml, rule
 
 Value = str | Sequence[str]
 WRITTEN = ("best", "cache", "chakra", "folder", "metrics", "overlay", "residuals", "state", "write")

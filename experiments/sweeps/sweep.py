@@ -18,8 +18,8 @@ from experiments.reports.run_directory import Run
 from experiments.reports.run_record import check_writable, digest, new_record
 from experiments.sweeps.runner import Outcome, run_in_processes, run_on_dask
 from experiments.sweeps.study import Program, Row, Study, results, rows
-from topologies.errors import InputError, shown, system_reason
-from topologies.files.writing import named_in_faults, whole_file
+from topologies.support.errors import InputError, shown, system_reason
+from topologies.support.files.writing import named_in_faults, whole_file
 
 Progress = Callable[[int, int], None]
 

@@ -23,10 +23,10 @@ from experiments.validation.reading.rows import (
     servers_reach,
     unsupported,
 )
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
-from topologies.errors import InputError
-from topologies.units import format_bytes
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
+from topologies.support.units import format_bytes
 from workloads.confidence.answers import kernels_assumed, model_family, weight_width
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (

@@ -24,9 +24,9 @@ from experiments.validation.comparison import (
 from experiments.validation.predictions import collectives, jobs, kernels, serving, training
 from experiments.validation.predictions.training import FLAGS, STATED
 from experiments.validation.reading.rows import TRAINING, Kind, Outcome, Row, Rows, read_file, table
-from topologies import display
-from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue
+from topologies.support import display
+from topologies.support.arguments import checked
 from workloads.confidence.kinds import BARE, FRAMEWORK, PLAN
 from workloads.confidence.residuals import shipped_residuals
 from workloads.training.frameworks.conditions import CONDITIONS

@@ -24,7 +24,7 @@ from cluster_sim.processes import (
 )
 from cluster_sim.progress import one_piece, progress, progress_bars, unwatched
 from tests.support.forks import forks
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 __all__ = ["forks"]

@@ -78,7 +78,7 @@ READERS = {
     "workloads/sharing/teams.py": "kueue.json",
     "workloads/sharing/jobs.py": "jobs.yaml",
     "workloads/training/frameworks/framework.py": "framework.yaml",
-    "topologies/files/tool_files.py": "launch.sh",
+    "topologies/support/files/tool_files.py": "launch.sh",
     "workloads/training/plan/other_tools.py": "plan.yaml",
 }
 """Modules that read files from outside, each with the files that the fuzzer mutates for it."""
@@ -102,7 +102,7 @@ DOORS = re.compile(
 
 def test_every_format_is_mutated():
     names = ("reading", "yaml_documents", "frame", "table")
-    doors = {f"topologies/files/{name}.py" for name in names}
+    doors = {f"topologies/support/files/{name}.py" for name in names}
     doors |= {"workloads/traces/recording.py", "experiments/reports/run_record.py"}
     packages = ("topologies", "cluster_sim", "workloads", "experiments")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]

@@ -21,7 +21,7 @@ from typing import NamedTuple, TextIO
 import pytest
 
 from tests.mutants.active import ACTIVE, REACHED
-from topologies.files import kept_files
+from topologies.support.files import kept_files
 
 SPARE_S = 60
 """Time that a mutant may take besides ten times that of its tests; then it hangs, and is killed."""

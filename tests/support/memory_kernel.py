@@ -5,8 +5,8 @@ import numpy as np
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, Edges, Flows
-from topologies.arrays import distinct
-from topologies.errors import InputError
+from topologies.support.arrays import distinct
+from topologies.support.errors import InputError
 
 
 def memory_kernel(cluster, chips, size_bytes, bytes_per_s=None):

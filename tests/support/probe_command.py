@@ -16,7 +16,7 @@ import click
 from experiments.cli.commands.sweep import program_of
 from experiments.cli.main import run as run_line
 from experiments.cli.output.printing import print_json
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 
 @click.command("probe")

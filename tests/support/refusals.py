@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 
 def refused(message, call, *values, **words):

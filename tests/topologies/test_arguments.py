@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.refusals import refusal_by, refused
-from topologies.arguments import Seed, check_fields, checked, fitting
+from topologies.support.arguments import Seed, check_fields, checked, fitting
 
 
 class More(TypedDict, total=False):

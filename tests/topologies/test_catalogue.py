@@ -13,7 +13,7 @@ from tests.support.refusals import refusal_by
 from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.catalogue.reader import GRADES, read_entries
 from topologies.clusters.machines import machines
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 GB = 10**9
 TRAINIUM = ("trn1", "inf2", "trn2", "trn3")

@@ -14,8 +14,8 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters import yaml_file
 from topologies.clusters.names import cluster, machine
 from topologies.clusters.yaml_file import LARGEST_FILE_BYTES, cluster_from_file
-from topologies.errors import InputError
 from topologies.shapes.basic import Axis, Clos, FullMesh, Switch, Tiered, Torus
+from topologies.support.errors import InputError
 from topologies.views.measures import measure
 
 POD = """

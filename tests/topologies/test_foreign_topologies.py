@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.refusals import refused
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from topologies.routing import routes
 from topologies.shapes.basic import FullMesh, Switch, Tiered, Torus
+from topologies.support.errors import InputError
 from topologies.views.graph import graph as graph_of
 
 RATE = {"bandwidth_bytes_per_s": 100 * 10**9, "latency_s": 1e-6}

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.refusals import refusal_by
-from topologies import memory_limit
-from topologies.arrays import distinct
 from topologies.catalogue.catalogue import Catalogue, choose, shipped_catalogue
 from topologies.catalogue.reader import COLUMNS
-from topologies.errors import InputError
+from topologies.support import memory_limit
+from topologies.support.arrays import distinct
+from topologies.support.errors import InputError
 
 HEADER = ",".join(COLUMNS)
 

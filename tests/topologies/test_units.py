@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.refusals import refusal_by, refused
-from topologies.errors import InputError
-from topologies.units import (
+from topologies.support.errors import InputError
+from topologies.support.units import (
     _UNITS,
     LIMIT,
     format_bytes,

@@ -8,7 +8,7 @@ import pytest
 
 from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.clusters.names import machine
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.economics import kind_of_price, one_kind_of_price, with_prices
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.intervals import fewer

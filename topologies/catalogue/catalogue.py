@@ -21,9 +21,9 @@ from topologies.catalogue.reader import (
     is_reference,
     read_entries,
 )
-from topologies.errors import InputError, check_choice, suggestion
-from topologies.files import kept_files
-from topologies.units import LIMIT, PS_PER_S
+from topologies.support.errors import InputError, check_choice, suggestion
+from topologies.support.files import kept_files
+from topologies.support.units import LIMIT, PS_PER_S
 
 __all__ = ["Catalogue", "Entry", "choose", "shipped_catalogue"]
 
@@ -328,7 +328,7 @@ def _whole(entry: Entry, scale: int) -> int:
 
 DATA = Path(__file__).parents[1] / "data"
 _SOURCES = "sources.csv"
-_PARSERS = ("catalogue/reader.py", "catalogue/catalogue.py", "units.py")
+_PARSERS = ("catalogue/reader.py", "catalogue/catalogue.py", "support/units.py")
 
 
 def shipped_rows() -> tuple[str, list[Entry]]:

@@ -11,10 +11,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from topologies.arguments import check_names
-from topologies.errors import InputError, check_choice, shown, suggestion
-from topologies.files.reading import csv_rows, read_text
-from topologies.units import si
+from topologies.support.arguments import check_names
+from topologies.support.errors import InputError, check_choice, shown, suggestion
+from topologies.support.files.reading import csv_rows, read_text
+from topologies.support.units import si
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

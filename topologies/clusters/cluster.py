@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from topologies import display
 from topologies.catalogue.catalogue import LIKE, Catalogue, shipped_catalogue
-from topologies.errors import InputError
 from topologies.shapes.basic import Shape, check_chips, check_size
 from topologies.shapes.scale_out import ScaleOut
+from topologies.support import display
+from topologies.support.errors import InputError
 
 if TYPE_CHECKING:
     import networkx as nx

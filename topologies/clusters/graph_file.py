@@ -22,11 +22,11 @@ import networkx as nx
 
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown
-from topologies.files.reading import read_text
 from topologies.shapes.basic import AXIS_NAMES, Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.links import domain_links
-from topologies.units import PS_PER_S, parse_ps, parse_rate
+from topologies.support.errors import InputError, shown
+from topologies.support.files.reading import read_text
+from topologies.support.units import PS_PER_S, parse_ps, parse_rate
 
 # Recognition of the shape of a graph: a ring, grid or torus, a full mesh, or one switch.
 #

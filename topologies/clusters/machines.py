@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import check_choice
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
+from topologies.support.errors import check_choice
 
 
 def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:

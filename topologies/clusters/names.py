@@ -9,11 +9,9 @@ from fractions import Fraction
 from pathlib import Path
 from types import NoneType
 
-from topologies.arguments import fitting
 from topologies.catalogue.catalogue import Catalogue, choose
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import chips_per_server, machine_fabric, machine_shape, machines
-from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.shapes.basic import (
     AXIS_NAMES,
     MAX_CHIPS,
@@ -27,7 +25,9 @@ from topologies.shapes.basic import (
     check_size,
 )
 from topologies.shapes.scale_out import Place, layers
-from topologies.units import parse_ps, parse_rate
+from topologies.support.arguments import fitting
+from topologies.support.errors import InputError, check_type, shown, suggestion
+from topologies.support.units import parse_ps, parse_rate
 
 RAINIER = "rainier"
 BETWEEN = ("building_oversubscription", "site_oversubscription", "site_latency")

@@ -28,8 +28,6 @@ from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.catalogue.reader import NAME, Entry, check_peaks, check_row
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import fabric_from
-from topologies.errors import InputError, shown, suggestion
-from topologies.files.yaml_documents import read_yaml, rule
 from topologies.shapes.basic import (
     MAX_CHIPS,
     Axis,
@@ -42,7 +40,9 @@ from topologies.shapes.basic import (
     Torus,
 )
 from topologies.shapes.scale_out import ScaleOut
-from topologies.units import PS_PER_NS, parse_ps, parse_rate, si
+from topologies.support.errors import InputError, shown, suggestion
+from topologies.support.files.yaml_documents import read_yaml, rule
+from topologies.support.units import PS_PER_NS, parse_ps, parse_rate, si
 
 RING, MESH, SWITCH = "Ring", "FullyConnected", "Switch"
 BYTES_PER_GB = 2**30

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 MAX_CHIPS = 2**24  # most chips of a cluster; arrays of links and routes are in 32-bit integers
 

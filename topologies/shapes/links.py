@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import BoolArray, IntArray, pointers
 from topologies.shapes.basic import LAYER_NAMES, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
+from topologies.support.arrays import BoolArray, IntArray, pointers
 
 
 def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:

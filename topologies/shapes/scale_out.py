@@ -7,8 +7,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from topologies.errors import InputError
 from topologies.shapes.basic import check_link, check_size
+from topologies.support.errors import InputError
 
 LAYERS_KEPT = 64
 """Results of :func:`layers` that are kept: every group of a cluster asks for the same."""

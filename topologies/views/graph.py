@@ -13,13 +13,13 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.routing import clos
 from topologies.shapes.links import Links, domain_links
 from topologies.shapes.scale_out import Layer
-from topologies.units import PS_PER_S
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError
+from topologies.support.units import PS_PER_S
 from topologies.views.measures import measure
 
 Node = int | str

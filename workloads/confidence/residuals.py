@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import chip_family
-from topologies.files.reading import csv_rows
+from topologies.support.arrays import FloatArray
+from topologies.support.files.reading import csv_rows
 from workloads.confidence.kinds import FAMILY, Prediction
 
 READ: Mapping[str, Callable[[str], Any]] = {

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, Entry
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.economics import ends_of_prices
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from topologies.arrays import FloatArray
+    from topologies.support.arrays import FloatArray
     from workloads.economics import Economics
 
 STEP = Fraction(1, 100)  # relative step of the elasticity

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import NEURON, chip_family
-from topologies.units import format_seconds
+from topologies.support.arrays import FloatArray
+from topologies.support.units import format_seconds
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import (
     BARE,

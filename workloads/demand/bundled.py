@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topologies.errors import InputError, suggestion
+from topologies.support.errors import InputError, suggestion
 from workloads.demand.read import read_demand
 from workloads.demand.request_logs import is_json_log
 from workloads.demand.trace import Demand, mix

@@ -39,9 +39,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import BoolArray, FloatArray
-from topologies.errors import InputError, check_choice, shown, suggestion
-from topologies.files.table import read_table
+from topologies.support.arrays import BoolArray, FloatArray
+from topologies.support.errors import InputError, check_choice, shown, suggestion
+from topologies.support.files.table import read_table
 from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, beside
 

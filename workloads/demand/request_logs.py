@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topologies.errors import InputError, shown
-from topologies.files.reading import read_text
+from topologies.support.errors import InputError, shown
+from topologies.support.files.reading import read_text
 
 if TYPE_CHECKING:
     import pandas as pd

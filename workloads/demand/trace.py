@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import FloatArray
-from topologies.errors import InputError, check_choice
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError, check_choice
 
 if TYPE_CHECKING:
     import pandas as pd

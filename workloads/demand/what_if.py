@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from topologies.arrays import FloatArray
-from topologies.errors import InputError, suggestion
-from topologies.units import parse_seconds
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError, suggestion
+from topologies.support.units import parse_seconds
 from workloads.demand.trace import MINUTES_PER_DAY, Demand, from_zones, joined
 
 TREND = 61  # minutes of the centred mean around which noise is measured

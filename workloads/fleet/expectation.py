@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
+from topologies.support.arrays import FloatArray
 from workloads.economics import Economics
 from workloads.fleet.processes.failures import Failures, failures_from
 from workloads.fleet.scenario import Scenario

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from topologies import display
-from topologies.arguments import Seed, checked
-from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, shown
+from topologies.support import display
+from topologies.support.arguments import Seed, checked
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError, shown
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.demand import Demand
 from workloads.demand.trace import MINUTES_PER_DAY

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.support.arrays import FloatArray
 from workloads.confidence.sensitivity import (
     AS_STATED,
     ENDS,

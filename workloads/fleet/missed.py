@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arrays import FloatArray
+from topologies.support.arrays import FloatArray
 from workloads.fleet.inputs.prices import J_PER_MWH
 from workloads.fleet.results import kind_units, service_minutes
 from workloads.fleet.simulation import FleetRun

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.support.arrays import FloatArray, IntArray
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.simulation import FleetRun

@@ -10,14 +10,14 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from topologies.arguments import check_names
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
-from topologies.errors import InputError
-from topologies.options import described, in_words
-from topologies.units import parse_share
+from topologies.support.arguments import check_names
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
+from topologies.support.options import described, in_words
+from topologies.support.units import parse_share
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import (
     Demand,

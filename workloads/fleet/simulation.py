@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pandas as pd
 import simpy
 
-from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, whole_requests
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arguments import check_names
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice, shown
-from topologies.files.reading import csv_rows, read_text
 from topologies.routing import clos
-from topologies.units import parse_seconds, parse_share
+from topologies.support.arguments import check_names
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError, check_choice, shown
+from topologies.support.files.reading import csv_rows, read_text
+from topologies.support.units import parse_seconds, parse_share
 from topologies.views.measures import measure
 
 YEAR_S = 365.25 * 86400

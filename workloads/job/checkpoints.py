@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import host_bytes_per_server
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_share, undivided, whole
 from workloads.training.plan.plan import ParallelPlan

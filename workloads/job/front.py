@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from topologies import display
-from topologies.arguments import Seed, check_names, checked
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.options import described
-from topologies.units import format_seconds
+from topologies.support import display
+from topologies.support.arguments import Seed, check_names, checked
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
+from topologies.support.options import described
+from topologies.support.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest
 from workloads.confidence.sensitivity import (

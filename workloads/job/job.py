@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.job.causes import FailureRates
 from workloads.job.checkpoints import PeerCopies
 from workloads.options.job import Times

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from topologies.errors import InputError
-from topologies.units import format_seconds
+from topologies.support.errors import InputError
+from topologies.support.units import format_seconds
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.plan.plan import ParallelPlan

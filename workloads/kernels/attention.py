@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import FloatArray
+from topologies.support.arrays import FloatArray
 from workloads.kernels.chip_share import Part, Rank, Timing, plain, rank_of, worst
 from workloads.kernels.gemm import gemm
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.catalogue.catalogue import Catalogue, Entry, chip_family, shipped_catalogue
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES, element_width
 
 RANKING = ("measured", "interpolated", "extrapolated", "assumed")

@@ -15,9 +15,9 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
-from topologies.files.reading import csv_lines
+from topologies.support.arrays import FloatArray
+from topologies.support.files.reading import csv_lines
 from workloads.kernels.chip_share import Family, Rank, Timing, plain, rank_of, worst
 from workloads.kernels.precision import ELEMENT_BYTES, Format, element_width
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from topologies.catalogue.catalogue import Catalogue, chip_family
-from topologies.errors import InputError, check_choice, suggestion
+from topologies.support.errors import InputError, check_choice, suggestion
 
 SCALES = 1 / 32  # bytes of scales for each element of a micro-scaled format
 ELEMENT_BYTES = {

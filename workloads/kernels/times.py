@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
-from topologies.errors import check_choice
+from topologies.support.errors import check_choice
 from workloads.kernels.attention import (
     AttentionShape,
     attention,

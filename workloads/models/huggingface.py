@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from topologies.arguments import fitting
-from topologies.errors import InputError, check_type, excerpt, shown, suggestion
-from topologies.files.reading import check_regular
+from topologies.support.arguments import fitting
+from topologies.support.errors import InputError, check_type, excerpt, shown, suggestion
+from topologies.support.files.reading import check_regular
 from workloads.models.layer_fields import (
     HEADS,
     HIDDEN,

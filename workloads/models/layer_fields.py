@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.model import (
     ATTENTION,
     RECURRENCE,

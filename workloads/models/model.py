@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from topologies import display
-from topologies.errors import InputError
+from topologies.support import display
+from topologies.support.errors import InputError
 
 Mixer = Literal["attention", "recurrence", "both", "none"]
 ATTENTION, RECURRENCE = ("attention", "both"), ("recurrence", "both")

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topologies.errors import InputError, shown, suggestion
-from topologies.options import described, setting
-from topologies.units import parse_seconds
+from topologies.support.errors import InputError, shown, suggestion
+from topologies.support.options import described, setting
+from topologies.support.units import parse_seconds
 
 MOST_DAYS = 36_525.0  # longest run: a century of days
 MOST = 1e9  # largest value of shares, counts, prices and powers

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from topologies.arguments import check_fields
-from topologies.errors import InputError, check_choice
-from topologies.options import documented, option, setting
-from topologies.units import parse_count, parse_seconds
+from topologies.support.arguments import check_fields
+from topologies.support.errors import InputError, check_choice
+from topologies.support.options import documented, option, setting
+from topologies.support.units import parse_count, parse_seconds
 from workloads.options.windows import Window, window_from
 
 AUTO = "auto"

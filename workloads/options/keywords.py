@@ -8,9 +8,9 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from topologies.arguments import check_fields
-from topologies.errors import InputError, shown
-from topologies.options import Option, described
+from topologies.support.arguments import check_fields
+from topologies.support.errors import InputError, shown
+from topologies.support.options import Option, described
 
 Inputs = TypeVar("Inputs")
 

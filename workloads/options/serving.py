@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topologies.options import setting
+from topologies.support.options import setting
 from workloads.kernels.precision import SERVING, SERVING_CACHES
 from workloads.options.fleet import MOST_SLOTS, SPECULATION
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topologies.errors import InputError, excerpt
-from topologies.files.tool_files import Unknown
+from topologies.support.errors import InputError, excerpt
+from topologies.support.files.tool_files import Unknown
 
 Fields = Mapping[str, Any]
 Read = Callable[[Any, Fields], Any]

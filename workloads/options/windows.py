@@ -6,8 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from topologies.errors import InputError, shown
-from topologies.units import parse_seconds
+from topologies.support.errors import InputError, shown
+from topologies.support.units import parse_seconds
 
 FORMS = "out/30d+4h=2 or roll/90d+30min=2"
 PATTERN = re.compile(

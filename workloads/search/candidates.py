@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.collectives.duration.nccl import reduces_in_switch
-from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.arrays import BoolArray, IntArray
+from topologies.support.errors import InputError
 from workloads.kernels.times import step_overhead_s
 from workloads.models.model import Model, layer_flops, output_flops
 from workloads.training.detail import chip_catalogue

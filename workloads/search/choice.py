@@ -10,7 +10,7 @@ import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.kernels.precision import TRAINING, check_precision
 from workloads.models.model import Model
 from workloads.search.candidates import LEAST_TOKENS, ORDERS, Candidates, candidates

@@ -18,11 +18,11 @@ import numpy as np
 
 from cluster_sim.collectives.duration.duration import geometries
 from cluster_sim.progress import Watch, unwatched
-from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
-from topologies.units import PS_PER_S
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.units import PS_PER_S
 from workloads.models.model import Layer, Model
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Replicas, least_s, orders, walk_s
 from workloads.training.frameworks.framework import framework_of, framework_text

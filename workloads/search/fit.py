@@ -9,8 +9,8 @@ from operator import attrgetter
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
-from topologies.arrays import BoolArray, IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import BoolArray, IntArray
+from topologies.support.errors import InputError
 from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
 from workloads.training.layers.adapters import whole

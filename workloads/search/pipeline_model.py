@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled, internal
-from topologies.arrays import FloatArray, IntArray
+from topologies.support.arrays import FloatArray, IntArray
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.registry import pipeline_schedule
 from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT

@@ -13,12 +13,12 @@ import numpy as np
 
 from cluster_sim.processes import available_workers, can_fork, forked
 from cluster_sim.progress import Watch, progress, unwatched
-from topologies import display
-from topologies.arguments import check_names, checked
-from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, check_choice
+from topologies.support import display
+from topologies.support.arguments import check_names, checked
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError, check_choice
 from workloads.confidence.split_conformal import rank_correlation
 from workloads.economics import StepCost
 from workloads.models.huggingface import MODEL_REMEDY, as_model

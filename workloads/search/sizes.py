@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_sim.collectives.algorithms.hierarchical import prime_factors
 from cluster_sim.progress import progress
-from topologies.arguments import check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import FILES, GRAPHS, RAINIER, RAINIER_MACHINE, machine
-from topologies.errors import InputError
-from topologies.units import parse_count
+from topologies.support.arguments import check_names, checked
+from topologies.support.errors import InputError
+from topologies.support.units import parse_count
 from workloads.job.front import DAY_S, whole_job
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model

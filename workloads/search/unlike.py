@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
 from workloads.models.model import Model
 from workloads.search.choice import usual_batch
 from workloads.search.estimate import DOUBLE, MIDDLE, Communication, Stage, ends_s

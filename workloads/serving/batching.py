@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice
+from topologies.support.errors import InputError, check_choice
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
 """Lengths that a Neuron replica is compiled for; shorter prompts and caches are padded."""

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.shapes.measures import scale_up_bytes_per_s
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
 from workloads.confidence.answers import of_first_token, serving_features
 from workloads.confidence.interval import Interval
 from workloads.confidence.sensitivity import Uncertain, price_of

@@ -19,7 +19,7 @@ from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.economics import Economics, one_kind_of_price
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model

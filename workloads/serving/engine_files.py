@@ -13,10 +13,10 @@ from typing import Any
 
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice
-from topologies.files.reading import read_text
-from topologies.files.tool_files import Unknown, flattened, in_environment, script_options
-from topologies.files.yaml_documents import yaml_mapping
+from topologies.support.errors import InputError, check_choice
+from topologies.support.files.reading import read_text
+from topologies.support.files.tool_files import Unknown, flattened, in_environment, script_options
+from topologies.support.files.yaml_documents import yaml_mapping
 from workloads.models.model import Model
 from workloads.options.tool_keys import (
     Key,

@@ -9,11 +9,11 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import Watch, unwatched
-from topologies import display
-from topologies.arguments import Seed, check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError
+from topologies.support import display
+from topologies.support.arguments import Seed, check_fields, check_names, checked
+from topologies.support.errors import InputError
 from workloads.confidence.interval import Interval
 from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model

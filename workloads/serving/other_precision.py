@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.serving.deployment import Deployed
 from workloads.serving.deployment_search import DeploymentQuestion, Offered, highest_rate
 from workloads.serving.profile import Profile

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from topologies.arrays import FloatArray, distinct
 from topologies.catalogue.catalogue import (
     Catalogue,
     chip_family,
@@ -29,7 +28,8 @@ from topologies.catalogue.catalogue import (
     usable_hbm_bytes,
 )
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice
+from topologies.support.arrays import FloatArray, distinct
+from topologies.support.errors import InputError, check_choice
 from workloads.kernels.precision import ELEMENT_BYTES, SERVING_CACHES
 from workloads.models.model import ATTENTION, Model, expert_parameters
 from workloads.serving.rank.share import RankShare

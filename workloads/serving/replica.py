@@ -16,8 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError
 from workloads.serving.batching import FIRST, WHOLE, Batching
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError, check_choice, shown
-from topologies.files.table import read_table
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError, check_choice, shown
+from topologies.support.files.table import read_table
 from workloads.demand.bundled import data_file
 from workloads.demand.read import MAX_BYTES, meanings, stated_times
 from workloads.demand.request_logs import BLOCKS, HASHES, is_json_log, read_json_log

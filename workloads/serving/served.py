@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import FloatArray
-from topologies.errors import InputError, suggestion
-from topologies.units import format_seconds, parse_seconds, parse_share
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError, suggestion
+from topologies.support.units import format_seconds, parse_seconds, parse_share
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
 

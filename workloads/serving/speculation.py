@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topologies.arrays import IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError
 from workloads.serving.profile import Profile, Tokens
 
 MOST = 64  # most proposals of one pass

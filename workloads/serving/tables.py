@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError
-from topologies.files import kept_files
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError
+from topologies.support.files import kept_files
 from workloads.serving.batching import Batching
 from workloads.serving.deployment import Deployment, Pools
 from workloads.serving.deployment_search import (

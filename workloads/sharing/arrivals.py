@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from topologies.arguments import check_names
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown
-from topologies.files.reading import csv_rows, read_text
-from topologies.files.table import TRUTHS, WHOLE
-from topologies.files.yaml_documents import yaml_mapping
-from topologies.units import parse_seconds
+from topologies.support.arguments import check_names
+from topologies.support.errors import InputError, shown
+from topologies.support.files.reading import csv_rows, read_text
+from topologies.support.files.table import TRUTHS, WHOLE
+from topologies.support.files.yaml_documents import yaml_mapping
+from topologies.support.units import parse_seconds
 from workloads.sharing.jobs import Job, jobs_from
 from workloads.training.detail import Detail
 from workloads.training.iteration import iteration

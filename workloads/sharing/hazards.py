@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arguments import check_names
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown
-from topologies.options import described
 from topologies.routing import switch_chips
+from topologies.support.arguments import check_names
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError, shown
+from topologies.support.options import described
 from workloads.job.causes import FailureRates, failure_rates, read_failures
 from workloads.job.checkpoints import job_state
 from workloads.job.goodput import daly_interval_s

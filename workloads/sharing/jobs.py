@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arguments import check_names
-from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice, shown
-from topologies.files.yaml_documents import read_yaml
 from topologies.routing import switch_chips
+from topologies.support.arguments import check_names
+from topologies.support.arrays import BoolArray, IntArray
+from topologies.support.errors import InputError, check_choice, shown
+from topologies.support.files.yaml_documents import read_yaml
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.training.plan.other_tools import field_value

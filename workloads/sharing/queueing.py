@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from topologies import display
-from topologies.arguments import Seed, checked
-from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, check_choice
+from topologies.support import display
+from topologies.support.arguments import Seed, checked
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError, check_choice
 from workloads.options.job import AUTO
 from workloads.sharing.arrivals import Arrival, arrivals_from, read_arrivals
 from workloads.sharing.hazards import Hazards, hazards_of

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from topologies.arrays import IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError
 from workloads.job.job import MOST_FAILURES
 from workloads.sharing.arrivals import Arrival
 from workloads.sharing.hazards import NEVER_STOPPED, Hazards, Neighbours, Saving

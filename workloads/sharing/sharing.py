@@ -12,13 +12,13 @@ import numpy as np
 
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import ENGINES
-from topologies import display
-from topologies.arguments import checked
-from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, check_choice
-from topologies.units import format_memory
+from topologies.support import display
+from topologies.support.arguments import checked
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError, check_choice
+from topologies.support.units import format_memory
 from workloads.sharing.jobs import PLACEMENTS, Job, chips_of_jobs, jobs_from, read_jobs
 from workloads.training.detail import Detail, chip_catalogue
 from workloads.training.execution.links import (

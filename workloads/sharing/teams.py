@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice, shown
-from topologies.files.reading import read_text
-from topologies.units import parse_seconds
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError, check_choice, shown
+from topologies.support.files.reading import read_text
+from topologies.support.units import parse_seconds
 from workloads.job.job import LONGEST_S
 from workloads.sharing.arrivals import (
     DEVICES,

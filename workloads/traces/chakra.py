@@ -16,9 +16,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
-from topologies.errors import InputError
-from topologies.files.writing import whole_files
-from topologies.units import PS_PER_US
+from topologies.support.errors import InputError
+from topologies.support.files.writing import whole_files
+from topologies.support.units import PS_PER_US
 from workloads.traces import chakra_schema as schema
 from workloads.traces.lower import in_order
 from workloads.traces.recording import (

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from topologies.errors import InputError
-from topologies.units import PS_PER_NS
+from topologies.support.errors import InputError
+from topologies.support.units import PS_PER_NS
 from workloads.traces.recording import (
     COMPUTE,
     RECEIVE,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.traces.recording import opened, too_large
 
 MOST_CHARACTERS = 2**34  # largest profile that is read, after decompression

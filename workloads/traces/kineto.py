@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError
-from topologies.units import PS_PER_S, PS_PER_US
+from topologies.support.errors import InputError
+from topologies.support.units import PS_PER_S, PS_PER_US
 from workloads.traces.json_stream import read_events
 from workloads.traces.kineto_communication import (
     CALLS,

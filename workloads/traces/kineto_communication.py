@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError
-from topologies.units import PS_PER_US
+from topologies.support.errors import InputError
+from topologies.support.units import PS_PER_US
 from workloads.traces.recording import (
     COLLECTIVE,
     HOST,

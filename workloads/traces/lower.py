@@ -22,9 +22,9 @@ from cluster_sim.collectives import CollectiveCall, duration_ps
 from cluster_sim.collectives import Group as ChipGroup
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
-from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.arrays import BoolArray, IntArray
+from topologies.support.errors import InputError
 from workloads.confidence.answers import collective_interval
 from workloads.traces.recording import (
     COLLECTIVE,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,

@@ -16,9 +16,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from cluster_sim.schedule.table import Codes
-from topologies.arrays import IntArray
-from topologies.errors import InputError, file_fault
-from topologies.files.reading import open_regular
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError, file_fault
+from topologies.support.files.reading import open_regular
 
 NOTHING, COMPUTE, MEMORY, SEND, RECEIVE, COLLECTIVE, HOST = range(7)  # kinds of nodes
 KINDS = ("nothing", "compute", "memory", "send", "receive", "collective", "host")

@@ -15,14 +15,14 @@ import numpy as np
 from cluster_sim.analysis.stretches import Intervals, shares_ps
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace, run
-from topologies import display
-from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, check_choice, shown, suggestion
-from topologies.files.reading import no_such_file
-from topologies.units import format_seconds
+from topologies.support import display
+from topologies.support.arguments import checked
+from topologies.support.errors import InputError, check_choice, shown, suggestion
+from topologies.support.files.reading import no_such_file
+from topologies.support.units import format_seconds
 from workloads.traces.chakra import read_chakra
 from workloads.traces.goal import read_goal
 from workloads.traces.kineto import read_kineto

@@ -16,12 +16,12 @@ from cluster_sim.hardware.faults import Fault, fault_table, gone_around, with_st
 from cluster_sim.schedule.repeats import calls_written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import ENGINES, Trace, run
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice
-from topologies.memory_limit import machine_bytes
-from topologies.units import format_bytes, format_memory
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError, check_choice
+from topologies.support.memory_limit import machine_bytes
+from topologies.support.units import format_bytes, format_memory
 from workloads.kernels.precision import TRAINING, check_precision
 from workloads.training.execution.chunk_level import Expanded, expand, project, with_durations
 from workloads.training.execution.jitter import Disturbance, disturb

@@ -10,9 +10,9 @@ import numpy as np
 from cluster_sim.plot.perfetto import MOST_CHIPS, Counter, counter
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.support.arrays import IntArray
 from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
 from workloads.training.layers.steps import LayerOp

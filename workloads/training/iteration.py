@@ -15,11 +15,11 @@ from cluster_sim.analysis.stretches import CategoryTimes
 from cluster_sim.hardware.faults import spelled_out
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
-from topologies import display
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support import display
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError
 from workloads.confidence.interval import Interval
 from workloads.economics import StepCost, step_cost, sum_of_costs
 from workloads.kernels.chip_share import worst

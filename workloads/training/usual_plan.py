@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.confidence.answers import kernels_assumed
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import BARE, FRAMEWORK, PLAN, Prediction, training_kind

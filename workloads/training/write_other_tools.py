@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_choice
+from topologies.support.errors import InputError, check_choice
 from workloads.models.model import Model
 from workloads.options.tool_keys import written
 from workloads.training.frameworks.framework import framework, framework_of

@@ -23,15 +23,15 @@ from cluster_sim.hardware.communication_costs import (
     communication_costs,
 )
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.memory_limit import machine_bytes
 from topologies.routing import routes
 from topologies.shapes.basic import Shape, Torus
 from topologies.shapes.links import coordinates, domain_links
-from topologies.units import format_bytes
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError
+from topologies.support.memory_limit import machine_bytes
+from topologies.support.units import format_bytes
 
 MESH_LIMIT = "mesh_up_to_a_rank"
 """Quantity of a chip whose meshes were measured up to a length in proportion to the ranks."""

@@ -18,10 +18,10 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import is_trainium
 from cluster_sim.collectives.group import Box, Group, ordered_box
-from topologies.arrays import IntArray
-from topologies.files import kept_files
-from topologies.files.reading import csv_rows
 from topologies.shapes.basic import FullMesh
+from topologies.support.arrays import IntArray
+from topologies.support.files import kept_files
+from topologies.support.files.reading import csv_rows
 
 Colours = list[list[int]]
 """Permutations of the chips, each as the list of the next chip of every chip. Together they colour

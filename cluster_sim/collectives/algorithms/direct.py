@@ -25,10 +25,10 @@ from cluster_sim.collectives.messages import (
 )
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
-from topologies.arrays import BoolArray, IntArray, distinct, pointers
 from topologies.routing import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
+from topologies.support.arrays import BoolArray, IntArray, distinct, pointers
 
 
 def mesh(call: CollectiveCall) -> Messages:

@@ -54,9 +54,9 @@ from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.routing import routes
+from topologies.support.arrays import IntArray
 
 
 def is_one_ring(call: CollectiveCall) -> bool:

@@ -32,9 +32,9 @@ from cluster_sim.collectives.algorithms.stages import KANGARING, RDH
 from cluster_sim.collectives.algorithms.torus import PER_AXIS, TORUS
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.hardware.communication_costs import communication_costs
-from topologies.errors import InputError, suggestion
-from topologies.registry import by_name
 from topologies.shapes.basic import Torus
+from topologies.support.errors import InputError, suggestion
+from topologies.support.registry import by_name
 
 MESH_FIRST_RANKS = 64
 """Ranks beyond which halving and doubling is preferred to a mesh, whose messages CC-Cores issue one

@@ -48,11 +48,11 @@ from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.build import merge
 from cluster_sim.schedule.repeats import LargerBlocks, Rounds
 from cluster_sim.schedule.table import HORIZON_PS, Edges, Schedule, transfer_ps
-from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.routing import period
 from topologies.shapes.basic import Torus
+from topologies.support.arrays import IntArray, distinct
+from topologies.support.errors import InputError
 
 ROUNDS_FROM = 200_000
 """Messages from which rounds are held a few at a time; fewer are as fast all at once."""

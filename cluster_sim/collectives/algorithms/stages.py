@@ -44,7 +44,7 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import uplinks
 from cluster_sim.schedule.table import Edges
 from cluster_sim.trace.trace import run
-from topologies.arrays import IntArray, pointers
+from topologies.support.arrays import IntArray, pointers
 
 
 @dataclass(frozen=True, eq=False)

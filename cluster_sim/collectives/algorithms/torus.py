@@ -45,10 +45,10 @@ from cluster_sim.collectives.messages import (
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import FIXED, JOIN, Edges, transfer_ps
 from cluster_sim.trace.trace import run
-from topologies.arrays import IntArray, distinct_rows
-from topologies.files import kept_files
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
+from topologies.support.arrays import IntArray, distinct_rows
+from topologies.support.files import kept_files
 
 
 def has_axes(call: CollectiveCall) -> bool:

@@ -27,9 +27,6 @@ from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, JOIN, PS_PER_S, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import run
-from topologies import display
-from topologies.arguments import checked
-from topologies.arrays import BoolArray, IntArray, distinct_rows
 from topologies.clusters.cluster import Cluster
 from topologies.routing import (
     SharedPaths,
@@ -41,7 +38,10 @@ from topologies.routing import (
 )
 from topologies.shapes.basic import Clos, Shape, Torus
 from topologies.shapes.links import coordinates
-from topologies.units import as_bytes, format_seconds
+from topologies.support import display
+from topologies.support.arguments import checked
+from topologies.support.arrays import BoolArray, IntArray, distinct_rows
+from topologies.support.units import as_bytes, format_seconds
 
 
 class Geometry:

@@ -39,11 +39,11 @@ from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.verify.bounds import AROUND, Bound, bounds
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import FullMesh, Switch
 from topologies.shapes.scale_out import ScaleOut
+from topologies.support.arrays import IntArray
 
 NAME = "nccl"  # name that auto resolves to on machines whose collectives take NCCL's measured times
 

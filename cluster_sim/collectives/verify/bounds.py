@@ -14,10 +14,10 @@ from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.routing import clos, routes, scale_out_paths
 from topologies.shapes.basic import Shape, Torus
 from topologies.shapes.links import Links, coordinates, domain_links
+from topologies.support.arrays import BoolArray, IntArray, distinct
 
 MAX_PAIRS = 1 << 16
 """Pairs of chips among which the farthest is sought; of larger groups only pairs with the first

@@ -14,12 +14,12 @@ from cluster_sim.collectives.algorithms.algorithm import is_trainium
 from cluster_sim.collectives.algorithms.cycles import one_ring
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.group import Group
-from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.routing import routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
+from topologies.support.arrays import BoolArray, IntArray, distinct
+from topologies.support.errors import InputError
 
 ALL_THE_SAME = "Or simulate it all the same with --unrestricted."  # end of every refusal
 

@@ -15,7 +15,7 @@ from cluster_sim.collectives.builder import Collective
 from cluster_sim.collectives.lowering import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
 from cluster_sim.collectives.messages import EVERY, Chunks
 from cluster_sim.schedule.table import Codes, Schedule
-from topologies.arrays import BoolArray, IntArray, distinct
+from topologies.support.arrays import BoolArray, IntArray, distinct
 
 PROVEN, NOT_CHECKED = "proven", "not-checked"
 LARGEST_RANKS = 256  # ranks up to which a collective is proven by default

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from topologies.files import kept_files
-from topologies.files.kept_files import digest
+from topologies.support.files import kept_files
+from topologies.support.files.kept_files import digest
 
 
 class Source:

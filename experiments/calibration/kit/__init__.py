@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.errors import InputError, suggestion
-from topologies.files.reading import read_text
-from topologies.files.writing import whole_files
+from topologies.support.errors import InputError, suggestion
+from topologies.support.files.reading import read_text
+from topologies.support.files.writing import whole_files
 
 SCRIPTS = ("common", "products", "elementwise", "attention", "launches", "copies", "layer", "step")
 """Python scripts that both flavours have; ``backend`` differs between them."""

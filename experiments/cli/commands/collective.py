@@ -18,9 +18,9 @@ from experiments.cli.options.inputs import (
 from experiments.cli.output import side_by_side as beside
 from experiments.cli.output.printing import print_rows
 from experiments.reports.formatting import Column, idle_entry, idle_sentences
-from topologies.errors import InputError, check_choice
-from topologies.options import required, setting
-from topologies.units import format_bytes, format_seconds
+from topologies.support.errors import InputError, check_choice
+from topologies.support.options import required, setting
+from topologies.support.units import format_bytes, format_seconds
 from workloads.confidence.interval import Interval
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import cluster_sim
 from cluster_sim.processes import available_workers
 from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table
-from topologies.units import format_bytes, format_seconds
+from topologies.support.units import format_bytes, format_seconds
 
 LIBRARIES = ("numpy", "numba", "scipy", "pandas", "networkx", "simpy", "matplotlib", "pyarrow")
 LEAST_MEMORY_BYTES = 4 * 10**9
@@ -114,7 +114,7 @@ def _available_bytes() -> int | None:
 
 def _compiled() -> tuple[int, list[str]]:
     """Number of compiled functions in the cache, and the folders of the cache."""
-    from topologies.files.kept_files import folders, is_private
+    from topologies.support.files.kept_files import folders, is_private
 
     places = [folder for folder in folders() if folder.is_dir() and is_private(folder)]
     files = [path for folder in places for path in folder.glob("*.o")]

@@ -21,8 +21,8 @@ from experiments.cli.registry import LazyGroup
 from experiments.reports.formatting import columns_of, constants, is_missing, table_text
 from experiments.reports.run_record import plain
 from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment, Script
-from topologies.errors import InputError
-from topologies.options import KEY, described, required, setting
+from topologies.support.errors import InputError
+from topologies.support.options import KEY, described, required, setting
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ import click
 from experiments.cli.commands.serve_api import HOST, HOSTS, check_free, only_for
 from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table, print_text
-from topologies.options import required, setting
+from topologies.support.options import required, setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run

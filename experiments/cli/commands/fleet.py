@@ -15,7 +15,7 @@ from experiments.cli.options.inputs import Invocation, PricedInputs, Ranking, Se
 from experiments.cli.output.printing import interval_frame, print_rows, print_table, print_text
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, number
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,

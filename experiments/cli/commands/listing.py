@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
 from experiments.reports.formatting import values_of
-from topologies.errors import InputError, check_choice, shown, suggestion
-from topologies.options import required, setting
+from topologies.support.errors import InputError, check_choice, shown, suggestion
+from topologies.support.options import required, setting
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue

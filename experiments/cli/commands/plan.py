@@ -29,10 +29,10 @@ from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.files.writing import check_target
-from topologies.options import setting
-from topologies.units import format_seconds, parse_count
+from topologies.support.errors import InputError
+from topologies.support.files.writing import check_target
+from topologies.support.options import setting
+from topologies.support.units import format_seconds, parse_count
 from workloads.options.job import LEAST_DAYS, MOST_DAYS, TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
@@ -202,7 +202,7 @@ def _as_written(*inputs: TrainedModel | PricedInputs) -> list[str]:
 
 def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[str, Any]:
     """Write the plan of a rank to files; return tool, file, rank, and why it is not the first."""
-    from topologies.files.writing import whole_file
+    from topologies.support.files.writing import whole_file
     from workloads.training.plan.other_tools import plan_yaml
     from workloads.training.write_other_tools import tool_named
 

@@ -11,8 +11,8 @@ from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, idle_entry, idle_sentences, values_of
-from topologies.options import required, setting
-from topologies.units import format_seconds
+from topologies.support.options import required, setting
+from topologies.support.units import format_seconds
 from workloads.options.job import HazardInputs
 
 if TYPE_CHECKING:

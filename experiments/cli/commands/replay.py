@@ -11,8 +11,8 @@ import click
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table, print_text
-from topologies.options import required, setting
-from topologies.units import format_seconds
+from topologies.support.options import required, setting
+from topologies.support.units import format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run

@@ -22,9 +22,9 @@ from experiments.cli.output.side_by_side import answer_beside, cluster_names, wa
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
-from topologies.errors import InputError
-from topologies.options import setting
-from topologies.units import format_seconds
+from topologies.support.errors import InputError
+from topologies.support.options import setting
+from topologies.support.units import format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class EngineInputs:
         cluster: Cluster,
     ) -> dict[str, Any]:
         """Write the command that launches the replica; return what was read and written."""
-        from topologies.files.writing import whole_file
+        from topologies.support.files.writing import whole_file
         from workloads.serving.engine_files import launch_command, launched
 
         read = filed.document() if filed else {}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cli.options.inputs import Invocation
-from topologies.errors import InputError
-from topologies.options import setting
+from topologies.support.errors import InputError
+from topologies.support.options import setting
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")  # names by which a browser on this machine may ask
@@ -56,7 +56,7 @@ class ServiceInputs:
 
     def token(self) -> str:
         """Return the token; empty where none is stated and none is needed."""
-        from topologies.files.reading import read_text
+        from topologies.support.files.reading import read_text
 
         token = os.environ.get(TOKEN, "")
         if self.token_file is not None:
@@ -94,7 +94,7 @@ def serve_api(inputs: ServiceInputs, call: Invocation) -> None:
     POST /lend, /fleet, /plan, /serve and /train take the options of these commands and answer what
     --json prints. The page / lists them, and /openapi.json describes them. Ends with Ctrl-C.
     """
-    from topologies.units import parse_seconds
+    from topologies.support.units import parse_seconds
 
     if call.out is not None or call.json:
         raise InputError("serve-api answers requests; leave --json and --out out.")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.reports.formatting import Column, values_of
-from topologies.options import required, setting
-from topologies.units import format_seconds
+from topologies.support.options import required, setting
+from topologies.support.units import format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run

@@ -17,8 +17,8 @@ from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
-from topologies.errors import shown, suggestion
-from topologies.options import required, setting
+from topologies.support.errors import shown, suggestion
+from topologies.support.options import required, setting
 
 if TYPE_CHECKING:
     import pandas as pd

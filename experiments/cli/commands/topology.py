@@ -12,10 +12,10 @@ from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineI
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text, values_of
 from topologies.clusters.names import RAINIER
-from topologies.files.writing import check_target, whole_file
-from topologies.memory_limit import check_memory, peak_rss_bytes
-from topologies.options import setting
-from topologies.units import PS_PER_S, format_memory, format_seconds
+from topologies.support.files.writing import check_target, whole_file
+from topologies.support.memory_limit import check_memory, peak_rss_bytes
+from topologies.support.options import setting
+from topologies.support.units import PS_PER_S, format_memory, format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run

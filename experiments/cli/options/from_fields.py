@@ -1,7 +1,7 @@
 """Options of a command for click, generated from the dataclasses that the command takes.
 
 A command is a function of a few dataclasses whose fields are described with
-:func:`topologies.options.option`::
+:func:`topologies.support.options.option`::
 
     def topology(call: Invocation, machine: MachineInputs, graph: GraphInputs) -> None: ...
 
@@ -33,8 +33,8 @@ from typing import (
 
 import click
 
-from topologies.errors import InputError
-from topologies.options import Option, described
+from topologies.support.errors import InputError
+from topologies.support.options import Option, described
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

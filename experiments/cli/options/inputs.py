@@ -17,8 +17,8 @@ from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_rows
 from experiments.reports.formatting import Column
 from experiments.reports.result_checks import check_results
-from topologies.errors import InputError, check_choice, printable
-from topologies.options import required, setting
+from topologies.support.errors import InputError, check_choice, printable
+from topologies.support.options import required, setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, number
 from experiments.reports.run_record import plain
-from topologies.errors import printable
+from topologies.support.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ import click
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.certainty import ratio_sentences, ratios, value_at
 from experiments.reports.formatting import idle_sentences, value_text
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run

@@ -34,7 +34,7 @@ from experiments.cli.registry import COMMANDS
 from experiments.hourly.state import State, exposition, metric, read_state
 from experiments.reports.run_record import option_words
 from experiments.sweeps.runner import KILLED, Outcome, outcome, run_row
-from topologies.errors import InputError, shown, suggestion
+from topologies.support.errors import InputError, shown, suggestion
 
 # Questions that the service takes: the options of a command as JSON, without any path.
 

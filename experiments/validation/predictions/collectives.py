@@ -26,8 +26,8 @@ from experiments.validation.reading.rows import Outcome, machines_for, servers_r
 from experiments.validation.reading.tool_outputs import operation
 from topologies.catalogue.catalogue import NCCL, Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.units import PS_PER_S
+from topologies.support.errors import InputError
+from topologies.support.units import PS_PER_S
 from workloads.confidence.answers import (
     FIRST_NCCOM,
     ONE_PROCESS,

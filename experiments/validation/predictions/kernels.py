@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.validation.reading.rows import Outcome, Value, unsupported
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
-from topologies.errors import InputError, check_choice
+from topologies.support.errors import InputError, check_choice
 from workloads.confidence.answers import kernel_shown
 from workloads.kernels import times
 from workloads.kernels.chip_share import family, rank_of

@@ -18,7 +18,7 @@ import numpy as np
 from experiments.validation.reading.rows import Outcome, machines_for, model_for
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.serving.batching import (
     BUCKETS,
     USUAL_CACHE,

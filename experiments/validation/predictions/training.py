@@ -20,8 +20,8 @@ from experiments.validation.reading.rows import (
 )
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.units import PS_PER_S
+from topologies.support.errors import InputError
+from topologies.support.units import PS_PER_S
 from workloads.kernels.chip_share import worst
 from workloads.models.model import Experts, Model
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions

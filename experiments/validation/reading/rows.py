@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
 from experiments.validation.reading.tool_outputs import NEEDED, load_test_rows
-from topologies.arguments import check_names
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import FILES, GRAPHS, cluster
-from topologies.errors import InputError, check_choice, excerpt, suggestion
-from topologies.files.reading import csv_lines, csv_rows, read_bytes
+from topologies.support.arguments import check_names
+from topologies.support.errors import InputError, check_choice, excerpt, suggestion
+from topologies.support.files.reading import csv_lines, csv_rows, read_bytes
 from workloads.kernels.precision import CASTS
 from workloads.models.huggingface import model, models
 from workloads.models.model import Model

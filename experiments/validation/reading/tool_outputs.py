@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
-from topologies.errors import InputError, shown
-from topologies.files.reading import read_text
-from topologies.units import parse_seconds
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError, shown
+from topologies.support.files.reading import read_text
+from topologies.support.units import parse_seconds
 
 if TYPE_CHECKING:
     from workloads.training.iteration import Iteration

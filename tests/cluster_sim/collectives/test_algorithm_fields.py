@@ -29,8 +29,8 @@ from experiments.cli.main import run
 from experiments.cli.main import run as command
 from tests.support.collective_cases import named
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
-from topologies.registry import by_name
+from topologies.support.errors import InputError
+from topologies.support.registry import by_name
 
 GROUPS = (
     ("ring:1", (0,), 1),

@@ -15,8 +15,8 @@ from cluster_sim.plot.links import link_load, link_map
 from cluster_sim.trace.trace import run
 from tests.support.examples import examples
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
 from topologies.shapes.links import domain_links
+from topologies.support.errors import InputError
 
 SERVER = cluster("trn2.48xlarge")
 RING = cluster("ring:5", bandwidth="100GB/s", latency="1us")

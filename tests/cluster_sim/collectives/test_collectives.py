@@ -31,7 +31,7 @@ from tests.support.collective_cases import ENGINES, algorithm_names, collectives
 from tests.support.conservation import violations
 from tests.support.examples import examples
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 GIB = 2**30
 US = 10**6

@@ -23,7 +23,7 @@ from cluster_sim.trace.trace import run
 from tests.support.examples import examples
 from tools.ship_cycles import shipped_boxes
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 
 def cable_uses(orders, sizes):

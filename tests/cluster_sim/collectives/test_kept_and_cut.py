@@ -9,10 +9,10 @@ from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.verify import bounds
 from cluster_sim.hardware.communication_costs import communication_costs
 from topologies.clusters.names import cluster
-from topologies.files import kept_files
 from topologies.routing import _next_places
 from topologies.shapes.links import coordinates, domain_links
 from topologies.shapes.scale_out import layers
+from topologies.support.files import kept_files
 
 BOX = ((2, 3, 4), (64, 128, 128))
 

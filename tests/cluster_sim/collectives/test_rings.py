@@ -24,7 +24,7 @@ from tests.support.collective_cases import named
 from tests.support.examples import examples
 from tests.support.written_rules import check_rounds
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 RINGS = {"ring": one_ring, "multi-ring": all_rings}
 MACHINES = (

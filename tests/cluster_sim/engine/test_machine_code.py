@@ -25,7 +25,7 @@ from cluster_sim.engine.compiler.jit import (
     prefetch,
     trailing_zeros,
 )
-from topologies.files import kept_files
+from topologies.support.files import kept_files
 
 ROOT = Path(__file__).parents[3]
 TWO = (

@@ -17,7 +17,7 @@ from tests.support.conservation import violations
 from tests.support.examples import examples
 from tests.support.random_schedules import on_one_link, schedules
 from tests.support.refusals import refusal_by, refused
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 
 def equal(first, second):

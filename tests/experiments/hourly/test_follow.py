@@ -20,7 +20,7 @@ from experiments.hourly.follow import Follower
 from experiments.hourly.state import HOURS, STATE, exposition, opened, read_state
 from tests.docs.rerun import ROOT
 from tests.support.refusals import refused
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 
 class QueryApi:

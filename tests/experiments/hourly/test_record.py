@@ -12,7 +12,7 @@ from experiments.cli.main import run
 from experiments.hourly.demand import Record, Row, minute_of, moment, rows_from_csv
 from tests.support.examples import examples
 from tests.support.refusals import refused
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.demand import read_demand
 
 START = minute_of("2024-05-06T00:00")

@@ -17,7 +17,7 @@ from experiments.reports.formatting import heading, number, table_text, value_te
 from experiments.reports.html import report_html, write_report
 from experiments.reports.run_directory import run_directory
 from tests.support.examples import examples
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 VOID = {"meta", "img", "link", "br", "hr", "input"}
 

@@ -19,7 +19,7 @@ from experiments.reports.run_directory import run_directory
 from experiments.reports.run_record import check_replaceable, read_record
 from tests.support.random_schedules import on_one_link
 from tests.support.refusals import refusal_by, refused
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 
 def _write(path: Path, *, ranks: int = 8, build_s: float = 1.0) -> None:

@@ -8,7 +8,7 @@ from experiments.scripts import collectives, generations, scaling, training
 from experiments.scripts.support import Replica, Steps, with_collective_ends
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration

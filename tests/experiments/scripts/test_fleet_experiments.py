@@ -9,7 +9,7 @@ mpl.use("Agg")
 
 from experiments.scripts import fleet
 from tests.support.commands import document_of
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 SMALL = "trn2-ultraserver:20"
 

@@ -8,7 +8,7 @@ from experiments.scripts import plan_ranking, scaling, training
 from experiments.scripts.support import Replica, Steps
 from tests.support.commands import document_of
 from tests.support.small_models import TOY_CONFIG, config_file
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.training.program.breakdown import PARTS
 
 

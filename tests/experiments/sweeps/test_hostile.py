@@ -21,7 +21,7 @@ from experiments.sweeps.sweep import sweep
 from tests.support import probe_command
 from tests.support.commands import refusal_of
 from tests.support.probe_command import PROBE
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 ROOT = Path(__file__).parents[3]
 READ = (

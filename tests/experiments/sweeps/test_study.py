@@ -21,7 +21,7 @@ from experiments.sweeps.sweep import open_store, sweep
 from tests.support import probe_command
 from tests.support.probe_command import PROBE, run
 from tests.support.refusals import refusal_by, refused
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 
 @pytest.fixture

@@ -14,9 +14,16 @@ import pytest
 from experiments.reports.run_directory import run_directory
 from topologies.catalogue import catalogue
 from topologies.catalogue.catalogue import shipped_rows
-from topologies.errors import InputError
-from topologies.files import kept_files
-from topologies.files.writing import OLD, PART, remove_orphans, unfinished, whole_file, whole_files
+from topologies.support.errors import InputError
+from topologies.support.files import kept_files
+from topologies.support.files.writing import (
+    OLD,
+    PART,
+    remove_orphans,
+    unfinished,
+    whole_file,
+    whole_files,
+)
 
 
 @pytest.fixture

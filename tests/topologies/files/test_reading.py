@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.refusals import refusal_by, refused
-from topologies.errors import InputError
-from topologies.files.reading import MOST_ENTRIES, no_such_file, read_text
-from topologies.files.table import as_named, as_text
-from topologies.files.yaml_documents import read_yaml
+from topologies.support.errors import InputError
+from topologies.support.files.reading import MOST_ENTRIES, no_such_file, read_text
+from topologies.support.files.table import as_named, as_text
+from topologies.support.files.yaml_documents import read_yaml
 
 
 def test_text_is_read_without_its_mark(tmp_path):
@@ -49,7 +49,7 @@ def test_a_file_that_is_not_there_is_told_with_what_is(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     message = no_such_file(tmp_path / "measurements.csv")
     assert "which holds a.csv, b.csv, c.csv and 2 more .csv files. Correct" in message
-    monkeypatch.setattr("topologies.files.reading.MOST_ENTRIES", 5)
+    monkeypatch.setattr("topologies.support.files.reading.MOST_ENTRIES", 5)
     assert MOST_ENTRIES > 5
     (tmp_path / "crowded").mkdir()
     for number in range(20):  # of which not all are read

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest, fewest_of_sizes
 from workloads.confidence.sensitivity import (

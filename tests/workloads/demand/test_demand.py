@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.refusals import refusal_by, refused
 from tests.support.request_logs import CHAT, MOONCAKE
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.demand import (
     BUNDLED,
     Horizon,

@@ -6,7 +6,7 @@ import pytest
 import cluster_sim as cs
 from tests.support.refusals import refused
 from tests.support.toy_fleet import simulate, view_of
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.demand import constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts

@@ -14,7 +14,7 @@ from tests.support.examples import examples
 from tests.support.refusals import refused
 from tests.support.toy_fleet import simulate, slower
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.demand import constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts

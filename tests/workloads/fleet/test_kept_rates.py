@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
-from topologies.files import kept_files
+from topologies.support.errors import InputError
+from topologies.support.files import kept_files
 from workloads.fleet.setup import night_work
 from workloads.fleet.setup.night_work import TrainingRate, rate_digest, training_rate
 from workloads.models.huggingface import named

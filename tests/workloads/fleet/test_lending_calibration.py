@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.demand import azure_code, azure_conv, burstgpt, period_means, servegen
 from workloads.fleet.lending.answer import Night, Terms, lend
 from workloads.fleet.lending.front import lead_times

@@ -12,7 +12,7 @@ from tests.support.refusals import refused
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import RAINIER, cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.demand import Demand, constant
 from workloads.demand.trace import mix
 from workloads.fleet.setup.demand import divided

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.refusals import refused
 from tests.support.toy_fleet import view_of
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.demand.trace import MINUTES_PER_DAY as DAY
 from workloads.fleet.inputs.prices import Prices

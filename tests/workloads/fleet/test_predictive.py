@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.toy_fleet import simulate, view_of
-from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
+from topologies.support.arrays import FloatArray
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.toy_fleet import FREE, scaled_to_fleet, simulate
-from topologies.arrays import FloatArray
+from topologies.support.arrays import FloatArray
 from workloads.demand import Demand, azure_code, azure_conv, burstgpt
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts

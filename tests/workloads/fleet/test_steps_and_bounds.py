@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.toy_fleet import check_conserved, simulate
-from topologies.arrays import FloatArray
+from topologies.support.arrays import FloatArray
 from workloads.demand import Demand
 from workloads.fleet.expectation import kept_units
 from workloads.fleet.inputs.costs import ChangeCosts

@@ -12,7 +12,7 @@ from experiments.cli.main import app
 from tests.support.commands import document_of
 from tests.support.toy_fleet import simulate
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits

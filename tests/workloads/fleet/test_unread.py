@@ -9,7 +9,7 @@ import pytest
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.reader import is_reference
 from topologies.clusters.names import cluster, machine
-from topologies.options import described, observed
+from topologies.support.options import described, observed
 from workloads.confidence.sensitivity import noting
 from workloads.economics import with_prices
 from workloads.fleet.inputs.costs import ChangeCosts

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.refusals import refused
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.job import failure_rates, read_failures
 from workloads.job.causes import YEAR_S, FailureRates, counts
 from workloads.job.front import spares_needed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.refusals import refused
 from tests.support.scripted_jobs import failing, job, parts_s, run, scripted
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.job import Job, Recovery
 from workloads.job.checkpoints import PeerCopies
 from workloads.job.front import replicas_of

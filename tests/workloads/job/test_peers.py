@@ -11,7 +11,7 @@ from tests.support.toy_training import TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import host_bytes_per_server, machines
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.job import Cause, FailureRates, Job, Recovery, expected_goodput, simulate
 from workloads.job.checkpoints import (
     PeerCopies,

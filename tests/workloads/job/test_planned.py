@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.scripted_jobs import failing, job, parts_s, run, scripted
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.job import Recovery, run_job
 from workloads.job.causes import Cause, FailureRates
 from workloads.job.checkpoints import PeerCopies

@@ -15,7 +15,7 @@ from tests.support.small_decoders import SMALL, small
 from tests.support.toy_training import SPARSE, TOY
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models import layer_fields
 from workloads.models.huggingface import SHIPPED, families, from_fields, models, named
 from workloads.models.model import (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.refusals import refused
 from tests.support.small_decoders import SMALL, small
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.huggingface import (
     LARGEST_CONFIG_BYTES,
     from_config,

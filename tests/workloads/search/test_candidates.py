@@ -10,7 +10,7 @@ from tests.support.refusals import refused
 from tests.support.toy_training import TOY, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import layer_flops, output_flops
 from workloads.search.candidates import candidates, divisors, light_end

@@ -14,7 +14,7 @@ from experiments.reports.remarks import remarks
 from tests.support.refusals import refused
 from tests.support.toy_training import TOY, sixteen
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
 from workloads.search import choice, sizes

@@ -17,7 +17,7 @@ from tests.support.pipeline_lines import line
 from tests.support.refusals import refused
 from tests.support.toy_training import SPARSE, TOY, exchange_ps, plan, sixteen
 from topologies.clusters.names import cluster
-from topologies.units import PS_PER_S
+from topologies.support.units import PS_PER_S
 from workloads.search.estimate import Communication, span, unlike_groups
 from workloads.search.pipeline_model import EACH, ONCE, walk_s
 from workloads.search.unlike import Question, divided

@@ -16,7 +16,7 @@ from experiments.validation.predictions.serving import benchmark, static_batch
 from tests.support.refusals import refused
 from tests.support.toy_serving import requests_of, toy_replica
 from topologies.clusters.names import cluster
-from topologies.files.kept_files import exact_text
+from topologies.support.files.kept_files import exact_text
 from workloads.confidence.interval import Interval
 from workloads.demand.bundled import data_file
 from workloads.models.huggingface import named

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.refusals import refused
 from tests.support.toy_serving import toy_replica
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.serving import Batching, Requests, read_requests, serve, with_prefix_cache
 from workloads.serving.requests import BLOCK_TOKENS, lru_hits, share_hits
 

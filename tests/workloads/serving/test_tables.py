@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.refusals import refused
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.serving import Batching, Profile, Slo, Speculation, parse_slo, serve
 from workloads.serving.batching import FIRST
 from workloads.serving.deployment import Pools, PromptReplica

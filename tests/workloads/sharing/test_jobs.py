@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.refusals import refusal_by
 from tests.support.toy_training import TOY
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.sharing.jobs import PLACEMENTS, chips_of_jobs, read_jobs
 from workloads.sharing.sharing import share
 

@@ -13,7 +13,7 @@ from tests.support.refusals import refused
 from tests.support.small_traces import GOAL, RING, et, job, node, profile, step
 from tests.support.toy_training import TOY
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra import read_chakra, training_recording, write_chakra
 from workloads.traces.goal import read_goal

@@ -21,10 +21,10 @@ from tests.support.examples import examples
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from tests.support.written_rules import check_routines
 from tools.shared_jobs import thin_cluster
-from topologies import memory_limit
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support import memory_limit
+from topologies.support.errors import InputError
 from workloads.front import train
 from workloads.models.model import Model
 from workloads.training.execution.chunk_level import (

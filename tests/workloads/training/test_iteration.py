@@ -16,7 +16,7 @@ from tests.support.refusals import refused
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import training_flops
 from workloads.training.execution.jitter import Disturbance

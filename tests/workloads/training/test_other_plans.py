@@ -16,7 +16,7 @@ from tests.support.examples import examples
 from tests.support.foreign_plans import DEEPSPEED, MAXTEXT, MEGATRON, NEMO, NXD, TITAN
 from tests.support.refusals import refused
 from topologies.clusters.names import as_cluster, cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.huggingface import as_model, named
 from workloads.training.plan.other_tools import (
     ABSENT,

@@ -13,7 +13,7 @@ from tests.support.refusals import refused
 from tests.support.small_decoders import small
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import layer_flops, layer_parameters, training_flops
 from workloads.training import detail

@@ -11,7 +11,7 @@ from experiments.reports.training import document
 from tests.support.refusals import refused
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.huggingface import named
 from workloads.training import usual_plan
 from workloads.training.iteration import iteration

@@ -17,12 +17,12 @@ from tests.support.conservation import violations
 from tests.support.examples import examples
 from tests.support.refusals import refused
 from tests.support.toy_training import LATENT, SPARSE, TOY, exchange_ps, plan, sixteen, toy_program
-from topologies.arrays import MULTIPLIER, distinct_rows
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.shapes.basic import Axis, Torus
 from topologies.shapes.scale_out import ScaleOut
+from topologies.support.arrays import MULTIPLIER, distinct_rows
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import iteration
 from workloads.training.layers import layer as layer_module

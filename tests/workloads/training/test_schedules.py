@@ -16,7 +16,7 @@ from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from cluster_sim.collectives.duration.expert_library import visited
 from tests.support.toy_training import SPARSE, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.search.candidates import candidates
 from workloads.search.estimate import estimate
 from workloads.training.iteration import iteration

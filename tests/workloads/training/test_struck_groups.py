@@ -10,7 +10,7 @@ from tests.support.examples import examples
 from tests.support.refusals import refused
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution import struck_groups
 from workloads.training.execution.jitter import Disturbance

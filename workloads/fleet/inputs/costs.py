@@ -8,7 +8,7 @@ from typing import Self
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.job.checkpoints import PeerCopies, PeerLinks
 from workloads.job.job import Recovery

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arguments import check_names
-from topologies.errors import InputError, check_choice, shown
-from topologies.files.table import read_table
+from topologies.support.arguments import check_names
+from topologies.support.errors import InputError, check_choice, shown
+from topologies.support.files.table import read_table
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 
 LOCKSTEP, BEHIND = "lockstep", "one-behind"

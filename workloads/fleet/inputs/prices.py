@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from topologies.arguments import check_names
-from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError, shown
-from topologies.files.table import read_table
+from topologies.support.arguments import check_names
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError, shown
+from topologies.support.files.table import read_table
 
 COLUMNS = ("region", "hour", "time", "usd_per_mwh", "carbon_g_per_kwh")
 CYCLES = (24, 168)

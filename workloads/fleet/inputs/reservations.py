@@ -17,7 +17,7 @@ from typing import Any
 
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
-from topologies.errors import InputError, shown
+from topologies.support.errors import InputError, shown
 from workloads.demand.trace import Demand
 from workloads.demand.what_if import PLACE, minute_at
 from workloads.economics import PRICES, Economics, kind_in_words, kind_of_price, with_prices

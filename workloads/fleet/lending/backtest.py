@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 
 SMOOTHING = 15

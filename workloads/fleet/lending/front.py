@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from topologies import display
-from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, FILES, GRAPHS, as_cluster
-from topologies.errors import InputError, shown
-from topologies.files.reading import read_text
-from topologies.options import described
-from topologies.units import parse_seconds, parse_share
+from topologies.support import display
+from topologies.support.arguments import checked
+from topologies.support.errors import InputError, shown
+from topologies.support.files.reading import read_text
+from topologies.support.options import described
+from topologies.support.units import parse_seconds, parse_share
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest_of_sizes
 from workloads.confidence.sensitivity import (

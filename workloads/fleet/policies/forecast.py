@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 
 if TYPE_CHECKING:

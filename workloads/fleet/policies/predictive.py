@@ -30,7 +30,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import FloatArray
+from topologies.support.arrays import FloatArray
 from workloads.fleet.policies.forecast import EVERY, largest_ahead, with_margin
 from workloads.fleet.policies.view import (
     Decision,

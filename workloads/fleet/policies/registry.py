@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from topologies.arguments import check_names
-from topologies.errors import InputError, shown, suggestion
-from topologies.files.reading import check_regular
-from topologies.registry import by_name
+from topologies.support.arguments import check_names
+from topologies.support.errors import InputError, shown, suggestion
+from topologies.support.files.reading import check_regular
+from topologies.support.registry import by_name
 from workloads.fleet.policies import rules
 from workloads.fleet.policies.view import Decision, Policy, PolicyKind, Situation, View
 from workloads.options.fleet import PolicyInputs

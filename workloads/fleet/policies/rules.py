@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import FloatArray
-from topologies.errors import InputError
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 from workloads.fleet.policies import predictive
 from workloads.fleet.policies.forecast import EVERY, with_margin

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from topologies.arrays import FloatArray
-from topologies.errors import InputError, shown
-from topologies.options import observed
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError, shown
+from topologies.support.options import observed
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import largest_ahead
 from workloads.options.fleet import PolicyInputs

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
-from topologies.errors import InputError, shown, suggestion
-from topologies.units import parse_seconds
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError, shown, suggestion
+from topologies.support.units import parse_seconds
 from workloads.demand.trace import Demand
 from workloads.demand.what_if import PLACE, minute_at
 from workloads.economics import Economics

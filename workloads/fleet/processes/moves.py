@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import simpy
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.support.arrays import FloatArray, IntArray
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.view import View
 from workloads.fleet.state.services import BatchQueue

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from topologies.arrays import FloatArray
+from topologies.support.arrays import FloatArray
 from workloads.fleet.policies.view import View
 from workloads.fleet.state.store import MINUTE_MS
 from workloads.fleet.state.world import OUT, Role, World

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
-from topologies.arrays import FloatArray
-from topologies.errors import InputError
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
 from workloads.confidence.interval import LEVEL
 from workloads.confidence.sensitivity import Uncertain
 from workloads.demand import Demand, Horizon

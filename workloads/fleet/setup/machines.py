@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
-from topologies.errors import InputError, shown, suggestion
+from topologies.support.errors import InputError, shown, suggestion
 from workloads.demand import Demand
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts

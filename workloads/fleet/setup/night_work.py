@@ -21,10 +21,10 @@ import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown
-from topologies.files import kept_files
 from topologies.shapes.basic import Torus
-from topologies.units import format_seconds
+from topologies.support.errors import InputError, shown
+from topologies.support.files import kept_files
+from topologies.support.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import BARE, Prediction, training_kind
 from workloads.confidence.sensitivity import Uncertain

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown, suggestion
-from topologies.units import parse_seconds
+from topologies.support.errors import InputError, shown, suggestion
+from topologies.support.units import parse_seconds
 from workloads.demand import Demand, Horizon
 from workloads.demand.trace import beside, in_zone
 from workloads.demand.what_if import moved_by_zones, share_from

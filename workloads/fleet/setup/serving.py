@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.units import parse_share
+from topologies.support.arrays import FloatArray
+from topologies.support.errors import InputError
+from topologies.support.units import parse_share
 from workloads.confidence.answers import serving_features
 from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval

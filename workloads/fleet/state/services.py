@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError
 from workloads.confidence.kinds import Prediction
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 from workloads.fleet.inputs.costs import ChangeCosts

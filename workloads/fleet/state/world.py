@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import simpy
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.support.arrays import FloatArray, IntArray
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
+from topologies.support.arrays import FloatArray
 from workloads.kernels.precision import Format, served_formats
 from workloads.kernels.times import elementwise_s, gemm_s
 from workloads.models.model import ATTENTION, RECURRENCE, Model

@@ -12,10 +12,10 @@ import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
+from topologies.support.arrays import FloatArray
 from workloads.kernels.attention import decode_key_s, index_score_s, scattered
 from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.kernels.times import AttentionShape, attention_s, decode_attention

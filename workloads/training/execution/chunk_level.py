@@ -31,10 +31,10 @@ from cluster_sim.schedule.table import (
     Schedule,
 )
 from cluster_sim.trace.trace import Trace, run
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.memory_limit import check_memory
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError
+from topologies.support.memory_limit import check_memory
 from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.execution.turns import in_turns, on_queues, turn_bytes
 from workloads.training.layers.steps import LayerOp

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from cluster_sim.engine.compiler.jit import inlined
 from cluster_sim.schedule.table import FLOW, Schedule
-from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import Catalogue
-from topologies.errors import InputError, suggestion
+from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.errors import InputError, suggestion
 from workloads.training.program.program import Program
 
 UNIT = 20  # bits of the fraction in which durations are scaled: a scale is a whole number of 2^-20

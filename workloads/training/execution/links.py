@@ -30,11 +30,11 @@ from cluster_sim.schedule.table import (
     Schedule,
 )
 from cluster_sim.trace.trace import run
-from topologies.arrays import FloatArray, IntArray, distinct_rows, present
 from topologies.clusters.cluster import Cluster
-from topologies.memory_limit import check_memory
 from topologies.routing import clos, period
 from topologies.shapes.links import domain_links
+from topologies.support.arrays import FloatArray, IntArray, distinct_rows, present
+from topologies.support.memory_limit import check_memory
 from workloads.training.execution import chunk_level
 from workloads.training.execution.lower import OWN, Layout, joins_of_group, lay_out, lower
 from workloads.training.layers.steps import LayerOp

@@ -25,7 +25,7 @@ from cluster_sim.schedule.table import (
     Resources,
     Schedule,
 )
-from topologies.arrays import IntArray
+from topologies.support.arrays import IntArray
 from workloads.training.layers.steps import stream_kinds
 from workloads.training.program.program import Exchange, Program
 from workloads.training.program.stage import Stream

@@ -29,10 +29,10 @@ from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.faults import Fault, fault_table, gone_around, spelled_out, stands_in
 from cluster_sim.schedule.table import PS_PER_S, Schedule
 from cluster_sim.trace.trace import Trace, run
-from topologies.arrays import BoolArray, IntArray, distinct, present
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.shapes.basic import FullMesh, Switch
+from topologies.support.arrays import BoolArray, IntArray, distinct, present
+from topologies.support.errors import InputError
 from workloads.training.execution.chunk_level import call_schedule
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan

@@ -16,7 +16,7 @@ import numpy as np
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Edges, Flows, Schedule
 from cluster_sim.trace.trace import run
-from topologies.arrays import BoolArray, IntArray
+from topologies.support.arrays import BoolArray, IntArray
 
 LEAST_TURN_BYTES = 2**16
 """Shortest part of a message [B]: a packet of a DMA ring."""

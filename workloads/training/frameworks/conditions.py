@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from topologies.errors import InputError
-from topologies.options import setting
+from topologies.support.errors import InputError
+from topologies.support.options import setting
 
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster

@@ -9,11 +9,11 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from topologies.arguments import check_fields, check_names
 from topologies.catalogue.catalogue import NEURON, Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
-from topologies.files.yaml_documents import read_yaml
+from topologies.support.arguments import check_fields, check_names
+from topologies.support.errors import InputError, suggestion
+from topologies.support.files.yaml_documents import read_yaml
 from workloads.kernels.chip_share import family
 from workloads.models.model import Model
 from workloads.training.plan.plan import PLAN_FIELDS, check_field, framework_names

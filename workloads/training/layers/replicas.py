@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import chip_family
+from topologies.support.arrays import IntArray
 from workloads.kernels.chip_share import Timing, family, rank_of
 from workloads.kernels.times import PART, gemm, host_dispatch_s, step_overhead_s
 from workloads.training.layers.adapters import trained_share, trains, whole

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.models.model import ATTENTION, RECURRENCE, Model
 from workloads.training.layers.adapters import adapted, layers_run_again, trained_share, whole
 from workloads.training.layers.feed_forward import fed_again

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from topologies.arguments import check_names
-from topologies.errors import InputError, excerpt, shown
-from topologies.files.reading import read_text
-from topologies.files.tool_files import EMPTY, flattened, in_environment
-from topologies.units import parse_bytes
+from topologies.support.arguments import check_names
+from topologies.support.errors import InputError, excerpt, shown
+from topologies.support.files.reading import read_text
+from topologies.support.files.tool_files import EMPTY, flattened, in_environment
+from topologies.support.units import parse_bytes
 from workloads.options.tool_keys import (
     Key,
     Near,
@@ -613,7 +613,9 @@ def read_any_plan(path: Path) -> OtherPlan:
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
         return replace(other, fields=stated)
-    from topologies.files.yaml_documents import read_yaml  # most plans are stated by options alone
+    from topologies.support.files.yaml_documents import (
+        read_yaml,  # most plans are stated by options alone
+    )
 
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.collectives.duration.duration import geometries
-from topologies.arrays import IntArray, distinct, distinct_rows
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.routing import period
 from topologies.shapes.basic import Torus
+from topologies.support.arrays import IntArray, distinct, distinct_rows
+from topologies.support.errors import InputError
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT
 

@@ -8,10 +8,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from topologies import display
-from topologies.arguments import fitting
-from topologies.errors import EXCERPT, InputError, excerpt, suggestion
-from topologies.options import documented, setting
+from topologies.support import display
+from topologies.support.arguments import fitting
+from topologies.support.errors import EXCERPT, InputError, excerpt, suggestion
+from topologies.support.options import documented, setting
 from workloads.kernels.precision import CASTS, TRAINING
 from workloads.training.plan.schedules import registry
 from workloads.training.plan.schedules.schedule import PipelineSchedule

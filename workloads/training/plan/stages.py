@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.support.arrays import IntArray
+from topologies.support.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import (
     ATTENTION,

@@ -21,7 +21,7 @@ from cluster_sim.analysis.stretches import (
 )
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
-from topologies.arrays import IntArray
+from topologies.support.arrays import IntArray
 
 if TYPE_CHECKING:
     import pandas as pd

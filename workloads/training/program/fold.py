@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from cluster_sim.hardware.faults import Fault
-from topologies.arrays import IntArray, distinct, distinct_rows
+from topologies.support.arrays import IntArray, distinct, distinct_rows
 from workloads.training.program.program import Exchange, Program
 
 MOST_COUNTED = 4

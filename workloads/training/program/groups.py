@@ -15,9 +15,9 @@ from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
 from cluster_sim.collectives.duration.duration import Geometry, duration_ps
 from cluster_sim.collectives.duration.expert_library import MERGING, WAYS, library_s, visited
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.arrays import IntArray, present
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
+from topologies.support.arrays import IntArray, present
 from workloads.training.layers.feed_forward import merged_exchange
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.placement import Joined, Placement, place

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.schedule.table import HORIZON_PS, PS_PER_S
-from topologies.arrays import BoolArray, IntArray
-from topologies.errors import InputError
+from topologies.support.arrays import BoolArray, IntArray
+from topologies.support.errors import InputError
 from workloads.training.layers.steps import LayerOp, back
 from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT, Passes
 

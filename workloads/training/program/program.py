@@ -12,7 +12,7 @@ import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.arrays import BoolArray, IntArray, present
+from topologies.support.arrays import BoolArray, IntArray, present
 from workloads.kernels.chip_share import family
 from workloads.training.layers.steps import CC, CC_DP, ENGINE, STREAM_KINDS, LayerOp, RankShapes
 from workloads.training.plan.placement import Placement

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.arrays import BoolArray, IntArray, distinct
+from topologies.support.arrays import BoolArray, IntArray, distinct
 from workloads.kernels.chip_share import Timing
 from workloads.training.layers import replicas
 from workloads.training.layers.adapters import whole, without_frozen

@@ -29,7 +29,7 @@ def test_a_graph_alone_is_read_back_as_the_same_cluster(tmp_path, monkeypatch):
     assert document["links"] <= graph.number_of_edges()
     again = refusal_of(f"topology trn2.48xlarge --out {path}")
     assert f"--out {path} is a file" in again
-    monkeypatch.setattr("topologies.memory_limit.machine_bytes", lambda: 2**33)
+    monkeypatch.setattr("topologies.support.memory_limit.machine_bytes", lambda: 2**33)
     huge = refusal_of(f"topology rainier --out {tmp_path / 'huge.graphml'}")
     assert "GiB" in huge
     assert "Name fewer domains: they are alike." in huge

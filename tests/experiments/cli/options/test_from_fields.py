@@ -13,7 +13,7 @@ from cluster_sim.collectives.algorithms.registry import ALGORITHMS
 from experiments.cli.main import run
 from experiments.cli.options.from_fields import Stated, as_options
 from experiments.cli.options.inputs import Invocation
-from topologies.options import option
+from topologies.support.options import option
 
 PAGE = Path(__file__).parents[4] / "docs/how-to/add-a-command.md"
 

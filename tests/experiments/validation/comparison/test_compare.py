@@ -9,7 +9,7 @@ from experiments.validation import comparison
 from experiments.validation.predictions.collectives import predict as predict_collective
 from experiments.validation.reading.rows import Outcome, infeasible
 from tests.support.validation_rows import COLLECTIVES, rows_of
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.confidence import kinds
 
 

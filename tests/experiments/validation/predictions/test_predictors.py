@@ -17,7 +17,7 @@ from experiments.validation.validate import predictor
 from tests.support.toy_training import TOY, plan
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import forward
 from workloads.training.layers.steps import RankShapes

@@ -11,7 +11,7 @@ from experiments.validation.validate import as_told, predictor
 from tests.support.refusals import refused
 from tests.support.validation_rows import training_row
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.kernels.chip_share import family
 from workloads.kernels.times import elementwise_s
 from workloads.training.frameworks.framework import framework_of

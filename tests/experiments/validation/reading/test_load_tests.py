@@ -14,7 +14,7 @@ from experiments.validation.comparison import compared_step, marked
 from experiments.validation.reading.rows import read_file
 from experiments.validation.reading.tool_outputs import load_test_rows, parse_measured, read_steps
 from tests.support.refusals import refused
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 from workloads.training.iteration import Iteration
 
 BENCH = {

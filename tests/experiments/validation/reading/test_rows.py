@@ -17,7 +17,7 @@ from tests.support.commands import document_of
 from tests.support.probe_command import threads
 from tests.support.refusals import refused
 from tests.support.validation_rows import COLLECTIVES, TRAINING, rows_of, training_row
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 
 def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import inlined, internal
-from topologies.arrays import BoolArray, IntArray
+from topologies.support.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import KeyArray
 
 ROOM = 2  # gaps of a chain that are remembered at first

@@ -17,8 +17,8 @@ from queue import SimpleQueue
 import numpy as np
 
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
-from topologies.arrays import IntArray
-from topologies.units import PS_PER_S
+from topologies.support.arrays import IntArray
+from topologies.support.units import PS_PER_S
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
 from workloads.training.execution.rank_vector import run
 from workloads.training.execution.rank_vector.cover import (

@@ -15,7 +15,7 @@ import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled
 from cluster_sim.schedule.table import ScheduleError
-from topologies.arrays import BoolArray, IntArray, present
+from topologies.support.arrays import BoolArray, IntArray, present
 from workloads.training.program.breakdown import ORDER
 from workloads.training.program.program import Exchange, Program
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled, inlined, internal
-from topologies.arrays import BoolArray, IntArray
+from topologies.support.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import draw, scale
 from workloads.training.execution.rank_vector.cover import (
     IGNORE,

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from topologies.arrays import IntArray
+from topologies.support.arrays import IntArray
 from workloads.training.plan.schedules.schedule import (
     BACKWARD,
     FORWARD,

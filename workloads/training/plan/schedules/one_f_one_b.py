@@ -14,7 +14,7 @@ from workloads.training.plan.schedules.schedule import (
 )
 
 if TYPE_CHECKING:
-    from topologies.arrays import IntArray
+    from topologies.support.arrays import IntArray
 
 
 def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:

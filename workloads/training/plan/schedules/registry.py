@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from topologies.errors import InputError, suggestion
-from topologies.registry import by_name
+from topologies.support.errors import InputError, suggestion
+from topologies.support.registry import by_name
 from workloads.training.plan.schedules.dualpipe import DUALPIPE
 from workloads.training.plan.schedules.one_f_one_b import (
     COMBINED,

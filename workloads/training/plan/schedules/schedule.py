@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from topologies.arrays import IntArray
+    from topologies.support.arrays import IntArray
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 """Phases of a microbatch. Where a schedule splits the backward pass, ``BACKWARD`` computes the

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topologies.errors import InputError, system_reason
-from topologies.files.reading import check_regular
+from topologies.support.errors import InputError, system_reason
+from topologies.support.files.reading import check_regular
 
 if TYPE_CHECKING:
     import pandas as pd

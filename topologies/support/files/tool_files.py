@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 DEEPEST = 8  # sections within sections that are flattened; what lies deeper is left as one value
 
@@ -53,7 +53,7 @@ def flattened(
     """Keys of a file, dotted where they lie in sections; of a command line its long options."""
     import tomllib  # here, since most plans are stated by options alone
 
-    from topologies.files.yaml_documents import yaml_mapping
+    from topologies.support.files.yaml_documents import yaml_mapping
 
     # Compiler flags within YAML look like a command line, so its ending decides.
     sets_keys = bool(SETTINGS.search(text))

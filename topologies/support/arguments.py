@@ -24,8 +24,8 @@ from typing import (
     is_typeddict,
 )
 
-from topologies.errors import InputError, shown, suggestion, wrong_type
-from topologies.options import in_words
+from topologies.support.errors import InputError, shown, suggestion, wrong_type
+from topologies.support.options import in_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +59,7 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     6
     >>> twice("3")
     Traceback (most recent call last):
-    topologies.errors.InputError: size_bytes is '3' (str). Pass a whole number.
+    topologies.support.errors.InputError: size_bytes is '3' (str). Pass a whole number.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -97,7 +97,7 @@ def refuse_misfit(
     ...     return 2 * size_bytes
     >>> refuse_misfit(twice, [], {"size_byte": 3})
     Traceback (most recent call last):
-    topologies.errors.InputError: twice has no 'size_byte'. Did you mean size_bytes?
+    topologies.support.errors.InputError: twice has no 'size_byte'. Did you mean size_bytes?
     """
     label = label or function.__name__
     parameters = inspect.signature(function).parameters
@@ -143,7 +143,7 @@ def fitting(label: str) -> Callable[[T], T]:
     ...     seconds: float
     >>> Window(second=90)
     Traceback (most recent call last):
-    topologies.errors.InputError: Window has no 'second'. Did you mean seconds?
+    topologies.support.errors.InputError: Window has no 'second'. Did you mean seconds?
     """
 
     def decorate(target: T) -> T:

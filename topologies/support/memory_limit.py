@@ -7,8 +7,8 @@ import resource
 import sys
 from pathlib import Path
 
-from topologies.errors import InputError
-from topologies.units import format_bytes
+from topologies.support.errors import InputError
+from topologies.support.units import format_bytes
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 

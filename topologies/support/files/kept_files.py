@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topologies.errors import InputError
-from topologies.files.writing import whole_file
+from topologies.support.errors import InputError
+from topologies.support.files.writing import whole_file
 
 T = TypeVar("T")
 WRITABLE_BY_OTHERS = 0o022  # mode bits that let a group or everyone write
@@ -34,7 +34,7 @@ def folders() -> tuple[Path, ...]:
     if named:
         return (Path(named),)
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(__file__).parents[1] / "__pycache__" / "kept", Path(user) / "cluster-sim"
+    return Path(__file__).parents[2] / "__pycache__" / "kept", Path(user) / "cluster-sim"
 
 
 def read(name: str, within: Sequence[Path] = ()) -> bytes | None:

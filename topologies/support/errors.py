@@ -45,10 +45,10 @@ MOST_LISTED = 24  # choices that a message names; the command line cuts a longer
 def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a value that is none of the choices.
 
-    >>> check_choice("engine", "fast", ["fast", "reference"])
-    >>> check_choice("engine", "fats", ["fast", "reference"])
+    >>> check_choice("kind", "ring", ["ring", "tree"])
+    >>> check_choice("kind", "rnig", ["ring", "tree"])
     Traceback (most recent call last):
-    topologies.errors.InputError: engine 'fats' is none of fast, reference. Did you mean fast?
+    topologies.support.errors.InputError: kind 'rnig' is none of ring, tree. Did you mean ring?
     """
     names = [*choices]
     if value not in names:
@@ -65,7 +65,7 @@ def check_type(argument: str, value: object, types: type | tuple[type, ...], rem
     >>> check_type("cluster", "trn2.48xlarge", str, "Pass a name.")
     >>> check_type("cluster", 16, str, "Pass a name, such as 'trn2.48xlarge'.")
     Traceback (most recent call last):
-    topologies.errors.InputError: cluster is 16 (int). Pass a name, such as 'trn2.48xlarge'.
+    topologies.support.errors.InputError: cluster is 16 (int). Pass a name, such as 'trn2.48xlarge'.
     """
     if not isinstance(value, types):
         raise wrong_type(argument, value, remedy)

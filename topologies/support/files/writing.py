@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from topologies.errors import InputError
+from topologies.support.errors import InputError
 
 PART = ".part"  # suffix of a file or directory that is being written
 OLD = ".old"  # suffix of an earlier directory while a new one takes its place

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 
-from topologies.errors import InputError, suggestion
+from topologies.support.errors import InputError, suggestion
 
 PS_PER_S = 10**12
 PS_PER_US = 10**6

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from topologies.errors import InputError, shown
-from topologies.files.reading import read_text
+from topologies.support.errors import InputError, shown
+from topologies.support.files.reading import read_text
 
 DEEPEST = 30
 MOST_VALUES = 100_000

@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.errors import InputError, shown, suggestion, system_reason
-from topologies.units import format_bytes
+from topologies.support.errors import InputError, shown, suggestion, system_reason
+from topologies.support.units import format_bytes
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

@@ -1,0 +1,1 @@
+"""Support of all rooms: arguments, options, units, arrays, display, errors and files."""
