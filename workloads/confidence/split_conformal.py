@@ -50,9 +50,9 @@ LEAST = 0.03  # smallest half-width, in logarithms: runs of one configuration di
 HIGHEST = 0.9  # highest quantile of few tables, beyond which single rows would decide
 SERVED = ("serving", "first_token")
 AHEAD = 0.84
-"""Level of quantiles where the next source is less like the others than these are like one another:
-tables in order, each from those before it, are covered to 71 % at 0.8 if they serve, 75 % at this
-level; rounds of training steps to 73 and 75 %."""
+"""Level of quantiles where the next source is less like the others than these are like one another.
+Tables that serve, in order and each by those before it, are covered to 71 % at 0.8 and to 75 % at
+this level; rounds of training steps to 73 and 75 %."""
 MANY = 5  # rows from which a group of a table has its full weight
 RANKS_DOUBLED = 1.15
 """Widening for each doubling of the ranks of a collective beyond those measured: with numbers of
@@ -161,7 +161,7 @@ MOST = 2.0  # largest product of all widenings
 
 
 def interval(value: float, prediction: Prediction, residuals: Residuals | None = None) -> Interval:
-    """Interval of a predicted time, in its unit: divided and multiplied by the same factor."""
+    """Interval of a predicted time, in its unit."""
     # Where nodes may be slow, its ends are the quantiles of the mixture of usual and slowed runs.
     measured = shipped_residuals() if residuals is None else residuals
     slow, basis = prediction.slow, _basis(prediction, measured)
