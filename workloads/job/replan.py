@@ -47,7 +47,8 @@ class Replan:
 def replans(step: Iteration, unit_chips: int, most: int) -> tuple[Replan, ...]:
     """Return the fastest plans without one unit, two, and so on up to ``most``.
 
-    They end before the first number of units without which no plan fits in memory.
+    They end before the first number of units without which no plan fits in memory. A plan that
+    leaves a further unit idle is taken where it is faster.
     """
     if len(step.stated.clusters) > 1:
         raise InputError(
@@ -61,7 +62,10 @@ def replans(step: Iteration, unit_chips: int, most: int) -> tuple[Replan, ...]:
         best = min(steps, key=lambda each: each.iteration_s)
         slower = max(0.0, best.iteration_s / step.iteration_s - 1)
         result.append(Replan(units, best.plan, best.iteration_s, slower))
-    return tuple(result)
+    return tuple(
+        replace(min(result[place:], key=lambda each: each.iteration_s), units=place + 1)
+        for place in range(len(result))
+    )
 
 
 def _step(step: Iteration, plan: ParallelPlan) -> Iteration | None:
@@ -94,7 +98,7 @@ def _plans(step: Iteration, lost_chips: int) -> list[ParallelPlan]:
 def _shapes(step: Iteration, ranks: int) -> Iterator[ParallelPlan]:
     """Yield plans with other numbers of stages, twice or half the tp, and all replicas there are.
 
-    The batch is kept: replicas that it does not divide by take a microbatch more or less.
+    The batch is kept: where it does not divide by the replicas, some take a microbatch more.
     """
     usual = step.plan
     for tp in {usual.tp, 2 * usual.tp, max(1, usual.tp // 2)}:

@@ -159,6 +159,15 @@ def test_the_other_plan_fits_the_units_that_are_left_and_is_no_slower_than_fewer
         assert each.slower == pytest.approx(each.iteration_s / step.iteration_s - 1)
 
 
+def test_without_more_units_a_step_is_no_faster():
+    """Of 128 chips three servers less leave a plan that is faster than those of one less."""
+    plan = ParallelPlan(tp=8, pp=4, dp=4, global_batch=32, seq=8192)
+    step = iteration(named("llama-3.1-70b"), cluster("dgx-h100:16"), plan)
+    found = replans(step, 8, 3)
+    assert [each.units for each in found] == [1, 2, 3]
+    assert [each.iteration_s for each in found] == sorted(each.iteration_s for each in found)
+
+
 def test_a_job_states_its_plans_and_windows():
     step = a_step(tp=8, pp=2, dp=4, global_batch=64)
     words = {"days": 20, "runs": 2, "spares": 0, "failures": "20"}
