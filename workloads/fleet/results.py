@@ -470,7 +470,7 @@ def holes(run: FleetRun) -> dict[str, Any]:
     total = rounding + unused + beside
     return {
         "chip_hours": total,
-        "share": total / (run.chips * run.minutes / 60.0),
+        "share": total / (int(role_chip_ms(run)[-1, : Role.ABSENT].sum()) / HOUR_MS),
         "rounding_chip_hours": rounding,
         "unused_chip_hours": unused,
         "beside_lost_chip_hours": beside,

@@ -109,6 +109,8 @@ def test_a_block_is_paid_in_advance_and_its_hours_add_up():
     assert 4 * 64 * 23.1 < hours <= 4 * 64 * 23.5
     groups = ("inference", "training", "moving", "idle", "broken")
     assert sum(reserved[f"{group}_chip_hours"] for group in groups) == reserved["chip_hours"]
+    lost = reserved["holes"]
+    assert lost["share"] == pytest.approx(lost["chip_hours"] / reserved["chip_hours"])
     assert reserved["offered_tokens"] == plain["offered_tokens"]
     assert reserved["training_tokens"] > plain["training_tokens"]
     assert "reservations" not in plain

@@ -56,8 +56,8 @@ class Block:
                 f"{self.length_s / DAY_S:g} days, paid in advance."
             )
         if self.basis != PRICES["capacity-block"]:
-            paid = f"is {self.basis}" if self.basis else "is unknown"
-            return f"reservation {self.text}: the catalogue's price {paid}, not by Capacity Block."
+            paid = f"{self.basis}, not by Capacity Block" if self.basis else "unknown"
+            return f"reservation {self.text}: the catalogue's price is {paid}."
         return ""
 
     def document(self, kind: str) -> dict[str, Any]:
