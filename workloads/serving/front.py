@@ -230,12 +230,12 @@ def answered(
     if "search" in stated:
         question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
         searched = search_deployments(question, watch)
-        words = searched.ranked[0].words
-        in_fp8 = replace(question, precision=FP8)
+        words, in_fp8 = searched.ranked[0].words, replace(question, precision=FP8)
+        degrees = {"tp", "ep"} & words.keys()  # experts that all ranks divide are so on fewer chips
         return with_other_precision(
             searched.best(),
             question,
-            lambda tp: in_fp8.offered(words if tp is None else {**words, "tp": tp}),
+            lambda tp: in_fp8.offered({**words, **dict.fromkeys(degrees, tp)} if tp else words),
         )
     if batching:
         options = replace(options, batching=batching_from(cluster, **batching))
@@ -246,8 +246,8 @@ def answered(
         return with_other_precision(
             at_highest_rate(options.offered(replicas, **drawing), slo, least=least),
             question,
-            lambda tp: options.offered(
-                options.deployment(model, cluster, tp=tp or size["tp"], precision=FP8), **drawing
+            lambda _: options.offered(
+                options.deployment(model, cluster, tp=size["tp"], precision=FP8), **drawing
             ),
         )
     users = stated.get("concurrency")
