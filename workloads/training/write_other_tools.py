@@ -299,9 +299,11 @@ def _maxtext_launch(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[
         keys |= {f"ici_{axis}_parallelism": inside, f"dcn_{axis}_parallelism": degree // inside}
         room //= inside
     if room > 1:
+        chips = cluster.chips_per_domain
         raise InputError(
-            f"MaxText's mesh fills a slice of {cluster.chips_per_domain} chips, which the degrees "
-            f"of {plan!r} do not divide."
+            f"MaxText's mesh fills slices of {chips} chips, and tp {plan.tp}, cp {plan.cp}, pp "
+            f"{plan.pp} and dp {plan.dp} do not. Choose degrees whose product is a multiple of "
+            f"{chips}, or another tool."
         )
     devices = plan.tp * plan.cp * plan.pp
     if plan.pp > 1:

@@ -503,6 +503,12 @@ def constructed(fields: dict[str, Any], tool: str) -> ParallelPlan | None:
         return None
 
 
+def test_maxtext_is_written_for_whole_slices_alone():
+    part = ParallelPlan(tp=4, framework="maxtext")
+    message = "slices of 8 chips, and tp 4, cp 1, pp 1 and dp 1 do not. Choose degrees"
+    refused(message, launch_file, "maxtext", part, MODEL, cluster("dgx-h100:1"), [])
+
+
 @pytest.mark.parametrize("tool", ["megatron", "nemo", "torchtitan", "deepspeed", "maxtext"])
 @examples(60)
 @given(fields=plans())

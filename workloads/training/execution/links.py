@@ -382,9 +382,9 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
     # Behind all ops stands the idle one of each flow, which waits in its place.
     begin, place_of = len(usual) + np.arange(len(op)), np.arange(len(usual))
     place_of[op] = begin
-    src, edges = np.append(usual.edges.sources(), begin), usual.edges
-    dst, lag_ps = np.append(place_of[edges.dst], op), np.append(edges.lag_ps, 0 * idle_ps)
-    through = np.append(edges.start_mask(), idle_ps < 0)
+    edges, none = usual.edges, np.zeros(len(op), np.int64)
+    src, dst = np.append(edges.sources(), begin), np.append(place_of[edges.dst], op)
+    lag_ps, through = np.append(edges.lag_ps, none), np.append(edges.start_mask(), none > 0)
     flows = Flows(
         op.astype(np.int32),
         np.full(len(op), chunk_level.PACE),
@@ -395,9 +395,9 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
     flowing = schedule(
         OpColumns(
             kind=np.append(kind, np.where(idle_ps, FIXED, JOIN)),
-            resource=np.append(usual.resource, 0 * op + NO_RESOURCE),
+            resource=np.append(usual.resource, none + NO_RESOURCE),
             duration_ps=np.append(duration, idle_ps),
-            size_bytes=np.append(size, 0 * op),
+            size_bytes=np.append(size, none),
             priority=np.append(usual.priority, usual.priority[op]),
         ),
         edges=Edges.from_pairs(len(usual) + len(op), src, dst, lag_ps, through),
