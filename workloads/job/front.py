@@ -557,6 +557,12 @@ def _notes(result: JobResult, how: JobInputs, missed: float, seed: int) -> tuple
         *(other.sentence(result.step) for other in result.replans),
         NO_OTHER_PLAN if how.replan and not result.replans else "",
         _windows_note(result, seed),
+        *(
+            f"--maintenance {window.text} changes nothing, as the run ends before it begins; state "
+            "a shorter time between windows, or a longer run."
+            for window in result.job.windows
+            if window.begin_s >= result.job.span_s
+        ),
     )
     return tuple(filter(None, remarks))
 

@@ -163,9 +163,10 @@ def test_without_more_units_a_step_is_no_faster():
     """Of 128 chips three servers less leave a plan that is faster than those of one less."""
     plan = ParallelPlan(tp=8, pp=4, dp=4, global_batch=32, seq=8192)
     step = iteration(named("llama-3.1-70b"), cluster("dgx-h100:16"), plan)
-    found = replans(step, 8, 3)
-    assert [each.units for each in found] == [1, 2, 3]
-    assert [each.iteration_s for each in found] == sorted(each.iteration_s for each in found)
+    others = replans(step, 8, 3)
+    assert [each.units for each in others] == [1, 2, 3]
+    times_s = [each.iteration_s for each in others]
+    assert times_s == sorted(times_s)
 
 
 def test_a_job_states_its_plans_and_windows():
@@ -182,6 +183,9 @@ def test_a_job_states_its_plans_and_windows():
     assert waits.breakdown["maintenance"] > 2 * other.breakdown["maintenance"] > 0
     assert other.goodput > waits.goodput + 0.02
     assert any("with 1 more spare for it the goodput would be" in note for note in waits.notes)
+    late = run_job(step, maintenance="roll/20d+2h=1", **words)
+    assert late.breakdown["maintenance"] == 0
+    assert any("roll/20d+2h=1 changes nothing, as the run ends" in note for note in late.notes)
 
 
 @pytest.mark.parametrize(("words", "message"), [
