@@ -93,7 +93,7 @@ def expand(
     level = "flow" if as_flows else "chunk"
     most = MOST_OPS_RUN if in_place else MOST_OPS_OUT
     if run > most:
-        more = "" if in_place else ", --engine fast without faults after @0s"
+        more = "" if in_place else ", --engine fast without faults that begin later or stop a part"
         raise InputError(
             f"--level {level} makes {run:,} ops of this iteration; at most {most:,} are run. "
             f"Use fewer chips, layers or microbatches{more}, or --level collective."
