@@ -37,9 +37,10 @@ class Replan:
         usual = step.plan
         same = (self.plan.tp, self.plan.pp) == (usual.tp, usual.pp)
         what = "fewer replicas" if same else "another plan"
+        lost = "1 unit is" if self.units == 1 else f"{self.units:,} units are"
         return (
-            f"without {self.units:,} unit{'s' * (self.units > 1)} and a spare the job goes on with "
-            f"{what}, {self.degrees}: {format_seconds(self.iteration_s)} a step in place of "
+            f"where {lost} lost and no spare is left, the job goes on with {what}, {self.degrees}: "
+            f"{format_seconds(self.iteration_s)} a step in place of "
             f"{format_seconds(step.iteration_s)}."
         )
 

@@ -178,7 +178,7 @@ def test_a_job_states_its_plans_and_windows():
     assert [row["units"] for row in document["plans_without_units"]] == [1, 2, 3][
         : len(other.replans)
     ]
-    assert any("without 1 unit and a spare the job goes on with" in note for note in other.notes)
+    assert any("where 1 unit is lost and no spare is left, the job" in note for note in other.notes)
     waits = run_job(step, maintenance="roll/5d+2h=1", **words)
     assert waits.breakdown["maintenance"] > 2 * other.breakdown["maintenance"] > 0
     assert other.goodput > waits.goodput + 0.02
