@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.support.arrays import FloatArray
 from workloads.confidence.sensitivity import (
     AS_STATED,
@@ -106,7 +105,7 @@ def failure_rates(scenario: Scenario) -> Uncertain:
     """Return the factor on the rates of failures, by which published clusters differ."""
     if scenario.fleet.failures is None:
         return Uncertain(basis="no failures")
-    low, high = rate_range(scenario.cluster.catalogue or shipped_catalogue())
+    low, high = rate_range(scenario.cluster.numbers)
     return Uncertain(low, high, "rates of failures of published clusters")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing import clos
 from topologies.support.arguments import check_names
@@ -159,7 +159,7 @@ def failure_rates(cluster: Cluster, chips: int, catalogue: Catalogue | None = No
             f"a job on {chips:,} chips does not fit {cluster.name} of {cluster.chips:,}. "
             "Use fewer chips, or a larger cluster."
         )
-    catalogue = catalogue or cluster.catalogue or shipped_catalogue()
+    catalogue = catalogue or cluster.numbers
     units = counts(cluster, chips)
     causes = []
     for name, per, part, quantity, replaces in SHIPPED:

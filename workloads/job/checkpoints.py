@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import host_bytes_per_server
 from topologies.support.errors import InputError
@@ -42,7 +42,7 @@ def job_state(model: Model, plan: ParallelPlan, cluster: Cluster) -> State:
     >>> round(state.checkpoint_bytes / 1e12, 2), round(state.write_s, 1)
     (0.99, 1.5)
     """
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     bytes_per_parameter = catalogue.value("fleet.training", "state_bytes_per_parameter")
     client = catalogue.value("fleet.load", "store_client")
     store = catalogue.value("fleet.store", "bandwidth")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.support import display
 from topologies.support.arguments import Seed, check_names, checked
@@ -483,7 +482,7 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
 def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
     """Return the job with the catalogue's values where the options state none."""
     cluster = step.cluster
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=how.warm).with_stated(how)
     start_s = catalogue.value("job.restart", "start")
     peers = None

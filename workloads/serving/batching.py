@@ -181,7 +181,7 @@ def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
 
 def _usual_tokens(cluster: Cluster, engine: str) -> int:
     """Tokens of an iteration with prompts that an engine takes on a chip if none are stated."""
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     hbm_bytes = catalogue.value(cluster.chip, "hbm_bytes")
     if engine == "sglang" and hbm_bytes >= LARGE_CHIP_BYTES:
         return 16_384

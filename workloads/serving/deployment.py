@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.schedule.table import PS_PER_S
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
 from topologies.support.arrays import FloatArray
@@ -126,7 +125,7 @@ def pools(
         )
     if chips <= cluster.chips_per_domain:
         rate = float(scale_up_bytes_per_s(cluster.shape))
-        catalogue = cluster.catalogue or shipped_catalogue()
+        catalogue = cluster.numbers
         latency_s = catalogue.value(cluster.chip, "link_latency", 0.0)
     elif cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no fabric between its domains. Use fewer replicas.")
@@ -143,7 +142,7 @@ def _joined_clusters(
     """Return pools on two clusters, over an assumed network that joins their fabrics."""
     # A prefill replica sends at the slower adapters' rate, divided by an oversubscription;
     # latencies are those of both fabrics and of the way to another building.
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     sides = ((prompts.cluster, prompts.profile, counts.prefill), (cluster, profile, counts.decode))
     rates, latency_ps, away_ps = [], 0, 0
     for place, replica, number in sides:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
-from topologies.catalogue.catalogue import chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
@@ -206,7 +206,7 @@ class ServingOptions:
     ) -> Deployment:
         """Return the replicas that serve a model on the first chips of a cluster."""
         batching = (self.batching or batching_from(cluster)).of_groups(self.attention_dp)
-        numbers = engine_numbers(cluster.catalogue or shipped_catalogue(), batching.engine)
+        numbers = engine_numbers(cluster.numbers, batching.engine)
         cache = self.cache_precision or USUAL_CACHE.get(batching.engine)
         sizes: Mapping[str, Any] = {
             "precision": precision, "ep": self.ep or 1, "cache_precision": cache,
@@ -250,7 +250,7 @@ class ServingOptions:
         how = batching
         if place != cluster:
             how = batching_from(place).of_groups(self.attention_dp)
-        catalogue = place.catalogue or shipped_catalogue()
+        catalogue = place.numbers
         numbers = engine_numbers(catalogue, how.engine)
         replica = profile(model, place, tp=self.prefill_tp, catalogue=numbers, **sizes)
         named = [machine_of(cluster), machine_of(place)]

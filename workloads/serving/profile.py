@@ -24,7 +24,6 @@ import numpy as np
 from topologies.catalogue.catalogue import (
     Catalogue,
     chip_family,
-    shipped_catalogue,
     usable_hbm_bytes,
 )
 from topologies.clusters.cluster import Cluster
@@ -256,7 +255,7 @@ def profile(
     """Return the times of a replica of a model on the first chips of a cluster."""
     check_mixers(model)
     precision = precision or model.precision
-    catalogue = catalogue or cluster.catalogue or shipped_catalogue()
+    catalogue = catalogue or cluster.numbers
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
     if shared.get("cache_precision"):
         check_choice("cache precision", shared["cache_precision"], SERVING_CACHES)
@@ -393,7 +392,7 @@ def forward_s(model: Model, cluster: Cluster, tokens: int) -> float:
     """Forward pass of a sequence in bf16 over a server, without engine overheads [s]."""
     if not cluster.chip:
         raise InputError(f"{cluster.name} has no chip; name a machine.")
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     rank = RankShare(model, cluster, cluster.chips_per_server, "bf16", catalogue)
     size = np.array([float(tokens)])
     family = chip_family(cluster.chip, catalogue).serving

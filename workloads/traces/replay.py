@@ -15,7 +15,7 @@ import numpy as np
 from cluster_sim.analysis.stretches import Intervals, shares_ps
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace, run
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.support import display
@@ -375,7 +375,7 @@ def scaled(
     """Return the compute times of a recording on the chips of a cluster."""
     # ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
     # ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     device = str(recording.facts.get("chip", ""))
     named = next((chip for pattern, chip in DEVICES if re.search(pattern, device)), "")
     source = _source(recorded_on or named, catalogue)

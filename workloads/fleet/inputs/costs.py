@@ -106,7 +106,7 @@ class ChangeCosts:
     def of(cls, cluster: Cluster, *, source: str = "nvme") -> Self:
         """Return the costs of units that are scale-up domains of a cluster."""
         servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-        catalogue = cluster.catalogue or shipped_catalogue()
+        catalogue = cluster.numbers
         peers = PeerLinks.of(cluster, catalogue)
         return cls.from_catalogue(servers, source=source, catalogue=catalogue, peers=peers)
 

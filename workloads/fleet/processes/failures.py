@@ -312,7 +312,7 @@ def failures_from(
     # between servers take their scale-up domain out, and racks and power feeds fail as a whole.
     # Causes that no spare unit remedies (optical links, switches, software) stop training jobs and
     # take nothing out of service; they occur as often as in a job on the whole cluster.
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
     independent = all(service.lives_in_a_server(servers) for service in services)
     failing_servers = servers if independent else 1

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 from topologies.support.errors import InputError, shown
@@ -146,7 +146,7 @@ def _rate(document: dict[str, Any]) -> TrainingRate:
 
 def rate_digest(model: Model, cluster: Cluster) -> str:
     """Return a digest of the inputs of a rate and of all code."""
-    inputs = (model, cluster, cluster.catalogue or shipped_catalogue(), np.__version__)
+    inputs = (model, cluster, cluster.numbers, np.__version__)
     return kept_files.digest(kept_files.exact_text(inputs), _program())
 
 
@@ -298,7 +298,7 @@ def night_work(
     # their state follows from its parameters. The interval of checkpoints comes from the catalogue.
     # Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
     # post-training jobs.
-    catalogue, file = cluster.catalogue or shipped_catalogue(), options.training
+    catalogue, file = cluster.numbers, options.training
     jobs = read_jobs(file) if file else _default_jobs(cluster, models, catalogue, fleet)
     if file:
         jobs = tuple(job for job in jobs if _is_of(job, kinds, name, file))

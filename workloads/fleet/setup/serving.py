@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.catalogue.catalogue import chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.support.arrays import FloatArray
 from topologies.support.errors import InputError
@@ -83,7 +83,7 @@ def fitting_replicas(
     # % of the memory to the cache. On Trainium, a mixture of experts whose experts fit twice is
     # yielded a second time, with the groups of experts that make its prompts shortest. With
     # precision ``auto``, BF16 is tried on all sizes, then FP8.
-    catalogue = cluster.catalogue or shipped_catalogue()
+    catalogue = cluster.numbers
     precisions = IN_TURN if precision == AUTO else (precision,)
     offered = [
         name
@@ -677,7 +677,7 @@ def _size(service: Service, cluster: Cluster) -> str:
 
 def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
     """Return a remark if the serving overheads of the chip are assumed, not measured."""
-    catalogue, part = cluster.catalogue or shipped_catalogue(), f"serving.{cluster.chip}"
+    catalogue, part = cluster.numbers, f"serving.{cluster.chip}"
     modelled = any(service.replica_chips for service in services)
     if not modelled or not catalogue.has(part, "iteration_overhead"):
         return []
