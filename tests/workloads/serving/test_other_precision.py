@@ -1,11 +1,14 @@
 """FP8 beside a precision that nobody stated: the gain is that of stating it, and is only named."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import cluster_sim as cs
 from tests.support.commands import document_of
+from workloads.serving import front
+from workloads.serving.deployment_search import search_deployments
 from workloads.serving.other_precision import gained, smaller_sizes
 
 SERVE = "serve --model=llama-3.1-8b --cluster=dgx-h100 --count=200 --tp=1 --max-rate"
@@ -35,9 +38,23 @@ def test_it_is_not_named_where_it_is_no_question(words):
 
 def test_a_search_tries_it_on_fewer_chips():
     line = "serve --model=llama-3.1-70b --cluster=dgx-h100 --count=60 --search --max-rate"
-    other = document_of(f"{line} --prefill=separate --slots=16")["other_precision"]
+    document = document_of(f"{line} --prefill=separate --slots=16")
+    other = document["other_precision"]
     assert other["share"] > 1.05
-    assert other["chips"] in (1, 2, 4, 8)
+    assert other["chips"] < document["chips"]
+
+
+def test_experts_that_a_search_divides_are_divided_on_fewer_chips_as_well(monkeypatch):
+    def divided(question: Any, watch: Any) -> Any:
+        searched = search_deployments(question, watch)
+        ranked = sorted(searched.ranked, key=lambda each: "ep" not in each.words)
+        return replace(searched, ranked=ranked)
+
+    monkeypatch.setattr(front, "search_deployments", divided)
+    words = {"search": True, "slo": "ttft=4s,tpot=60ms", "requests": "poisson:10", "count": 60}
+    summary = cs.serve("qwen3-235b-a22b", "p5en.48xlarge", **words).summary
+    assert summary["options"].startswith("--tp 4 --ep 4")
+    assert summary["other_precision"]["chips"] == 2
 
 
 def test_the_units_of_a_fleet_serve_as_much_more_once_it_is_stated():
