@@ -105,7 +105,8 @@ def smooth_goodput(job: Job) -> float:
     back_s = recovery.detection_s + recovery.restart_s + job.interval_s / 2
     silent = [cause for cause in job.rates.causes if cause.found_after_s]
     wrong = sum(cause.per_s * (cause.found_after_s + back_s) for cause in silent)
-    return useful / (1 + wrong) * (1 - sum(_planned(job, each, swap_s) for each in job.windows))
+    planned = min(1.0, sum(_planned(job, each, swap_s) for each in job.windows))
+    return useful / (1 + wrong) * (1 - planned)
 
 
 def _stopping_per_s(job: Job) -> float:
@@ -124,7 +125,7 @@ def _planned(job: Job, window: Window, restart_s: float) -> float:
     else:
         waits_s = window.length_s if window.units > job.spares else 0.0
         each_s = job.stall_s + waits_s + restart_s
-    return min(1.0, window.rounds(job.units) * each_s / window.every_s)
+    return window.rounds(job.units) * each_s / window.every_s
 
 
 MOST_AGAIN = 0.99  # share of repairs in vain beyond which a unit fails on and on

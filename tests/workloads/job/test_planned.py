@@ -135,6 +135,8 @@ def test_the_closed_form_knows_windows_wrong_numbers_and_repairs_in_vain():
     usual = {"span_s": 1e7, "units": 8}
     closed(job(FailureRates((stops,)), windows=windows("roll/1d+30min=2"), **usual))
     closed(job(FailureRates((stops,)), windows=windows("out/1d+2h=1"), spares=0, **usual))
+    most = windows("out/1d+20h=1", "out/1d+20h=2")  # more than all of the time
+    assert smooth_goodput(job(FailureRates((stops,)), windows=most, spares=0, **usual)) == 0
     wrong = Cause("wrong", 4e-6, False, found_after_s=10_000.0)
     closed(job(FailureRates((stops, wrong)), **usual))
     vain = Cause("bad", 4e-5, True, again=0.6, again_after_s=2000.0)
