@@ -175,6 +175,16 @@ def test_holes_are_what_whole_units_lose():
     assert lost["cost_usd"] is None
 
 
+def test_a_lost_server_of_a_unit_that_is_not_there_is_not_there():
+    ledger = Ledger(2, 1, servers=4)
+    ledger.lose(1, 1000)
+    ledger.put(np.array([1]), Role.ABSENT, 2000)
+    ledger.advance(3000)
+    spent_ms = ledger.spent_server_ms
+    assert (spent_ms[Role.BROKEN], spent_ms[Role.ABSENT]) == (1000, 4000)
+    assert spent_ms.sum() == 2 * 4 * 3000
+
+
 def test_idle_servers_beside_a_lost_one_are_a_hole():
     ledger = Ledger(3, 1, servers=4)
     ledger.lose(1, 1000)

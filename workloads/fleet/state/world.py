@@ -95,10 +95,10 @@ class Ledger:
 
     def advance(self, now_ms: int) -> None:
         """Add the time since the last call to the accounts."""
-        if now_ms != self.at_ms:
-            elapsed_ms = now_ms - self.at_ms
+        if elapsed_ms := now_ms - self.at_ms:
             self.spent_server_ms += (self.counts * self.servers - self.down) * elapsed_ms
             down = self.down.tolist()  # the sum of a short list takes a fifth of the time
+            self.spent_server_ms[Role.ABSENT] += down.pop(Role.ABSENT) * elapsed_ms
             self.spent_server_ms[Role.BROKEN] += sum(down) * elapsed_ms
             if down[Role.SPARE]:
                 idle = int(np.count_nonzero(self.lost[self.role == Role.SPARE])) * self.servers
