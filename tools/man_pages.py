@@ -29,7 +29,7 @@ def page(name: str, command: click.Command, context: click.Context) -> str:
         *(".SH NAME", f"{escaped(name.replace(' ', '-'))} \\- {escaped(title.rstrip('.'))}"),
         *(".SH SYNOPSIS", f".B {escaped(name)}", escaped(usage)),
     ]
-    if more.strip():
+    if more := more.strip():
         lines += [".SH DESCRIPTION", *(escaped(part.strip()) for part in more.split("\n"))]
     lines.append(".SH OPTIONS")
     for each in command.get_params(context):
@@ -41,8 +41,8 @@ def page(name: str, command: click.Command, context: click.Context) -> str:
     if isinstance(command, click.Group):
         lines.append(".SH COMMANDS")
         for entry in command.list_commands(context):
-            told = command.get_command(context, entry)
-            short = told.get_short_help_str(200) if told else ""
+            listed = command.get_command(context, entry)
+            short = listed.get_short_help_str(200) if listed else ""
             lines += [".TP", f"\\fB{escaped(entry)}\\fR", escaped(short)]
     return "\n".join(lines) + "\n"
 

@@ -74,7 +74,8 @@ def fewest_in_time(
             days = tried[count] = days_on(count)
         except InputError as mistake:
             refused[count] = mistake
-            aim = 2.0 * count
+            # Too few lack memory; more than a number that has a plan are too many for the batch.
+            aim = math.sqrt(short * count) or 2.0 * count
             continue
         misses = misses + 1 if days > limit else 0
         aim = count * max(days / limit, GROWTH ** (misses - 1) if misses else 0.0)
@@ -102,7 +103,7 @@ class Sizes:
     sure : int or None
         Fewest units whose interval ends in time; None where none that was tried does.
     next_smaller : int
-        Largest number below ``fewest`` that was looked at; 0 for none.
+        Largest number below ``fewest`` that divides batch and layers; 0 for none.
     untried : tuple of int
         First and last number below ``fewest`` that may do and was not tried; empty if none.
     search : Search
@@ -171,8 +172,8 @@ def sizes_in_time(
 
     fewest, untried = fewest_in_time(on, days, counts, max(1, LEAST_CHIPS // domain))
     if fewest is None:
-        tried = f"{MOST_TRIES} numbers of {unit}, up to {max(weighed):,}," if untried else ""
-        tried = tried or f"up to {counts[-1]:,} of {unit}"
+        tried = f"of {MOST_TRIES} numbers of {unit} all that have a plan, " if untried else ""
+        tried += f"up to {max(weighed):,}," if untried else f"up to {max(weighed):,} of {unit}"
         raise InputError(
             f"days is {days:g}, and {tried} take longer for {tokens:,} tokens at this batch. Allow "
             "more days, units or sequences of a batch."

@@ -31,7 +31,7 @@ def read_events(path: Path, keep: Callable[[dict[str, Any]], Any]) -> dict[str, 
             before = text.until(OPENING)
             if before is None:  # no list of events, which is then the whole text
                 document = json.loads(text.buffer)
-                return document if isinstance(document, dict) else {"traceEvents": document}
+                return document if isinstance(document, dict) else {}
             kept = [part for event in text.objects() if (part := keep(event)) is not None]
             document = json.loads(before + "[]" + text.rest())
     except (ValueError, RecursionError) as mistake:
@@ -63,8 +63,8 @@ class _Pieces:
     def until(self, opening: re.Pattern[str]) -> str | None:
         """Return the text before the list of events, without its bracket; None if none opens."""
         while True:
-            if self.buffer[:1] == "[":
-                self.at = 1
+            if self.buffer.lstrip()[:1] == "[":
+                self.at = self.buffer.index("[") + 1
                 return ""
             if match := opening.search(self.buffer):
                 self.at = match.end()

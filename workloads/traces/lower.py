@@ -55,6 +55,15 @@ class Lowered:
     kept: dict[str, int]
 
 
+def check_ranks(ranks: int, cluster: Cluster) -> None:
+    """Check that a cluster has a chip for each rank."""
+    if ranks > cluster.chips:
+        raise InputError(
+            f"the replay is of {ranks:,} ranks, but {cluster.name} has {cluster.chips:,} chips. "
+            "Replay it on a larger cluster, such as NAME:COUNT, or with fewer --ranks."
+        )
+
+
 def lower(
     recording: Recording,
     cluster: Cluster,
@@ -66,12 +75,7 @@ def lower(
     # ``communication`` ("simulated", "recorded"): whether communication takes its simulated time on
     # the cluster, or the recorded one. ``end`` ("low", "high"): end of its 80 % interval, in place
     # of the prediction.
-    if recording.world > cluster.chips:
-        raise InputError(
-            f"the trace is of {recording.world:,} ranks, but {cluster.name} has "
-            f"{cluster.chips:,} chips. Replay it on a larger cluster, such as NAME:COUNT, or with "
-            "fewer --ranks."
-        )
+    check_ranks(recording.world, cluster)
     check_acyclic(recording, recording.src, recording.dst, ())
     members = _members(recording, cluster)
     duration, kept = _durations(recording, cluster, members, communication, end)

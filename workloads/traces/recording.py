@@ -98,6 +98,8 @@ class Recording:
         # The outermost groups within a pipeline stage grow, as of data parallelism; all others keep
         # their size and move with their stage.
         calls, world = self.kind == COLLECTIVE, self.ranks_of_the_job
+        if count == world:
+            return self
         if not calls.any():
             raise InputError(f"--ranks {count}: the trace has no collective. Leave it out.")
         groups = []

@@ -26,7 +26,7 @@ from topologies.support.units import format_seconds
 from workloads.traces.chakra import read_chakra
 from workloads.traces.goal import read_goal
 from workloads.traces.kineto import read_kineto
-from workloads.traces.lower import lower
+from workloads.traces.lower import check_ranks, lower
 from workloads.traces.neuron_profile import is_summary, read_neuron_profile
 from workloads.traces.recording import (
     COLLECTIVE,
@@ -227,8 +227,7 @@ def replay(
     recorded_on : str, optional
         Chip that the trace was recorded on, for a trace that does not say.
     compute : {"auto", "recorded", "scaled"}, default "auto"
-        Whether kernels keep their recorded time or are scaled by the roofline. ``auto`` scales them
-        if both chips are known and differ.
+        Whether kernels are scaled by the roofline; ``auto`` does so if two known chips differ.
     communication : {"simulated", "recorded"}, default "simulated"
         Whether collectives are simulated or keep their recorded time.
     ranks : int, optional
@@ -263,6 +262,7 @@ def replay(
     check_choice("compute", compute, COMPUTE_TIMES)
     check_choice("communication", communication, COMMUNICATION_TIMES)
     machine, recording = as_cluster(cluster), read_traces(paths)
+    check_ranks(ranks or 1, machine)
     recording = recording if ranks is None else recording.on_ranks(ranks)
     times = scaled(recording, machine, recorded_on=recorded_on, compute=compute)
     return _replayed(times, machine, communication, engine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,14 @@ NAME = "name"  # unit of a row that is a word
 
 def print_why(document: Mapping[str, Any], read: Iterable[Entry]) -> None:
     """Print the grounds of an answer to stderr, so that its document stays alone on stdout."""
+    beside = [row for row in document.get("rows") or () if "plan" in row]
+    grounds, planned = list[tuple[str, list[str]]](), set[str]()
+    for answer in beside or [document]:
+        on = f"on {answer['cluster']} " if beside else ""
+        planned |= {*(answer.get("plan") or ())}
+        grounds += [(on + words, values) for words, values in _planned(answer)]
     with redirect_stdout(sys.stderr):
-        for words, values in _unstated(document):
+        for words, values in (*grounds, ("by default", _usual(planned))):
             if values:
                 print_text(f"Not stated, and {words}: {', '.join(values)}.")
         rows = [row for row in sorted(read, key=lambda row: row[:3]) if row.unit != NAME]
@@ -32,11 +38,9 @@ def print_why(document: Mapping[str, Any], read: Iterable[Entry]) -> None:
             print_text(f"{number} {row.written} ({row.grade}: {row.source})")
 
 
-def _unstated(document: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield where values of options come from that nobody stated, and these options."""
-    from click.core import ParameterSource
-
-    plan, name = document.get("plan") or {}, document.get("framework") or ""
+def _planned(answer: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield where fields of a plan come from that nobody stated, and these fields."""
+    plan, name = answer.get("plan") or {}, answer.get("framework") or ""
     assumed = set(plan.get("assumed", ()))
     if name:
         from workloads.training.frameworks.framework import framework
@@ -45,27 +49,37 @@ def _unstated(document: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield f"as {name} has it", _values(plan, chosen)
         assumed -= chosen
     yield "as usual", _values(plan, assumed - {"framework"})
+    if not click.get_current_context().params.get("plan"):
+        yield "searched", _values(plan, _unstated() - {*plan.get("assumed", ())})
+
+
+def _unstated() -> set[str]:
+    from click.core import ParameterSource
+
     context = click.get_current_context()
-    unstated = {
-        str(each.name)
-        for each in context.command.params
-        if context.get_parameter_source(str(each.name)) == ParameterSource.DEFAULT
-    }
-    if not context.params.get("plan"):
-        yield "searched", _values(plan, unstated - {*plan.get("assumed", ())})
-    usual = []
-    for each in context.command.params:
+    names = (str(each.name) for each in context.command.params)
+    return {name for name in names if context.get_parameter_source(name) == ParameterSource.DEFAULT}
+
+
+def _usual(planned: Collection[str]) -> list[str]:
+    """Options that were not stated and are no fields of a plan, with their defaults."""
+    usual, names = [], _unstated() - {*planned}
+    for each in click.get_current_context().command.params:
         described, default = (getattr(each, name, None) for name in ("described", "usual"))
-        text = described and (described.default or str(default or ""))
-        if text and each.name in unstated - plan.keys() and each.opts[0].startswith("-"):
-            usual.append(f"{each.opts[0]} {text}")
-    yield "by default", usual
+        text = described and (described.default or _shown(default or ""))
+        if text and each.name in names and each.opts[0].startswith("-"):
+            usual.append(f"{each.opts[0]} ({text})" if " " in text else f"{each.opts[0]} {text}")
+    return usual
 
 
 def _values(plan: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """Fields of a plan as options, without those that are switched off."""
     return [
-        f"{option_name(name)} {plan[name]}"
+        f"{option_name(name)} {_shown(plan[name])}"
         for name in plan
         if name in names and plan[name] not in (0, 0.0, "", [], ())
     ]
+
+
+def _shown(value: Any) -> str:
+    return "on" if value is True else str(value)

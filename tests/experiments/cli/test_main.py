@@ -227,6 +227,11 @@ def test_verbose_says_what_was_not_stated_and_what_the_catalogue_gave():
     assert "and searched" not in words
     sought = ended("train --model llama-3.1-70b --cluster trn2-ultraserver --quiet", "-v")[2]
     assert "Not stated, and searched: --tp " in sought
+    beside = ended("train --model gpt2 --cluster trn2.48xlarge,dgx-h100 --seq 512 --quiet", "-v")[2]
+    words = " ".join(beside.split())
+    assert "on trn2.48xlarge as neuronx has it: " in words
+    assert "on dgx-h100 as usual: --tp " in words
+    assert "--tp " not in words.partition("and by default: ")[2]
     listed = ended("list models", "-v", "--json")
     assert json.loads(listed[1])
     assert "Read from the catalogue" not in listed[2]

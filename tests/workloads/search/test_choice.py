@@ -71,6 +71,22 @@ def test_where_more_units_hardly_help_far_numbers_are_tried_and_those_between_na
     assert untried[-1] == 100_000
 
 
+def test_numbers_too_many_for_the_batch_lead_to_those_between():
+    counts, tried = list(range(1, 100_001)), []
+
+    def days_on(count):
+        tried.append(count)
+        if count > 10:
+            raise InputError("the batch has no sequence for each of them.")
+        return 100 / count
+
+    assert fewest_in_time(days_on, 11, counts, 4) == (10, [])
+    assert fewest_in_time(days_on, 12, counts, 1) == (9, [])
+    tried.clear()
+    fewest, untried = fewest_in_time(days_on, 1, counts, 4)
+    assert (fewest, 10 in tried, untried[0] > 10) == (None, True, True)
+
+
 def test_a_deadline_that_no_tried_number_meets_says_up_to_which_they_were_tried(monkeypatch):
     step = SimpleNamespace(plan=SimpleNamespace(tokens=1), iteration_s=86400.0, chips=8)
     monkeypatch.setattr(sizes, "MOST_TRIES", 5)
@@ -78,7 +94,7 @@ def test_a_deadline_that_no_tried_number_meets_says_up_to_which_they_were_tried(
     weighed = SimpleNamespace(first_step=lambda: step)
     machine = cluster("p5.48xlarge")
     many = 3**9 * 5**6 * 7**5  # units of most numbers can share so many sequences and layers
-    with pytest.raises(InputError, match=r"^days is 9.9, and 5 numbers of p5\.48xlarge, up"):
+    with pytest.raises(InputError, match=r"^days is 9.9, and of 5 numbers of p5\.48xlarge all"):
         sizes.sizes_in_time(lambda _: weighed, machine, "p5.48xlarge", many, 10, 9.9)
     with pytest.raises(InputError, match=r"and up to 4 of p5\.48xlarge take longer for 40 tokens"):
         sizes.sizes_in_time(lambda _: weighed, cluster("p5.48xlarge:4"), "p5.48xlarge:4", 8, 40, 9)

@@ -268,7 +268,7 @@ def test_a_profile_is_the_same_in_pieces_of_any_length(piece, form, tmp_path, mo
     useless = {"ph": "X", "cat": "cpu_op", "name": 'a "traceEvents": [ }', "ts": 1, "args": {}}
     events = [useless, *document["traceEvents"], None, 7]
     document |= {"note": 'no "traceEvents": [1]', "traceEvents": events, "later": {"a": [1]}}
-    text = json.dumps(events if form == "list" else document, indent=2)
+    text = "\n" + json.dumps(events if form == "list" else document, indent=2)
     (path := tmp_path / "rank0.json").write_bytes(
         gzip.compress(text.encode()) if form == "gzip" else text.encode()
     )

@@ -89,6 +89,8 @@ def test_replicas_grow_to_the_very_time_of_a_trace_with_as_many(degrees, tmp_pat
     shown = " ".join(printed_by(f"{few} --ranks {4 * inner}").split())
     apart = inner // 2 if "pp" in degrees else inner
     assert f"groups of 2 ranks, {apart} apart, as of data parallelism, grow" in shown
-    refusal = refusal_of(f"{few} --ranks {4 * inner + 1}")
+    refusal = refusal_of(f"{few} --ranks {4 * inner - 1}")
     assert f"replicas of the trace are of {inner} ranks. State a multiple" in refusal
     assert "Name fewer files" in refusal_of(f"{few} --ranks {inner}")
+    assert "has 16 chips" in refusal_of(f"{few} --ranks {10**12 * inner}")
+    assert "grown" not in document_of(f"{few} --ranks {2 * inner}")
