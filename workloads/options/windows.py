@@ -40,10 +40,11 @@ class Window:
             )
         whole_s = self.length_s * self.rounds(units)
         if whole_s >= self.every_s:
+            turns = f", in {self.rounds(units):,} turns" if self.rolling else ""
             raise InputError(
-                f"{what} overlaps the next one: {self.rounds(units):,} groups of units take "
-                f"{whole_s / 3600:,.4g} h, and it begins every {self.every_s / 3600:,.4g} h; state "
-                "a longer time between them, or more units at a time."
+                f"{what} overlaps the next one: it takes {whole_s / 3600:,.4g} h{turns}, and "
+                f"begins every {self.every_s / 3600:,.4g} h; state a longer time between them, or "
+                "more units at a time."
             )
 
 

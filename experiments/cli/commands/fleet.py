@@ -218,7 +218,8 @@ def _replica_facts(replicas: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
             prompts = f"whole, on replicas of their own, {counts}"
         elif not pieces:
             prompts += ", while decoding waits"
-        chips = f"{replica['replicas_per_unit']} of {replica['chips']} chips"
+        several = "s" * (replica["chips"] != 1)
+        chips = f"{replica['replicas_per_unit']} of {replica['chips']} chip{several}"
         on = f", {replica['kind']}" if "kind" in replica else ""
         name = f"replicas of {replica['model']}, {replica['precision']}{on}"
         rows.append((name, f"{chips}{divided}"))

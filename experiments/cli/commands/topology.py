@@ -87,7 +87,7 @@ def topology(
     assumed = _assumed(machine)
     cluster = replace(machine, **assumed).read(catalogue_inputs.watched(machine.cluster))
     sizes, alone = measure(cluster), None
-    if call.out is not None and call.out.suffix == GRAPHML:
+    if call.out is not None and call.out.suffix.lower() == GRAPHML:
         alone, call = call.out, replace(call, out=None)
         check_target(alone)
     if graph.graph or alone:

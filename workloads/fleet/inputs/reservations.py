@@ -87,9 +87,10 @@ def blocks_from(
         what = f"--capacity-block {shown(text)}"
         if instances > MOST_INSTANCES or together > MOST_TOGETHER:
             most = f"{MOST_INSTANCES} in a Capacity Block, {MOST_TOGETHER} in all"
+            with_others = f", {together:,} with those before" if together > instances else ""
             raise InputError(
-                f"{what}: {instances:,} instances, {together:,} with those before; there are at "
-                f"most {most}. Reserve fewer units."
+                f"{what}: {instances:,} instances{with_others}; there are at most {most}. Reserve "
+                "fewer units."
             )
         for other in blocks[name]:
             if block.begin_s < other.begin_s + other.length_s and (
