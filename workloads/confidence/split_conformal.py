@@ -50,9 +50,8 @@ LEAST = 0.03  # smallest half-width, in logarithms: runs of one configuration di
 HIGHEST = 0.9  # highest quantile of few tables, beyond which single rows would decide
 SERVED = ("serving", "first_token")
 AHEAD = 0.84
-"""Level of quantiles where the next source is less like the others than these are like one another.
-Tables that serve, in order and each by those before it, are covered to 71 % at 0.8 and to 75 % at
-this level; rounds of training steps to 73 and 75 %."""
+"""Level of their quantiles, as the next source is less like the others than these are like one
+another: tables in order, each by those before it, are covered to 71 % at 0.8 and 75 % at this."""
 MANY = 5  # rows from which a group of a table has its full weight
 RANKS_DOUBLED = 1.15
 """Widening for each doubling of the ranks of a collective beyond those measured: with numbers of
@@ -340,7 +339,7 @@ def _tails(rows: Sequence[Residual], counts: Mapping[str, int]) -> Tails:
         return Tails(math.log(2.0), math.log(2.0), 0, 0)
     tables = len({row.table for row in rows})
     # Either tail holds half of what may lie outside. The next table is exchangeable with these.
-    level = min(HIGHEST_OF_TAIL, (1 + AHEAD) / 2 * (tables + 1) / tables)
+    level = min(HIGHEST_OF_TAIL, (1 + LEVEL) / 2 * (tables + 1) / tables)
     weights = np.array([1 / counts[row.table] for row in rows])
     reaches = (np.array([row.beyond(side) for row in rows]) for side in (-1, 1))
     down, up = (weighted_quantile(each, weights, level) for each in reaches)

@@ -57,11 +57,11 @@ def test_a_kind_is_drawn_towards_all_kinds():
 
 
 def test_each_tail_holds_half_of_what_may_lie_outside():
-    """Of a hundred tables, 92.9 % do not reach beyond an end, on either side."""
+    """Of a hundred tables, 90.9 % do not reach beyond an end, on either side."""
     residuals = Residuals(tuple(_row(f"{number}", number / 100) for number in range(1, 101)))
-    assert step_tails(TENSOR, FRAMEWORK, residuals)[:2] == pytest.approx((0.0, 0.93))
+    assert step_tails(TENSOR, FRAMEWORK, residuals)[:2] == pytest.approx((0.0, 0.91))
     below = Residuals(tuple(replace(row, log_residual=-row.log_residual) for row in residuals.rows))
-    assert step_tails(TENSOR, FRAMEWORK, below)[:2] == pytest.approx((0.93, 0.0))
+    assert step_tails(TENSOR, FRAMEWORK, below)[:2] == pytest.approx((0.91, 0.0))
 
 
 def test_a_kind_has_its_share_of_the_weight_of_a_table():
