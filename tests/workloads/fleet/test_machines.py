@@ -1,6 +1,5 @@
 """How machines serve and train models: replicas that fit, ways of prompts, splits, plans."""
 
-import math
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -126,12 +125,7 @@ def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(machine, tp, 
     assert alone.apart is None
     assert {way.batching.chunk_tokens for way in (alone, *groups)} == {0}
     splits = {(way.apart.prefill, way.apart.decode) for way in groups if way.apart}
-    assert splits == {
-        (prefill, size - prefill)
-        for size in sizes
-        for prefill in range(1, size)
-        if math.gcd(prefill, size) == 1  # in lowest terms
-    }
+    assert splits == {(prefill, size - prefill) for size in sizes for prefill in range(1, size)}
 
 
 BOTH = ("trn2-ultraserver:8", "dgx-h200:8")
@@ -202,7 +196,7 @@ def test_proposals_that_cost_nothing_are_named_in_a_fleet():
 
 
 UNIT = cluster("trn2-ultraserver:2")
-SPLITS = ("1:1", "1:3", "3:1")
+SPLITS = ("1:1", "1:3", "2:2", "3:1")
 CASES = [
     ("llama-3.1-70b", "conv", "ttft=6s,tpot=25ms"),
     ("llama-3.1-405b", "code", "ttft=6s,tpot=175ms"),

@@ -14,7 +14,6 @@ group takes whole units; any other division would leave chips without work.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
@@ -241,14 +240,10 @@ def _alone(serving: FleetInputs, cluster: Cluster) -> Prompts:
 
 def _splits(per_unit: int) -> Iterator[str]:
     """Yield the splits of groups that divide a unit's replicas, or that take several units."""
-    # In lowest terms: two groups of 3:1 serve what one of 6:2 does.
+    # Not in lowest terms alone: one group of 6:2 queues less than two of 3:1, and may serve more.
     dividing = [size for size in range(2, MOST_IN_GROUP + 1) if per_unit % size == 0]
     for size in UNITS_IN_GROUP if per_unit == 1 else dividing:
-        yield from (
-            f"{prefill}:{size - prefill}"
-            for prefill in range(1, size)
-            if math.gcd(prefill, size) == 1
-        )
+        yield from (f"{prefill}:{size - prefill}" for prefill in range(1, size))
 
 
 def _is_neuron(cluster: Cluster) -> bool:
