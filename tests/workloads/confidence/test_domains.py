@@ -153,10 +153,10 @@ def _covers(name: str) -> dict[str, list[Cover]]:
 
 @pytest.mark.parametrize(("left_out", "least", "widest"), [
     pytest.param("table", {"serving": 0.8, "first_token": 0.78, "collective": 0.8,
-                           "kernel": 0.8}, 1.3, marks=pytest.mark.slow),
+                           "kernel": 0.8}, 1.35, marks=pytest.mark.slow),
     pytest.param("tool", {"serving": 0.75, "first_token": 0.75, "collective": 0.8,
                           "kernel": 0.82}, 1.2, marks=pytest.mark.slow),
-    ("family", {"serving": 0.84, "first_token": 0.82, "kernel": 0.8}, 1.25),
+    ("family", {"serving": 0.84, "first_token": 0.82, "kernel": 0.8}, 1.3),
 ])  # fmt: skip
 def test_what_was_left_out_is_covered(left_out, least, widest):
     covers = _covers(left_out)
