@@ -233,7 +233,7 @@ def check_writable(path: Path) -> None:
         raise InputError(f"--out {path} cannot be a directory: {system_reason(fault)}") from None
     if not nearest.is_dir():
         what = "is" if nearest == path else f"is below {nearest}, which is"
-        raise InputError(f"--out {path} {what} a file. Choose a new directory.")
+        raise InputError(f"--out {path} {what} a file. Choose another name.")
     if nearest == path and any(path.iterdir()):
         return
     # A directory is created and removed again, because permissions alone do not tell enough.

@@ -123,7 +123,11 @@ def _planned(job: Job, window: Window, restart_s: float) -> float:
         slower = job.replicas.slower(min(job.replicas.out(window.units), job.replicas.groups - 1))
         each_s = 2 * job.replicas.resize_s + window.length_s * (1 - 1 / (1 + slower))
     else:
-        waits_s = window.length_s if window.units > job.spares else 0.0
+        lacking = window.units - job.spares
+        waits_s = window.length_s if lacking > 0 else 0.0
+        if lacking > 0 and job.goes_without(lacking, waits_s):
+            slower = job.without[lacking - 1]
+            waits_s = waits_s * slower / (1 + slower) + restart_s
         each_s = job.stall_s + waits_s + restart_s
     return window.rounds(job.units) * each_s / window.every_s
 

@@ -214,6 +214,12 @@ class Job:
         """Return the time until so many of the units in repair are expected back [s]."""
         return self.recovery.repair_s * sum(1 / (away - back) for back in range(lacking))
 
+    def goes_without(self, lacking: int, waits_s: float) -> bool:
+        """Return whether another plan gains more, until units are back, than taking them in."""
+        if lacking > len(self.without):
+            return False
+        return waits_s / (1 + self.without[lacking - 1]) > self.recovery.restart_s
+
     def _check_events(self) -> None:
         failures = self.span_s * (self.rates.per_s + self.stragglers.per_s)
         if failures > MOST_FAILURES:

@@ -319,14 +319,10 @@ class _Run:
         self.computed_ms, self.exposed = 0, 0
 
     def _goes_without(self) -> bool:
-        """Return whether another plan on the units that are left gains more than it costs."""
-        # It costs a second restart, which takes the units back in.
+        """Return whether another plan on the units that are left is taken."""
         lacking = self.missing - self.ready
-        if lacking > len(self.job.without):
-            return False
         waits_s = self.job.waits_s(lacking, self.job.spares - self.ready + self.missing)
-        waits_s = min(waits_s, self.planned_s or math.inf)
-        return waits_s / (1 + self.job.without[lacking - 1]) > self.job.recovery.restart_s
+        return self.job.goes_without(lacking, min(waits_s, self.planned_s or math.inf))
 
     @property
     def _comes_back(self) -> bool:

@@ -72,7 +72,7 @@ def beside_the_plan(
     sizes = {
         "Accelerate": _processes,
         **{tool.name: tool.beside for tool in TOOLS.values()},
-        "MaxText": _maxtext,
+        "MaxText": _maxtext,  # meshes of other forms may be the same plan
     }
     try:
         ours = sizes[filed.tool](plan, model, cluster) if filed.tool in sizes else {}

@@ -136,7 +136,7 @@ def test_what_holds_something_else_is_refused_untouched(tmp_path, made_by):
         name = "run.json" if made_by == "forged record" else "thesis.tex"
         (path / name).write_text('{"name": "of another program"}')
     before = {entry: entry.read_bytes() for entry in tmp_path.rglob("*") if entry.is_file()}
-    refused(r"^[^\n]*Choose a new directory\.[^\n]*$", _write_small, path)
+    refused(r"^[^\n]*Choose (a new directory|another name)\.[^\n]*$", _write_small, path)
     after = {entry: entry.read_bytes() for entry in tmp_path.rglob("*") if entry.is_file()}
     assert after == before
 
@@ -221,7 +221,7 @@ def test_in_a_thread_signals_are_left_alone(tmp_path):
 def test_a_path_that_cannot_be_written_is_refused_in_words(tmp_path):
     (file := tmp_path / "file").write_text("mine")
     for place, message in (
-        (file, "is a file. Choose a new directory."),
+        (file, "is a file. Choose another name."),
         (file / "below", f"is below {file}, which is a file."),
         (tmp_path / ("x" * 300), "cannot be a directory: File name too long."),
     ):

@@ -127,6 +127,8 @@ def test_a_machine_without_such_a_price_and_a_run_that_ends_first_are_noted():
     assert first.note(6 * 86_400.0) == ""
     assert first.usd == pytest.approx(2 * 48 * 41.528)
     assert "paid in advance" in last.note(6 * 86_400.0)
+    (both,) = [block.note(2 * 86_400.0) for block in blocks["dgx-h100"]]
+    assert "paid in advance; the catalogue's price is" in both
 
 
 @pytest.mark.parametrize(("texts", "message"), [

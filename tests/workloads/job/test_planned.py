@@ -134,7 +134,10 @@ def test_the_closed_form_knows_windows_wrong_numbers_and_repairs_in_vain():
     stops = Cause("chip", 1e-5, True)
     usual = {"span_s": 1e7, "units": 8}
     closed(job(FailureRates((stops,)), windows=windows("roll/1d+30min=2"), **usual))
-    closed(job(FailureRates((stops,)), windows=windows("out/1d+2h=1"), spares=0, **usual))
+    waits = job(FailureRates((stops,)), windows=windows("out/1d+2h=1"), spares=0, **usual)
+    closed(waits)
+    closed(replace(waits, without=(0.25,)))
+    assert smooth_goodput(replace(waits, without=(0.25,))) > smooth_goodput(waits) + 0.05
     most = windows("out/1d+20h=1", "out/1d+20h=2")  # more than all of the time
     assert smooth_goodput(job(FailureRates((stops,)), windows=most, spares=0, **usual)) == 0
     wrong = Cause("wrong", 4e-6, False, found_after_s=10_000.0)

@@ -50,15 +50,14 @@ class Block:
 
     def note(self, run_s: float) -> str:
         """Return what a reader of the price should know; empty where there is nothing."""
+        facts = []
         if self.begin_s + self.length_s > run_s:
-            return (
-                f"the run ends before reservation {self.text} does, and its price is that of all "
-                f"{self.length_s / DAY_S:g} days, paid in advance."
-            )
+            days = f"{self.length_s / DAY_S:g} days, paid in advance"
+            facts.append(f"the run ends before it does, and its price is that of all {days}")
         if self.basis != PRICES["capacity-block"]:
             paid = f"{self.basis}, not by Capacity Block" if self.basis else "unknown"
-            return f"reservation {self.text}: the catalogue's price is {paid}."
-        return ""
+            facts.append(f"the catalogue's price is {paid}")
+        return f"reservation {self.text}: {'; '.join(facts)}." if facts else ""
 
     def document(self, kind: str) -> dict[str, Any]:
         """Return the keys of the command line's JSON."""

@@ -443,12 +443,20 @@ def _state(shapes: RankShapes, name: str, passes: int) -> list[LayerOp]:
         product = shapes.gemm(tokens, max(1, mixer.products // mixer.inner), inner)
         steps += [kernel(f"{name}.product.{turn}", product) for turn in range(passes)]
     if mixer.name in BY_PRODUCTS:
-        width = max(1, mixer.state // mixer.inner)
-        product = shapes.gemm(tokens, width, width, max(1, inner // width))
-        rank = rank_of(shapes.chip, **shapes.rank)
-        measured = rank.knows("state_scan") and rank.family.provenance != "assumed"
-        if mixer.name == "mamba2" and measured:  # 128 tokens of 128 x 128 values; half in each step
-            chunks = tokens * _part(shapes, mixer.state) / 128**3
-            product = Timing(chunks * rank.constant("state_scan") / 2, rank.grade("state_scan"))
-        steps += [kernel(f"{name}.state.{turn}", product) for turn in range(2 * passes)]
+        half = _half_of_state(shapes)
+        steps += [kernel(f"{name}.state.{turn}", half) for turn in range(2 * passes)]
     return steps
+
+
+SCANNED = 128**3  # tokens, times values of a state, that ``state_scan`` is the time of
+
+
+def _half_of_state(shapes: RankShapes) -> Timing:
+    """Time of one of the two steps of a pass over the state: as measured, or as a product."""
+    mixer, rank = _mixer(shapes), rank_of(shapes.chip, **shapes.rank)
+    measured = rank.knows("state_scan") and rank.family.provenance != "assumed"
+    if mixer.name == "mamba2" and measured:
+        scans = shapes.tokens * _part(shapes, mixer.state) / SCANNED
+        return Timing(scans * rank.constant("state_scan") / 2, rank.grade("state_scan"))
+    width = max(1, mixer.state // mixer.inner)
+    return shapes.gemm(shapes.tokens, width, width, max(1, _part(shapes, mixer.inner) // width))

@@ -444,7 +444,7 @@ NULLS = {
         key: 1
         for name, table in TABLES.items()
         for key, rule in table.items()
-        if rule.field == "vpp" and name != "MaxText"
+        if rule.field == "vpp" and name != "MaxText"  # its null is that of base.yml
     },
 }
 """Keys whose null leaves nothing open: no activation is computed again, a stage has one chunk."""
@@ -613,9 +613,8 @@ def read_any_plan(path: Path) -> OtherPlan:
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
         return replace(other, fields=stated)
-    from topologies.support.files.yaml_documents import (
-        read_yaml,  # most plans are stated by options alone
-    )
+    # Most plans are stated by options alone.
+    from topologies.support.files.yaml_documents import read_yaml
 
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
