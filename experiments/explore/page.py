@@ -104,6 +104,7 @@ def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     results = json.loads((folder / "results.json").read_text())
 
     def ask(catalogue: Catalogue, changes: Changes = NO_CHANGES) -> Parts:
+        """Answer with the numbers of a catalogue, and other values of options."""
         model, plan, machine = recorded_plan(inputs, results, catalogue, changes)
         part = inputs.get("chips") is not None
         return iteration(model, machine, plan, partial=part, allow_oversized=True).breakdown_s
@@ -123,6 +124,7 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     ranks, each = inputs.get("ranks"), int(inputs.get("ranks_per_chip") or 1)
 
     def ask(catalogue: Catalogue, changes: Changes = NO_CHANGES) -> Parts:
+        """Answer with the numbers of a catalogue, and perhaps on another cluster."""
         machine = cluster_of(
             input_text(changes.get("cluster", inputs["cluster"])),
             bandwidth=inputs.get("bandwidth"), latency=inputs.get("latency"), catalogue=catalogue,
@@ -288,6 +290,7 @@ def page(
     factors = pn.rx({})
 
     def view(by_number: Mapping[str, float], *values: str) -> Any:
+        """Pictures and table for one state of the boxes and sliders, or why there are none."""
         numbers_now = moved(catalogue, by_number)
         texts = {name: text.strip() for name, text in zip(boxes, values, strict=True)}
         changes = {
