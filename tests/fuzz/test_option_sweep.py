@@ -34,6 +34,7 @@ NOT_BINDING = {
     "notice": "a policy may reclaim nothing that has to be saved first",
     "objective": "the fastest plan may also be the cheapest",
     "order": "on a symmetric torus two orders may take the same time",
+    "place": "jobs may be in no more domains than they need anyway",
     "poll": "requests that never overlap wait for no pass",
     "price-basis": "a command may have no price in its answer",
     "quantile": "a forecast without history has no errors",

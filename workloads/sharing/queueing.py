@@ -18,7 +18,7 @@ from topologies.support.errors import InputError, check_choice
 from workloads.options.job import AUTO
 from workloads.sharing.arrivals import Arrival, arrivals_from, read_arrivals
 from workloads.sharing.hazards import Hazards, hazards_of
-from workloads.sharing.servers import DISCIPLINES, OVERHEADS, PLACES, Servers, Started, preempts
+from workloads.sharing.servers import DISCIPLINES, OVERHEADS, PLACES, Servers, Started
 from workloads.sharing.teams import Teams, teams_of
 
 RUNS = 8  # runs of other seeds, from whose spread the interval comes
@@ -243,11 +243,13 @@ def _answer(
 def _without_effect(answer: Queue, hazards: Hazards, stated: Mapping[str, Any]) -> dict[str, str]:
     """Return the options that are stated and change nothing, with the reason."""
     fails, why = hazards.rates.per_s > 0, dict[str, str]()
-    jobs = [each.job for each in answer.jobs]
+    runs = [run for each in (answer, *answer.others.values()) for run in each.jobs]
     if not fails:
         why["repair"] = "nothing fails without failures"
-    if not fails and not preempts(DISCIPLINES[answer.discipline], jobs, hazards.teams):
-        why |= dict.fromkeys(("checkpoint_interval", "restart"), "nothing stops a job")
+    if not fails and not any(run.preemptions for run in runs):
+        why["restart"] = "nothing stops a job"
+        if not any(run.saving.share for run in runs):  # otherwise saving costs time for nothing
+            why["checkpoint_interval"] = "nothing stops a job"
     if not answer.breakdown["neighbours"]:
         why["neighbours"] = "no two jobs with a model share full links"
     return {name: why[name] for name in why if stated.get(name) not in (None, False, AUTO)}
