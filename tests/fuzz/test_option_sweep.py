@@ -64,8 +64,14 @@ def defects(base):
 
 
 def _is_idle(outcomes):
-    kinds = {verdict.kind for _, verdict in outcomes}
-    return "nothing" in kinds and "changes" not in kinds
+    by_words = {word: verdict.kind for word, verdict in outcomes}
+    if "changes" in by_words.values():
+        return False
+    # Where a flag is refused, denying it states what is so.
+    return any(
+        kind == "nothing" and by_words.get(word.replace("--no-", "--", 1)) != "refused"
+        for word, kind in by_words.items()
+    )
 
 
 @pytest.fixture(autouse=True)
