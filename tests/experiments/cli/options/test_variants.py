@@ -30,7 +30,7 @@ def commands(part, quantity):
         family = catalogue.name(chip, "family")
         parts = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
         chips = chip_family(chip, catalogue)
-        parts += (f"nccl.{fabric}", chips.serving, f"{chips.runtime}-tuner")
+        parts += (f"nccl.{fabric}", chips.kernels, chips.serving, f"{chips.runtime}-tuner")
         parts += (f"runtime.{chips.runtime}",)
         if part not in parts and not part.startswith(("neuron", "rainier", "reliability")):
             continue
@@ -51,7 +51,12 @@ def commands(part, quantity):
                 yield *train, "--pp=2", "--recompute=full"
                 latent = ("--model=deepseek-v2", "--ep=2", "--allow-oversized")
                 yield "train", *latent, f"--cluster={name}", f"--precision={precision}"
+        if chips.runtime == "nccl" and part.startswith("kernels"):  # releases of others choose
+            experts = ("--model=qwen3-30b-a3b", "--ep=8", "--framework=torchtitan")
+            yield "train", f"--cluster={name}", *experts, "--allow-oversized"
         yield ("serve", "--model=llama-3.1-8b", f"--cluster={name}", "--count=20", "--tp=1")
+        if part == "serving.gpu" and name.startswith("dgx-h"):
+            yield from served_by_kind(f"--cluster={name}")
         if part.startswith("serving"):
             yield "serve", "--model=mixtral-8x7b", f"--cluster={name}", "--count=20"
             prompts = ("--requests=poisson:1", "--prompt=4096", "--count=20", "--prefill=separate")
@@ -69,6 +74,20 @@ def commands(part, quantity):
     if part == "joined-clusters":
         pools = ("--prefill-cluster=trn2.48xlarge:2", "--disaggregate=1:1", "--count=20")
         yield "serve", "--model=llama-3.1-8b", "--cluster=p5.48xlarge:16", *pools
+
+
+def served_by_kind(cluster):
+    """Yield services that read constants of single kinds of models, on eight H100 or H200."""
+    yield "serve", cluster, "--model=falcon-h1-7b", "--tp=1", "--count=20"
+    yield "serve", cluster, "--model=deepseek-v3.2", "--tp=8", "--precision=fp8", "--count=20"
+    for scheduler in ("vllm", "sglang"):
+        small = ("--model=gpt-oss-20b", "--tp=1", "--count=20", "--prompt=100")
+        yield "serve", cluster, *small, f"--scheduler={scheduler}"
+    many = ("--count=800", "--requests=poisson:2000")
+    for model, tp in (("nemotron-h-56b", 2), ("qwen3.5-9b", 1)):
+        yield "serve", cluster, f"--model={model}", f"--tp={tp}", *many
+        shared = "--variant=serving.gpu.cache_share=sglang"
+        yield "serve", cluster, f"--model={model}", f"--tp={tp}", *many, shared
 
 
 def steady(value):
