@@ -264,19 +264,27 @@ SWITCH = "switch"
 
 
 def cluster_from_graph(
-    path: Path | str,
+    given: Path | str | nx.Graph[Hashable],
     catalogue: Catalogue,
     *,
     bandwidth: str | None = None,
     latency: str | None = None,
 ) -> Cluster:
-    """Read one scale-up domain from a graph and recognise its shape."""
-    file, named = Path(path), shown(str(path))
-    text = read_text(file, limit_bytes=LARGEST_BYTES, remedy="Give one scale-up domain.")
+    """Read one scale-up domain from a graph, or its file, and recognise its shape."""
+    if isinstance(given, nx.Graph):
+        name, graph = str(given.name or "graph"), given
+        named = f"graph {shown(given.name, 40)}" if given.name else "graph"
+    else:
+        file, named = Path(given), shown(str(given))
+        name = file.stem
+        text = read_text(file, limit_bytes=LARGEST_BYTES, remedy="Give one scale-up domain.")
     try:
-        graph = _graphml(text) if file.suffix == ".graphml" else _node_link(text)
+        if isinstance(given, nx.Graph):
+            check_nodes(len(graph))
+        else:
+            graph = _graphml(text) if file.suffix == ".graphml" else _node_link(text)
         shape = recognised(*_cabled(graph, bandwidth, latency))
-        return Cluster(file.stem, shape, plain=True, catalogue=catalogue)
+        return Cluster(name, shape, plain=True, catalogue=catalogue)
     except InputError as mistake:
         raise InputError(f"{named}: {mistake}") from None
 
