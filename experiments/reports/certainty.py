@@ -207,9 +207,7 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
         prices = (
             prices or f"Prices are of {COUNTS[len(unlike)]} kinds, {', '.join(most)} and {last}."
         )
-        prices += (
-            " Such ratios say little of the machines: --price-basis chooses one kind for all."
-        )
+        prices += " Such ratios say little of the machines: --price-basis chooses one kind for all."
     return [*sentences, *filter(None, [prices])]
 
 
