@@ -264,22 +264,22 @@ SWITCH = "switch"
 
 
 def cluster_from_graph(
-    given: Path | str | nx.Graph[Hashable],
+    source: Path | str | nx.Graph[Hashable],
     catalogue: Catalogue,
     *,
     bandwidth: str | None = None,
     latency: str | None = None,
 ) -> Cluster:
     """Read one scale-up domain from a graph, or its file, and recognise its shape."""
-    if isinstance(given, nx.Graph):
-        name, graph = str(given.name or "graph"), given
-        named = f"graph {shown(given.name, 40)}" if given.name else "graph"
+    if isinstance(source, nx.Graph):
+        name, graph = str(source.name or "graph"), source
+        named = f"graph {shown(source.name, 40)}" if source.name else "graph"
     else:
-        file, named = Path(given), shown(str(given))
+        file, named = Path(source), shown(str(source))
         name = file.stem
         text = read_text(file, limit_bytes=LARGEST_BYTES, remedy="Give one scale-up domain.")
     try:
-        if isinstance(given, nx.Graph):
+        if isinstance(source, nx.Graph):
             check_nodes(len(graph))
         else:
             graph = _graphml(text) if file.suffix == ".graphml" else _node_link(text)
