@@ -185,8 +185,9 @@ def _ends(command: str, row: Mapping[str, Any], place: str) -> tuple[float, floa
     return float(ends["low"]), float(value), float(ends["high"])
 
 
-def ratio_sentences(entries: Rows) -> list[str]:
-    """Return a sentence on the ratios of each cluster, and one on those beyond their intervals."""
+def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
+    """Return sentences on the ratios of each cluster, and on the kinds of prices."""
+    # ``prices``: a sentence on them that names the machines, where there is one.
     sentences, unlike = [], dict[str, None]()
     for cluster in dict.fromkeys(entry["cluster"] for entry in entries):
         mine = [entry for entry in entries if entry["cluster"] == cluster]
@@ -203,11 +204,11 @@ def ratio_sentences(entries: Rows) -> list[str]:
         unlike |= kinds if len(kinds) > 1 else {}
     if unlike:
         *most, last = unlike
-        sentences.append(
-            f"Prices are of {COUNTS[len(unlike)]} kinds, {', '.join(most)} and {last}, so that "
-            "their ratios say little of the machines: --price-basis chooses one kind for all."
+        prices = (
+            prices or f"Prices are of {COUNTS[len(unlike)]} kinds, {', '.join(most)} and {last}."
         )
-    return sentences
+        prices += " Such ratios say little of the machines: --price-basis chooses one kind for all."
+    return [*sentences, *filter(None, [prices])]
 
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six")

@@ -20,6 +20,7 @@ from topologies.clusters.names import BETWEEN, RAINIER, cluster
 from topologies.support.units import PS_PER_S, format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.execution.jitter import TYPICAL, largest
+from workloads.training.frameworks.framework import framework_of, usual_framework
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.plan import ParallelPlan
@@ -68,7 +69,7 @@ def _searched(step: Iteration) -> Iterator[str]:
     free = f" of those that leave {1 - FULL:.0%} of a rank's memory free" if roomy else ""
     yield (
         f"No degree of parallelism was stated: of {choice.considered:,} plans this one is the best "
-        f"by its estimate{free}: {describe(step.plan)}."
+        f"by its estimate{free}: {_in_words(step.plan, step.cluster)}."
     )
     if choice.others:
         first, ties = choice.others[0], sum(other.tied for other in choice.others)
@@ -86,6 +87,13 @@ def _searched(step: Iteration) -> Iterator[str]:
         )
 
 
+def _in_words(plan: ParallelPlan, where: Cluster) -> str:
+    """Describe a searched plan, with its framework where these degrees alone would have another."""
+    words, name = describe(plan), framework_of(plan, where).name
+    usual = usual_framework(where, vars(plan))
+    return words if name == usual else f"{words}, framework {name}"
+
+
 def _faster(step: Iteration) -> Iterator[str]:
     """Name the plan that is shorter than a default that fits."""
     choice = step.choice
@@ -93,7 +101,7 @@ def _faster(step: Iteration) -> Iterator[str]:
         saved = 1 - 1 / choice.default_ratio
         yield (
             f"No degree of parallelism was stated. By an estimate, another plan takes {saved:.0%} "
-            f"less: {describe(choice.best)}."
+            f"less: {_in_words(choice.best, step.cluster)}."
         )
 
 

@@ -47,6 +47,7 @@ def test_our_own_graphs_come_back(tmp_path, name, ending):
     ours = cluster(name, bandwidth="100GB/s", latency="1us")
     read = _read(tmp_path, graph_of(ours), ending=ending)
     assert (type(read.shape), read.chips) == (type(ours.shape), ours.chips)
+    assert cluster(graph_of(ours)).shape == read.shape
     if isinstance(ours.shape, Torus):
         assert sorted(read.shape.sizes) == sorted(ours.shape.sizes)
         rates = {(axis.bandwidth_bytes_per_s, axis.latency_ps) for axis in read.shape.axes}
@@ -71,6 +72,14 @@ def test_a_star_is_a_switch_and_rates_may_come_from_the_command(tmp_path):
     read = cluster(str(path), bandwidth="50GB/s", latency="2us")
     assert read.shape == Switch(5, 50 * 10**9, 2_000_000)
     refused(r"star.graphml: link 0-1 has no bandwidth; add it, or", cluster, str(path))
+
+
+def test_a_graph_itself_is_named_and_refused_like_its_file():
+    tuples = nx.hypercube_graph(4)
+    assert cluster(tuples, bandwidth="100GB/s", latency="1us").shape.sizes == (4, 4)
+    refused("graph 4D: link .* has no bandwidth", cluster, nx.Graph(tuples, name="4D"))
+    refused("graph: it has no links", cluster, nx.empty_graph(3))
+    refused("Pass a name, .* or a graph of networkx", cluster, 16)
 
 
 def test_a_rate_that_no_link_needs_is_refused(tmp_path):

@@ -264,19 +264,27 @@ SWITCH = "switch"
 
 
 def cluster_from_graph(
-    path: Path | str,
+    source: Path | str | nx.Graph[Hashable],
     catalogue: Catalogue,
     *,
     bandwidth: str | None = None,
     latency: str | None = None,
 ) -> Cluster:
-    """Read one scale-up domain from a graph and recognise its shape."""
-    file, named = Path(path), shown(str(path))
-    text = read_text(file, limit_bytes=LARGEST_BYTES, remedy="Give one scale-up domain.")
+    """Read one scale-up domain from a graph, or its file, and recognise its shape."""
+    if isinstance(source, nx.Graph):
+        name, graph = str(source.name or "graph"), source
+        named = f"graph {shown(source.name, 40)}" if source.name else "graph"
+    else:
+        file, named = Path(source), shown(str(source))
+        name = file.stem
+        text = read_text(file, limit_bytes=LARGEST_BYTES, remedy="Give one scale-up domain.")
     try:
-        graph = _graphml(text) if file.suffix == ".graphml" else _node_link(text)
+        if isinstance(source, nx.Graph):
+            check_nodes(len(graph))
+        else:
+            graph = _graphml(text) if file.suffix == ".graphml" else _node_link(text)
         shape = recognised(*_cabled(graph, bandwidth, latency))
-        return Cluster(file.stem, shape, plain=True, catalogue=catalogue)
+        return Cluster(name, shape, plain=True, catalogue=catalogue)
     except InputError as mistake:
         raise InputError(f"{named}: {mistake}") from None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import NoneType
+from typing import TYPE_CHECKING
 
 from topologies.catalogue.catalogue import Catalogue, choose
 from topologies.clusters.cluster import Cluster
@@ -28,6 +30,9 @@ from topologies.shapes.scale_out import Place, layers
 from topologies.support.arguments import fitting
 from topologies.support.errors import InputError, check_type, shown, suggestion
 from topologies.support.units import parse_ps, parse_rate
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 RAINIER = "rainier"
 BETWEEN = ("building_oversubscription", "site_oversubscription", "site_latency")
@@ -60,21 +65,21 @@ CATALOGUE_REMEDY = "Pass a Catalogue, or the path of a CSV file with rows of you
 
 @fitting("cluster")
 def cluster(
-    text: str,
+    text: str | nx.Graph[Hashable],
     *,
     bandwidth: str | None = None,
     latency: str | None = None,
     catalogue: Catalogue | str | Path | None = None,
 ) -> Cluster:
-    """Make the cluster that a text names.
+    """Make the cluster that a text names, or that a graph of networkx draws.
 
     Parameters
     ----------
-    text : str
+    text : str or networkx.Graph
         Name of a machine (``trn2.48xlarge``), of several on their scale-out fabric
         (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, a plain shape (``ring:8``,
         ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or the path of a YAML file or
-        of a graph in GraphML or node-link JSON.
+        of a graph in GraphML or node-link JSON; or the graph itself.
     bandwidth, latency : str, optional
         Rate and latency of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of
         a graph's links that state none; refused for other clusters.
@@ -101,7 +106,7 @@ def cluster(
     """
     _check_types(text, catalogue, {"bandwidth": bandwidth, "latency": latency})
     catalogue = catalogue if isinstance(catalogue, Catalogue) else choose(overlay=catalogue)
-    if text.endswith(GRAPHS):
+    if not isinstance(text, str) or text.endswith(GRAPHS):
         return _graph(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
     text = _usual_name(text)
@@ -128,14 +133,19 @@ def _usual_name(text: str) -> str:
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
-    check_type("cluster", text, str, "Pass a name, such as 'trn2.48xlarge', or a path as text.")
+    # A caller who has a graph has loaded networkx, which is slow.
+    graph = sys.modules["networkx"].Graph if "networkx" in sys.modules else str
+    remedy = "Pass a name, such as 'trn2.48xlarge', a path as text, or a graph of networkx."
+    check_type("cluster", text, (str, graph), remedy)
     check_type("catalogue", catalogue, (Catalogue, str, Path, NoneType), CATALOGUE_REMEDY)
     for name, rate in rates.items():
         example = "100GB/s" if name == "bandwidth" else "1us"
         check_type(name, rate, (str, NoneType), f"Pass text with its unit, such as {example}.")
 
 
-def _graph(text: str, catalogue: Catalogue, bandwidth: str | None, latency: str | None) -> Cluster:
+def _graph(
+    text: str | nx.Graph[Hashable], catalogue: Catalogue, bandwidth: str | None, latency: str | None
+) -> Cluster:
     from topologies.clusters.graph_file import cluster_from_graph  # networkx is slow to load
 
     return cluster_from_graph(text, catalogue, bandwidth=bandwidth, latency=latency)

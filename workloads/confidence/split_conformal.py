@@ -330,7 +330,7 @@ def step_tails(kind: str, stated: str, residuals: Residuals) -> Tails:
     wide, tails = (_tails(rows, counts) for rows in (every, [r for r in every if r.kind == kind]))
     share = tails.tables / (tails.tables + ALL_KINDS)
     down, up = (share * tails[side] + (1 - share) * wide[side] for side in (0, 1))
-    return tails._replace(down=down, up=up)
+    return (tails if tails.tables else wide)._replace(down=down, up=up)
 
 
 def _tails(rows: Sequence[Residual], counts: Mapping[str, int]) -> Tails:
@@ -351,13 +351,12 @@ def _step_basis(prediction: Prediction, residuals: Residuals) -> str:
     kind, stated, name = prediction.kind, prediction.stated, prediction.framework
     tails = step_tails(kind, stated, residuals)
     domain = (kind, name, generation(prediction.chip))
-    alike = sum(
-        (row.kind, row.framework, generation(row.chip)) == domain
-        for row in residuals.at_level(stated).rows
-    )
+    rows = residuals.at_level(stated).rows
+    alike = sum((row.kind, row.framework, generation(row.chip)) == domain for row in rows)
+    kinds = NAMES[kind] if any(row.kind == kind for row in rows) else "training of all kinds"
     here = f"{alike:,} of {name} on such chips" if alike else f"none of {name} on such a chip"
     tables = f"{tails.tables} table{'s' * (tails.tables != 1)}"
-    return f"{tails.rows:,} measured steps, {tables}, {here} ({NAMES[kind]}; {TOLD[stated]})"
+    return f"{tails.rows:,} measured steps, {tables}, {here} ({kinds}; {TOLD[stated]})"
 
 
 MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours first

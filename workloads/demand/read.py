@@ -9,7 +9,7 @@ Columns, in any order (``ALIASES`` has the spellings of public traces):
 ``day`` and ``hour``                or both of these
 ``service``                         optional; one time series for each
 ``requests``                        requests in the period
-``requests_per_s`` / ``rps`` / …    or their rate in it
+``requests_per_s`` / ``rps`` / …    or their rate in it, also ``requests_per_minute`` / ``rpm``
 ``load_share`` / ``load`` / ``rate``  or load on any scale, such as a share of the peak: a shape
 ``chat_requests``                   or one ``…_requests`` column for each service
 ``prompt_tokens_mean``              optional, mean tokens of a request of the row
@@ -86,6 +86,9 @@ ALIASES = {
     "rps": "requests_per_s",
     "qps": "requests_per_s",
     "requests_per_second": "requests_per_s",
+    "rpm": "requests_per_minute",
+    "requests_per_min": "requests_per_minute",
+    "requests per minute": "requests_per_minute",
     "avg_prompt_tokens": "prompt_tokens_mean",
     "avg_input_tokens": "prompt_tokens_mean",
     "avg_output_tokens": "output_tokens_mean",
@@ -96,10 +99,16 @@ ALIASES = {
 }
 """Spellings of public traces, in lower case, and the columns that they stand for."""
 
+PER_MINUTE = {"requests_per_s": 60.0, "requests_per_minute": 1.0}
+"""Columns of rates, with the requests in a minute at one unit of each."""
+COUNTS = ("requests", *PER_MINUTE)
+"""Columns that count requests."""
+LOADS = (*COUNTS, "load_share")
+
 LOAD = (
-    "requests", "requests_per_s", "load_share", "prompt_tokens", "output_tokens",
-    "prompt_tokens_mean", "output_tokens_mean", "prompt_tokens_sum", "output_tokens_sum",
-    "requests_with_lengths", "input_tokens_covered", "output_tokens_covered",
+    *LOADS, "prompt_tokens", "output_tokens", "prompt_tokens_mean", "output_tokens_mean",
+    "prompt_tokens_sum", "output_tokens_sum", "requests_with_lengths", "input_tokens_covered",
+    "output_tokens_covered",
 )  # fmt: skip
 """Columns of requests, loads and tokens."""
 
@@ -205,7 +214,7 @@ def check_plausible(mean: FloatArray, requests: FloatArray, file: str) -> None:
 
 def _row_requests(rows: pd.DataFrame) -> npt.NDArray[Any]:
     """Weights of the rows: their requests or load, 1 for each row of a log."""
-    for name in ("requests", "requests_per_s", "load_share"):
+    for name in LOADS:
         if name in rows:
             return rows[name].to_numpy(float)
     return np.ones(len(rows))
@@ -285,8 +294,6 @@ CHECKED_ROWS = 1000
 MAX_MINUTES = 106 * MINUTES_PER_WEEK
 MAX_SERVICES = 256
 UNDATED = "2024-01-01T00:00"  # start of a file without dates: a Monday
-COUNTS = ("requests", "requests_per_s")  # columns that count requests
-LOADS = (*COUNTS, "load_share")
 LOG = "log"  # kind of a file with one row a request
 
 
@@ -452,8 +459,8 @@ def _series(
     rows = rows[~repeated]
     start, slot, period, periods = _grid(rows["time"], file, service, is_log=kind == LOG)
     weights = np.ones(len(rows)) if kind == LOG else rows[kind].to_numpy(float)
-    if kind == "requests_per_s":
-        weights = weights * period * 60.0
+    if kind in PER_MINUTE:
+        weights = weights * period * PER_MINUTE[kind]
     requests = np.bincount(slot, weights, periods).astype(float)
     if requests.sum() <= 0:
         raise InputError(f"{file}: service {service} has no requests at all; check the columns.")

@@ -53,6 +53,10 @@ WORDS = (*(each.name for each in fields(ServingOptions)), *DRAWING, *BATCHING, *
 """Keywords of ``cs.serve`` beside its parameters."""
 EXCLUDED = {"batching": ("search", *BATCHING), "concurrency": ("search", "max_rate", "rate")}
 """Keywords that exclude each other."""
+AS_RATE = (
+    "for N users state their rate instead, --requests poisson:RATE, where RATE is N over the "
+    "seconds from one question of a user to the next"
+)
 
 
 @display.by_facts("Serving")
@@ -269,7 +273,8 @@ def _check_together(stated: Mapping[str, Any]) -> None:
         for other in others:
             if one in stated and other in stated:
                 names = (f"--{name.replace('_', '-')}" for name in (one, other))
-                raise InputError(f"{' and '.join(names)} exclude each other; give one of them.")
+                remedy = AS_RATE if one == HOW[2] and other in HOW else "give one of them"
+                raise InputError(f"{' and '.join(names)} exclude each other; {remedy}.")
 
 
 def _requests(requests: Requests | str, seed: int = 0, **drawing: Any) -> Requests:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from workloads.fleet.scenario import Scenario
 
 GROUPS = ("inference", "training", "moving", "idle", "broken")
+PARTS = {"training": "evaluation", "broken": "maintenance"}
+"""Role of a group that a reader would not look for there: evaluation trains no tokens."""
 
 
 def _counted(count: int) -> str:
@@ -103,6 +105,7 @@ MONEY = (
     Column("reserved_usd", "  of it reserved, in advance"),
     Column("usd_per_million_tokens", "USD per million tokens in and out"),
     Column("usd_per_million_trained_tokens", "USD per million tokens trained"),
+    Column("usd_without_evaluation", "  without evaluation", write="{:.4g}".format),
     Column("usd_per_training_step", "USD per training step"),
     Column("revenue_usd", "served tokens sold for"),
     Column("margin_usd", "left of it after these costs"),
@@ -168,10 +171,14 @@ COMPARED = (
 def print_fleet(document: Mapping[str, Any]) -> None:
     """Print the use of chip-hours, and the facts about requests, training and money."""
     whole, by_group = document["chip_hours"], [document[f"{name}_chip_hours"] for name in GROUPS]
-    hours = [
-        [name, f"{spent:,.0f}", f"{spent / whole:.2%}"]
-        for name, spent in zip(GROUPS, by_group, strict=True)
-    ]
+    roles, hours = document["chip_hours_by_role"], list[list[str]]()
+    for name, spent in zip(GROUPS, by_group, strict=True):
+        part = PARTS.get(name, "")
+        several = [(name, spent), (f"  of it {part}", roles.get(part, 0.0))]
+        hours += [
+            [label, f"{time:,.0f}", f"{time / whole:.2%}"]
+            for label, time in (several if several[1][1] else several[:1])
+        ]
     print_table(_title(document), ["", "chip-hours", "share"], hours)
     if "kinds" in document:
         print_rows("Kinds of units, in the order in which they serve", KINDS, document["kinds"])
@@ -188,6 +195,7 @@ def print_fleet(document: Mapping[str, Any]) -> None:
     kept = {
         "won": regret.get("captured") if gains else None,
         "in_time": document["jobs_in_time"] if document["jobs_with_deadline"] else None,
+        "usd_without_evaluation": _without_evaluation(document),
     }
     print_table("", ["", ""], facts(MONEY, {**document, **kept}))
     if "batch" in document:
@@ -197,6 +205,15 @@ def print_fleet(document: Mapping[str, Any]) -> None:
         print_rows("Post-training: a step in the steady state", STEPS, list(different.values()))
     if "rows" in document:
         print_rows("What-ifs side by side", COMPARED, document["rows"])
+
+
+def _without_evaluation(document: Mapping[str, Any]) -> float | None:
+    """Price of a million trained tokens without the hours of evaluation, if it has any [USD]."""
+    price = document["usd_per_million_trained_tokens"]
+    spent = document["chip_hours_by_role"]["evaluation"]
+    if price is None or not spent or "kinds" in document:  # kinds differ in their prices
+        return None
+    return float(price * (1 - spent / document["training_chip_hours"]))
 
 
 def _title(document: Mapping[str, Any]) -> str:
@@ -307,8 +324,17 @@ def fleet(
         print_fleet,
         lambda run, _: _write(run, document, answer),
         rankings=rank_fleet(sure, answer.main[1].scenario, catalogue, call),
-        notes=(document["scaling"], *document["notes"]),
+        notes=(document["scaling"], *_usual_slo(fleet), *document["notes"]),
     )
+
+
+def _usual_slo(fleet: FleetInputs) -> Iterator[str]:
+    """Name the limits of requests that count where nobody states them."""
+    from workloads.serving.served import parse_slo
+
+    if fleet.slo == FleetInputs.slo and fleet.unit_rate is None:
+        share = parse_slo(fleet.slo).share
+        yield f"SLO not stated: {fleet.slo} for {share:.0%} of the requests; --slo sets another."
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
+FULL = 0.75  # mean share of the slots in use from which users of a closed loop queue for one
 NAMED = 0.1  # share of the time per token from which an earlier release's host is named
 SAYS_NOTHING = 0.9  # width of the interval of a share from which a sentence takes its place
 NETWORK = (
@@ -300,7 +301,7 @@ def serve(
 
 
 def _remarks(deployed: Deployed, document: Mapping[str, Any]) -> Iterator[str]:
-    """Name free proposals, requests in step, an overload, and the rate that a price is of."""
+    """Name free proposals, users in step or in a queue, an overload, and what a price is of."""
     requests, served = deployed.served.requests, deployed.served
     if (proposed := deployed.deployment.speculation) and proposed.draft == 0:
         yield proposed.free_remark
@@ -314,6 +315,14 @@ def _remarks(deployed: Deployed, document: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "All requests are alike, so those of a closed loop end together and wait for each "
             "other's prompts. A load generator that draws lengths is --shortest-lengths."
+        )
+    users, slots = deployed.concurrency or 0, document["slots"]
+    if users > slots and document["batch_mean"] > FULL * slots:
+        rate = count / (served.end_of_run_s - first)
+        yield (
+            f"{users:,} users share {slots:,} slots, so most of a time to first token is the wait "
+            f"for one. State more --slots, or fewer users; --search --requests poisson:{rate:.2g}, "
+            "the rate that they reach here, finds the replica that serves most."
         )
     waits_s = min(served.ttft_s[-max(1, count // 10) :])
     if deployed.concurrency is None and waits_s > LATE * (last - first) > 0:

@@ -278,8 +278,8 @@ def _show_columns(
 
 def _sentences(answer: Mapping[str, Any]) -> list[str]:
     """Return what is said of all rows together."""
-    shared = (answer.get("batches", ""), answer.get("prices", ""))
-    return [*ratio_sentences(answer["ratios"]), *filter(None, shared)]
+    sentences = ratio_sentences(answer["ratios"], answer.get("prices", ""))
+    return [*sentences, *filter(None, [answer.get("batches")])]
 
 
 def tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:

@@ -136,5 +136,8 @@ def test_prices_of_two_kinds_are_no_difference(kind, differs):
     others = [{**entry, "cluster": name} for name in ("third", "fourth")]
     third = {**others[0], "price_kinds": ["owned", "spot"]}
     assert " ".join(ratio_sentences([entry, *others])).count("two kinds") == (not differs)
+    *_, named = ratio_sentences([entry, third], "first has a price of its own kind.")
+    assert named.startswith("first has a price of its own kind.")
+    assert "Such ratios say little of the machines: --price-basis chooses one" in named
     words = " ".join(ratio_sentences([entry, third]))
     assert ("three kinds, on demand, spot and owned" in words) != differs

@@ -55,6 +55,16 @@ def test_a_searched_plan_is_named_with_the_next_best():
     assert [other["ratio"] >= 1 for other in entry["next"]] == [True] * 5
 
 
+def test_a_searched_plan_names_a_framework_that_its_degrees_alone_would_not_have():
+    adapted = {"lora_rank": 16, "global_batch": 16}
+    searched = train("llama-3.1-70b", "p5.48xlarge", **adapted)
+    chosen = remarks(searched)[0]
+    assert chosen.endswith("recompute selective, framework transformers.")
+    fields = {"tp": searched.plan.tp, "zero": searched.plan.zero, **adapted}
+    named = train("llama-3.1-70b", "p5.48xlarge", **fields, framework="transformers")
+    assert named.time_s == searched.time_s != train("llama-3.1-70b", "p5.48xlarge", **fields).time_s
+
+
 def test_a_batch_larger_than_any_published_one_is_named():
     plan = {"tp": 8, "pp": 4, "dp": 32, "seq": 8192}
     assert remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=512)) == []

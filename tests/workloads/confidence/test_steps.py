@@ -56,6 +56,14 @@ def test_a_kind_is_drawn_towards_all_kinds():
     assert tails == pytest.approx((0.2, up, 2, 2))
 
 
+def test_a_kind_without_rows_counts_and_names_those_of_all_kinds():
+    rows = (_row("a", 0.1), _row("b", -0.2), _row("c", 0.4, kind=EXPERTS))
+    assert step_tails(SHARDED, FRAMEWORK, Residuals(rows))[2:] == (3, 3)
+    sharded = replace(_asked(), kind=SHARDED)
+    basis = interval(1.0, sharded, residuals=Residuals(rows)).basis
+    assert basis.startswith("3 measured steps, 3 tables, none of one on such a chip (training of")
+
+
 def test_each_tail_holds_half_of_what_may_lie_outside():
     """Of a hundred tables, 90.9 % do not reach beyond an end, on either side."""
     residuals = Residuals(tuple(_row(f"{number}", number / 100) for number in range(1, 101)))

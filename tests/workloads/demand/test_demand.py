@@ -109,6 +109,13 @@ def test_relative_times_and_wide_columns(tmp_path):
     assert load.requests[0, [0, 60]].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("column", ["requests,120", "rps,2", "rpm,120", "Requests per minute,120"])
+def test_counts_and_rates_of_a_minute_are_the_same_demand(tmp_path, column):
+    name, value = column.split(",")
+    path = _file(tmp_path, f"minute,{name}\n0,{value}\n1,{value}\n")
+    assert read_demand(path).requests.tolist() == [[120, 120]]
+
+
 def test_missing_periods_have_no_requests(tmp_path):
     path = _file(tmp_path, "time_s,requests\n0,5\n60,5\n240,5\n")
     assert read_demand(path).requests.tolist() == [[5, 5, 0, 0, 5]]
@@ -116,6 +123,7 @@ def test_missing_periods_have_no_requests(tmp_path):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("minute,requets\n0,1\n", "unknown column 'requets'.*Did you mean requests"),
+    ("minute;requests\n0;1\n", "separates its columns by ';'; save it with commas"),
     ("requests\n1\n", "no time column"),
     ("minute,requests\n0,x\n", "row 2: requests is 'x'"),
     ("minute,requests\n0,-1\n", "row 2: requests is '-1'"),

@@ -62,6 +62,11 @@ def read_table(
     except ValueError as fault:
         reason = " ".join(str(fault).split())
         raise InputError(f"{named} is not a readable CSV: {reason}. Correct it.") from None
+    if len(table.columns) == 1 and (marks := re.search("[;\t|]", str(table.columns[0]))):
+        raise InputError(
+            f"{named} separates its columns by {marks[0]!r}; save it with commas between columns "
+            "and points in numbers."
+        )
     if table.empty:
         raise InputError(f"{named} has no rows below its header; add some.")
     return table

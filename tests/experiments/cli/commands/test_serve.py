@@ -242,6 +242,14 @@ def test_a_closed_loop_keeps_its_users():
     assert document["remarks"][0].startswith("All requests are alike, so those of a closed loop")
 
 
+def test_users_beyond_the_slots_are_said_to_queue():
+    line = f"{QUICK} --concurrency=8 --count=200 --prompt=500 --output=50"
+    document = document_of(line, "--slots=4")
+    assert document["remarks"][-1].startswith("8 users share 4 slots, so most of a time to first")
+    assert f"poisson:{document['requests_per_s']:.2g}, " in document["remarks"][-1]
+    assert "share" not in " ".join(document_of(line, "--slots=8")["remarks"])
+
+
 def test_requests_of_unlike_lengths_do_not_wait_in_step():
     """Equal requests that end together wait for each other's prompts, as many as there are."""
     words = {"tp": 4, "concurrency": 16, "count": 400, "prompt": 1000, "output": 100}
