@@ -26,7 +26,7 @@ from workloads.models.layer_fields import (
 )
 from workloads.models.model import PREDICTION, Model
 
-LARGEST_CONFIG_BYTES = 2**20
+LARGEST_CONFIG_BYTES = 2**24  # a quantization can name every expert
 CONFIG = "config.json"
 SHIPPED = Path(__file__).parent / "configs"  # directory of the shipped models' configs
 FACTS = Path(__file__).with_name("families.json")  # facts about families and released models
@@ -48,6 +48,9 @@ def models() -> list[str]:
 
 RESIDUALS = "attention residuals (under 4% of a training step, by their authors)"
 """Sums over the outputs of blocks of layers before each layer (Kimi Team, Attention Residuals)."""
+
+
+IN_16_BITS = "16 bits of attention, which the quantization leaves as it is and this answer does not"
 
 
 def named(name: str) -> Model:
@@ -147,7 +150,7 @@ def _document(path: Path) -> Fields:
         content = stream.read(LARGEST_CONFIG_BYTES + 1)
     if len(content) > LARGEST_CONFIG_BYTES:
         raise InputError(
-            f"{path} is over 1 MiB, more than any config.json. Name the config, not the weights."
+            f"{path} is over 16 MiB, more than any config.json. Name the config, not the weights."
         )
     try:
         document = json.loads(content.decode("utf-8"), object_pairs_hook=_once_each)
@@ -189,19 +192,26 @@ def from_fields(fields: Fields, name: str) -> Model:
             "modelled. Use a decoder without it."
         )
     _check_complete(read, family, kind)
+    quantization = stated_quantization(text, fields)
     described = {
         **sizes(read),
         **attention(read),
         **feed_forward(read),
         **layers(read),
-        "precision": precision(stated_quantization(text, fields), name),
+        "precision": precision(quantization, name),
         **family.fixed,
     }
     read_as = Model(name=name, **described)
     # Layers that predict several tokens, and residuals of blocks of layers, are left out too.
     count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
     predicting = (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
-    beside = (*predicting, *(RESIDUALS,) * read.has("attn_res_block_size"))
+    later = read.value("use_bidirectional_attention") not in (None, False, "vision")
+    beside = (
+        *predicting,
+        *(RESIDUALS,) * read.has("attn_res_block_size"),
+        *("attention to later tokens",) * later,
+        *(IN_16_BITS,) * (read_as.precision != "mxfp4" and _leaves_attention(quantization)),
+    )
     left_out = (*left_out, *beside, *_unread(read, text), *_beyond(kind, read_as))
     return replace(read_as, left_out=left_out)
 
@@ -336,6 +346,8 @@ def precision(stated: Any, model: str) -> str:
         raise InputError(f"model {model}: quantization_config is no object. Correct the config.")
     method = str(stated.get("quant_method", "none stated")).lower()
     stored = METHODS.get(method) or ALGORITHMS.get(str(stated.get("quant_algo", "")).upper())
+    if str(stated.get("format")).startswith("mxfp4") and _leaves_attention(stated):
+        stored = "mxfp4"  # compressed-tensors of Kimi K3, of routed experts alone
     stored = stored or _grouped(stated) or _typed(stated)
     if stored is None or _is_sparse(stated):
         raise InputError(
@@ -353,6 +365,12 @@ def _grouped(stated: dict[str, Any]) -> str | None:
         return None
     kind, bits = kinds.pop()
     return FLOATS.get(bits) if kind == "float" and isinstance(bits, int) else None
+
+
+def _leaves_attention(stated: Mapping[str, Any] | None) -> bool:
+    """Return whether a quantization names attention among the parts that it leaves."""
+    names = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
+    return any("attn" in str(stated.get(name, "")) for name in names) if stated else False
 
 
 def _kinds_of_groups(stated: Mapping[str, Any]) -> set[tuple[Any, Any]]:

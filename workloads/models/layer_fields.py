@@ -111,6 +111,10 @@ class Reader:
 
 
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
+PATTERN = (
+    "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+    "layer_switch",
+)  # fmt: skip
 WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
 RECURRENT = ("linear_attention", "mamba", "conv", "recurrent", "lightning_attention", "mamba2")
 KIMI = "linear_attn_config"
@@ -158,6 +162,8 @@ def layers(read: Reader) -> dict[str, Any]:
         kinds.append(Layer(mixer, window, keys, experts=moe, **others))
     layout = tuple(kinds)
     mixes = any(layer.mixer in RECURRENCE for layer in layout)
+    if not mixes and read.items(*TYPES):  # sizes of mixers that no layer has say nothing
+        read.has(*(name for name in read.fields if name.startswith("mamba_")))
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
     regular = [layer.experts for layer in layout] == from_first_sparse
     fields: dict[str, Any] = {}
@@ -208,14 +214,13 @@ def _window(read: Reader) -> int:
 
 def _is_windowed(read: Reader, layer: int) -> bool:
     """Return whether the attention of a layer has the window that the model states."""
-    kinds = read.items(*TYPES)
+    kinds, pattern = read.items(*TYPES), read.value(*PATTERN)
     if kinds:
         return layer < len(kinds) and kinds[layer] in WINDOWED
-    pattern = read.value("sliding_window_pattern", "_sliding_window_pattern")
     if isinstance(pattern, str) and pattern:
         return pattern[layer % len(pattern)] == "L"
     if pattern is not None:
-        return (layer + 1) % read.count("sliding_window_pattern", "_sliding_window_pattern") > 0
+        return (layer + 1) % read.count(*PATTERN) > 0
     if read.flag("use_sliding_window") and read.has("max_window_layers"):
         return layer >= read.count("max_window_layers", least=0)
     return True
@@ -356,6 +361,10 @@ PER_TOKEN = (
     "moe_k", "ffn_config.moe_top_k", "num_selected_experts", "top_k_experts",
 )  # fmt: skip
 EXPERT_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", *FFN)
+ROUTER_BIAS = (
+    "use_routing_bias", "moe_router_enable_expert_bias", "use_expert_bias", "moe_use_aux_free",
+    "router_bias",
+)  # fmt: skip
 SHARED_FFN = ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
 SHARED_GATED = "shared_expert_intermediate_size"
 """Field of the width of Qwen's shared expert, whose output is weighted by a learned gate."""
@@ -367,7 +376,8 @@ SHARED_COUNT = (
 def feed_forward(read: Reader) -> dict[str, Any]:
     """Read the inner width, gate and biases, and the experts of a mixture."""
     activation = str(read.value(*ACTIVATION) or "").lower()
-    gated = any(word in activation for word in GATED) or read.flag("use_glu")
+    gated = read.flag("use_glu", "use_gated_activation")
+    gated = gated or any(word in activation for word in GATED)
     bias = not read.flag("no_bias") if read.has("no_bias") else read.flag("mlp_bias", *BIAS)
     mixture = experts(read)
     return {
@@ -388,6 +398,7 @@ def _inner(read: Reader, *, sparse: bool, gated: bool) -> int:
     widths = ("intermediate_size_mlp", "dense_intermediate_size", *FFN) if sparse else FFN
     shared = read.count(*SHARED_FFN, default=0, least=0)
     if not sparse and shared and read.count(*COUNT, default=0, least=0) == 0:
+        read.has(*FFN)
         return shared  # Granite's hybrids without experts have only their shared part
     usual = not gated or sparse or read.has("expansion_ratio")
     inner = first_count(read, widths, round(ratio * hidden) if usual else None)
@@ -402,14 +413,15 @@ def experts(read: Reader) -> Experts | None:
     """Return the experts of the layers that have some; None for a model with one or none."""
     count = first_count(read, COUNT, 0)
     if count <= 1:
+        read.has(*PER_TOKEN[: read.has(*COUNT) * 9], "expert_layer_period", "expert_layer_offset")
         return None
     ffn = first_count(read, EXPERT_FFN, None)
     shared = read.count(*SHARED_FFN, default=0, least=0)
     gated = read.count(SHARED_GATED, default=0, least=0)
     if read.flag("enable_moe_block"):  # Gemma 4 has its dense part beside its experts
         shared = read.count(*FFN)
-    elif not shared and not gated:
-        shared = ffn * first_count(read, SHARED_COUNT, 0)
+    elif not gated:
+        shared = max(shared, ffn * first_count(read, SHARED_COUNT, 0))
     return Experts(
         count=count,
         per_token=first_count(read, PER_TOKEN, None),
@@ -417,8 +429,7 @@ def experts(read: Reader) -> Experts | None:
         shared_ffn=shared or gated,
         shared_gate=gated > 0,
         dense_layers=dense_layers(read),
-        router_bias=read.value("topk_method") == "noaux_tc"
-        or read.flag("use_routing_bias", "moe_router_enable_expert_bias", "router_bias"),
+        router_bias=read.value("topk_method") == "noaux_tc" or read.flag(*ROUTER_BIAS),
         bias=read.flag("expert_bias"),
         latent=read.count("moe_latent_size", "routed_expert_hidden_size", default=0, least=0),
     )
@@ -455,6 +466,8 @@ def has_experts(read: Reader, layer: int) -> bool:
     period = read.count("expert_layer_period", default=1)
     if layer % period != read.count("expert_layer_offset", default=0, least=0) % period:
         return False
+    if layer > read.count("moe_layer_end_index", default=layer, least=-1) >= 0:
+        return False
     step = read.count("decoder_sparse_step", "interleave_moe_layer_step", default=1)
     if (layer + 1) % step:
         return False
@@ -485,9 +498,13 @@ def sizes(read: Reader) -> dict[str, Any]:
         "layers": depth(read),
         "hidden": hidden,
         "vocab": read.count("padded_vocab_size", "vocab_size"),
-        "norm": "rms" if read.has(*RMS) else "layer",
+        "norm": "rms" if read.value("norm_type") == "rms" or read.has(*RMS) else "layer",
         "tied_embeddings": read.flag(
-            "shared_input_output_embedding", "tie_word_embeddings", "tie_embeddings"
+            "shared_input_output_embedding",
+            "tie_word_embeddings",
+            "tie_embeddings",
+            "tie_embedding",
+            "use_embedding_sharing",
         ),
         "head_bias": read.flag("lm_head_bias"),
         "embedding_width": narrow if narrow != hidden else 0,
@@ -501,7 +518,7 @@ def sizes(read: Reader) -> dict[str, Any]:
     if read.flag("new_decoder_architecture"):
         norms = read.count("num_ln_in_parallel_attn", default=2)
         return {**fields, "parallel": True, "norms": norms}
-    if read.flag("parallel_attn", "use_parallel_residual"):
+    if read.flag("parallel_attn", "use_parallel_residual", "use_parallel_block"):
         return {**fields, "parallel": True, "norms": read.count("parallel_norms", default=1)}
     return fields
 

@@ -174,6 +174,15 @@ def test_towers_and_further_predictions_are_left_out_by_name():
     assert model.with_prediction_heads(2).left_out == ("vision tower",)
 
 
+def test_what_a_quantization_leaves_and_attention_to_later_tokens_are_named():
+    four = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    model = small(quantization_config={**four, "ignore": ["lm_head", "model.layers.0.self_attn*"]})
+    assert [part.partition(",")[0] for part in model.left_out] == ["16 bits of attention"]
+    assert small(quantization_config={**four, "ignore": ["lm_head"]}).left_out == ()
+    assert small(use_bidirectional_attention="vision").left_out == ()
+    assert small(use_bidirectional_attention="all").left_out == ("attention to later tokens",)
+
+
 def test_a_model_without_attention_is_linear_in_the_sequence_and_not_served():
     mamba = from_fields(HUB["state-spaces/mamba-2.8b-hf"]["config"], "mamba")
     assert forward_flops(mamba, 1024) == forward_flops(mamba, 65536)
