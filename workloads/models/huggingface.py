@@ -21,6 +21,7 @@ from workloads.models.layer_fields import (
     Reader,
     attention,
     feed_forward,
+    layer_input,
     layers,
     sizes,
 )
@@ -198,6 +199,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         **attention(read),
         **feed_forward(read),
         **layers(read),
+        "layer_input": layer_input(read),
         "precision": precision(quantization, name),
         **family.fixed,
     }

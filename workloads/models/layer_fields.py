@@ -16,6 +16,7 @@ from workloads.models.model import (
     Keys,
     LatentAttention,
     Layer,
+    LayerInput,
     Mixer,
     Recurrence,
 )
@@ -159,6 +160,7 @@ def layers(read: Reader) -> dict[str, Any]:
         mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
         window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
         others = wide if mixer in ATTENTION and not window else {}
+        others = {**others, **_beyond_first(read, layer)}
         kinds.append(Layer(mixer, window, keys, experts=moe, **others))
     layout = tuple(kinds)
     mixes = any(layer.mixer in RECURRENCE for layer in layout)
@@ -201,8 +203,23 @@ def _global_heads(read: Reader) -> dict[str, Any]:
     return {
         "head_dim": read.count("global_head_dim"),
         "kv_heads": read.count("num_global_key_value_heads", default=0, least=0),
-        "tied_values": read.flag("attention_k_eq_v"),
+        "kv_products": 2 - read.flag("attention_k_eq_v"),
     }
+
+
+def _beyond_first(read: Reader, layer: int) -> dict[str, Any]:
+    """Fields of a layer that reads keys of an earlier one, or has a width of its own."""
+    shared = layer >= depth(read) - read.count("num_kv_shared_layers", default=0, least=0)
+    share = read.count("cla_share_factor", default=1)  # Hunyuan's cross-layer attention
+    others: dict[str, Any] = {}
+    if shared or (read.flag("use_cla") and layer % share):
+        others = {"kv_products": 0}
+    widths = read.value("intermediate_size")
+    if isinstance(widths, list) and layer < len(widths) and widths[layer] != widths[0]:
+        others["ffn"] = Reader({"intermediate_size": widths[layer]}, read.name).count(FFN[0])
+    if shared and read.flag("use_double_wide_mlp"):
+        others["ffn"] = 2 * read.count(*FFN)
+    return others
 
 
 def _window(read: Reader) -> int:
@@ -572,6 +589,13 @@ def attention(read: Reader) -> dict[str, Any]:
     if read.has("kv_lora_rank"):
         fields |= _latent(read)
     return fields
+
+
+def layer_input(read: Reader) -> LayerInput | None:
+    """Return the embedding that each layer has of its own; None for a model without any."""
+    width = read.count("hidden_size_per_layer_input", default=0, least=0)
+    vocab = read.count("vocab_size_per_layer_input", "vocab_size", default=0, least=0)
+    return LayerInput(width, vocab) if width else None
 
 
 def _bias(read: Reader, *names: str) -> bool:

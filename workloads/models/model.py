@@ -74,6 +74,18 @@ class Indexer:
 
 
 @dataclass(frozen=True)
+class LayerInput:
+    """Embedding that each layer has of its own: the per-layer embeddings of Gemma 3n and Gemma 4.
+
+    Columns of a table and a projection of the model's embedding are added and, in the layer, gated
+    by a product of the hidden state, and brought to its width by another one.
+    """
+
+    width: int  # columns of one layer
+    vocab: int  # tokens of the table
+
+
+@dataclass(frozen=True)
 class Recurrence:
     """A mixer with a state of fixed size: a state-space model or linear attention."""
 
@@ -96,7 +108,9 @@ class Layer:
     mlp: bool = True  # whether there is a feed-forward part
     head_dim: int = 0  # width of a head; 0 for the model's
     kv_heads: int = 0  # key-value heads; 0 for the model's
-    tied_values: bool = False  # whether values come from the keys' projection
+    # Projections to keys and values: 2, 1 that gives both, or 0 if both are an earlier layer's
+    kv_products: int = 2
+    ffn: int = 0  # inner width of a dense feed-forward part; 0 for the model's
 
 
 @dataclass(frozen=True)
@@ -126,8 +140,9 @@ class Model:
         Number of learned positions; 0 for none (rotary, ALiBi).
     norm : {"rms", "layer", "plain"}
         RMSNorm has a scale, LayerNorm a scale and a shift, a plain norm no parameters.
-    tied_values : bool
-        Whether one projection gives keys and, without norm and position, values.
+    kv_products : {2, 1, 0}
+        Projections to keys and values of a layer: one for each; one that gives keys and, without
+        norm and position, values; or none in a layer that reads those of an earlier one.
     qkv_bias, output_bias, mlp_bias : bool
         Whether the projections to queries, keys and values, of attention's output, and of the
         feed-forward part have a bias.
@@ -146,6 +161,7 @@ class Model:
         Indexer of layers that select keys.
     recurrence : Recurrence or None
         Mixer of layers without attention.
+    layer_input : LayerInput or None
     layout : tuple of Layer
         Kind of every layer, in order. It is empty if all layers are alike, apart from leading ones
         without experts that ``experts.dense_layers`` counts.
@@ -190,7 +206,7 @@ class Model:
     tied_embeddings: bool = False
     positions: int = 0
     norm: Literal["rms", "layer", "plain"] = "rms"
-    tied_values: bool = False
+    kv_products: int = 2
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -202,6 +218,7 @@ class Model:
     latent: LatentAttention | None = None
     indexer: Indexer | None = None
     recurrence: Recurrence | None = None
+    layer_input: LayerInput | None = None
     layout: tuple[Layer, ...] = ()
     mixer: Mixer = "attention"
     parallel: bool = False
@@ -239,7 +256,7 @@ class Model:
         if self.layout:
             return self.layout
         plain = Layer(
-            self.mixer, self.window, self.keys, mlp=self.ffn > 0, tied_values=self.tied_values
+            self.mixer, self.window, self.keys, mlp=self.ffn > 0, kv_products=self.kv_products
         )
         if self.experts is None:
             return (plain,) * self.layers
@@ -265,10 +282,10 @@ class Model:
     @cached_property
     def by_heads(self) -> tuple[Model, ...]:
         """Models of the attention layers with alike heads, for each kind of heads that occurs."""
-        heads: dict[tuple[int, int, bool], list[Layer]] = {}
+        heads: dict[tuple[int, int, int], list[Layer]] = {}
         for layer in self.each_layer:
             if layer.mixer in ATTENTION:
-                alike = layer.head_dim, layer.kv_heads, layer.tied_values
+                alike = layer.head_dim, layer.kv_heads, layer.kv_products
                 heads.setdefault(alike, []).append(layer)
         if len(heads) <= 1:
             return (self,)
@@ -276,9 +293,9 @@ class Model:
             replace(
                 self, layers=len(layers), layout=tuple(layers), prediction_heads=0,
                 head_dim=width or self.head_dim, kv_heads=count or self.kv_heads,
-                tied_values=tied,
+                kv_products=products,
             )
-            for (width, count, tied), layers in heads.items()
+            for (width, count, products), layers in heads.items()
         )  # fmt: skip
 
     def _with_one_kind(self, kind: Layer) -> Model:
@@ -291,9 +308,9 @@ class Model:
             keys=kind.keys,
             head_dim=kind.head_dim or self.head_dim,
             kv_heads=kind.kv_heads or self.kv_heads,
-            tied_values=kind.tied_values,
+            kv_products=kind.kv_products,
             indexer=self.indexer if kind.keys == "selected" else None,
-            ffn=self.ffn if kind.mlp else 0,
+            ffn=(kind.ffn or self.ffn) if kind.mlp else 0,
             experts=replace(sparse, dense_layers=0) if sparse else None,
         )
 
@@ -345,6 +362,18 @@ class Model:
         return sum(layer.experts for layer in self.each_layer)
 
     @property
+    def most_stages(self) -> int:
+        """Largest number of pipeline stages: 1 where layers read what the first layers made."""
+        reads = self.layer_input or any(not layer.kv_products for layer in self.each_layer)
+        return 1 if reads else self.layers
+
+    @property
+    def dense_columns(self) -> int:
+        """Inner columns of the dense feed-forward parts of all layers."""
+        dense = [layer for layer in self.each_layer if layer.mlp and not layer.experts]
+        return sum(layer.ffn or self.ffn for layer in dense)
+
+    @property
     def expert_hidden(self) -> int:
         """Width of what routed experts take and return."""
         return (self.experts and self.experts.latent) or self.hidden
@@ -360,7 +389,10 @@ class Model:
         width = self.embedding_width or self.hidden
         projection = self.embedding_width * self.hidden
         norm = self.norm_parameters * self.embedding_norm
-        return self.vocab * width + self.positions * self.hidden + projection + norm
+        size = self.vocab * width + self.positions * self.hidden + projection + norm
+        if inputs := self.layer_input:
+            size += self.layers * inputs.width * (inputs.vocab + self.hidden) + inputs.width
+        return size
 
     @property
     def head_parameters(self) -> int:
@@ -436,10 +468,10 @@ def mixer_size(model: Model) -> Size:
         vectors = rank + latent.kv_rank + index.vectors
         return Size(weights + index.weights + state.weights, vectors + state.vectors)
     kv = model.kv_heads * model.head_dim
-    both = (2 - model.tied_values) * kv
+    both, heads = model.kv_products * kv, 1 + (model.kv_products > 0)
     weights = h * (q * (1 + model.attention_gate) + both) + output
     biases = (q + both) * model.qkv_bias + h * model.output_bias
-    norms = 2 * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
+    norms = heads * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
     vectors = biases + norms + model.heads * model.sinks + index.vectors
     return Size(weights + index.weights + state.weights, vectors + state.vectors)
 
@@ -479,6 +511,13 @@ def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
     return Size(weights, count * one.vectors + experts.count * experts.router_bias)
 
 
+def layer_input_size(model: Model) -> Size:
+    """Count the parameters with which one layer takes an embedding of its own."""
+    if model.layer_input is None:
+        return Size(0, 0)
+    return Size(2 * model.hidden * model.layer_input.width, model.norm_parameters)
+
+
 def layer_norms(model: Model, *, moe: bool) -> int:
     """Count the norms over the hidden width in one layer: half as many if it has one part only."""
     parts = (model.mixer != "none") + bool(model.ffn or (moe and model.experts))
@@ -487,7 +526,7 @@ def layer_norms(model: Model, *, moe: bool) -> int:
 
 def layer_parameters(model: Model, *, moe: bool) -> int:
     """Count the parameters of one layer: mixer, feed-forward part and norms."""
-    norms = layer_norms(model, moe=moe) * model.norm_parameters
+    norms = layer_norms(model, moe=moe) * model.norm_parameters + sum(layer_input_size(model))
     return sum(mixer_size(model)) + sum(mlp_size(model, moe=moe)) + norms
 
 
@@ -540,6 +579,7 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
     """FLOPs of one layer for the forward pass of one token: two for each weight, and attention."""
     weights = mixer_size(model).weights + mlp_size(model, moe=moe, visited=True).weights
+    weights += layer_input_size(model).weights
     return 2 * weights + attention_flops(model, seq, causal=causal)
 
 
@@ -558,7 +598,9 @@ def output_flops(model: Model) -> float:
     """FLOPs of a token outside of layers: the output layer, for each prediction head again."""
     # A head also projects its input and an embedding to the hidden width.
     heads, hidden = model.prediction_heads, model.hidden
-    return 2 * (1 + heads) * model.vocab * hidden + 4 * heads * hidden * hidden
+    inputs = model.layers * model.layer_input.width if model.layer_input else 0
+    columns = (1 + heads) * model.vocab + inputs
+    return 2 * columns * hidden + 4 * heads * hidden * hidden
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:

@@ -34,7 +34,12 @@ from workloads.serving.rank.share import RankShare
 from workloads.serving.rank.times import mixer_s, products_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.adapters import trained_share
-from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.layer import (
+    backward,
+    embedding,
+    embedding_backward,
+    forward,
+)
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import check_model
@@ -159,9 +164,9 @@ def test_the_gates_of_kimi_are_factored_or_whole():
 
 
 def test_structures_that_would_be_timed_wrongly_are_refused():
-    for field in ("altup_num_inputs", "hc_mult", "hidden_size_per_layer_input"):
+    for field in ("altup_num_inputs", "hc_mult"):
         refused(rf"\({field}\), which is not modelled", small, **{field: 512})
-    for name in ("google/gemma-3n-E4B-it", "gemma-4-E2B", "deepseek-v4-flash"):
+    for name in ("google/gemma-3n-E4B-it", "deepseek-v4-flash"):
         refused(r"has .*which is not modelled\. Use one of", named, name)
 
 
@@ -274,7 +279,7 @@ BOTH = replace(TOY, mixer="both", recurrence=STATE)
 ALONE = [replace(BOTH, mixer=mixer) for mixer in ("attention", "recurrence")]
 
 WINDOWED = {
-    "model_type": "gemma4_text", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 1024,
+    "model_type": "gemma3_text", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 1024,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "num_hidden_layers": 6,
     "sliding_window": 128,
 }  # fmt: skip
@@ -376,7 +381,67 @@ def test_wide_global_heads_and_tied_values_are_counted_where_they_are():
     assert rank.kv_bytes_on_rank() == 2 * (5 * 2 * 4 * 32 + 2 * 64)
     longer = attention_flops(model.of_kind(model.kinds[1]), 512)
     assert longer == 2 * attention_flops(plain.of_kind(plain.kinds[1]), 512)
-    assert model.kinds[1].tied_values
+    assert model.kinds[1].kv_products == 1
+
+
+SHARING = WITH_WIDE_HEADS | {
+    "attention_k_eq_v": False, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 3,
+    "sliding_window_pattern": 2, "use_double_wide_mlp": True, "vocab_size_per_layer_input": 512,
+}  # fmt: skip
+"""Six layers of which every other has a window, and the last three read the keys of others."""
+
+
+def test_layers_that_read_keys_of_others_and_embeddings_of_their_own_are_counted():
+    model, plain = from_fields(SHARING, "e"), from_fields({**SHARING, **APART}, "plain")
+    windowed, full = 256 * 2 * 4 * 32 + 32, 256 * 2 * 64 + 64  # products of keys, and their norm
+    wider, inputs = 3 * 3 * 256 * 512, 6 * (2 * 256 * 16 + 256)
+    table = 6 * 16 * (512 + 256) + 16
+    assert model.parameters - plain.parameters == wider + inputs + table - windowed - 2 * full
+    assert [layer.kv_products for layer in model.each_layer] == [2, 2, 2, 0, 0, 0]
+    assert model.dense_columns == 3 * 512 + 3 * 1024
+    kept, every = (replace(share(each), chips=1).kv_bytes_on_rank() for each in (model, plain))
+    assert (kept, every) == (2 * 2 * (2 * 4 * 32 + 64), 2 * 2 * 3 * (4 * 32 + 64))
+
+
+APART = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_layers_with_embeddings_of_their_own_do_the_work_that_is_counted(tp):
+    """Every rank has both products of such a layer, for its part of the sequence."""
+    model = from_fields(SHARING, "e")
+    for kind in model.kinds:
+        shapes = counted(model.of_kind(kind), tp=tp)
+        flops = layer_flops(shapes.model, 1024, moe=False) - attention_flops(shapes.model, 1024)
+        heads = 1024 * 2 * 256 * 64 * 2 * (kind.kv_products > 0 and kind.head_dim > 0)
+        expected = 1024 / tp * flops + heads * (1 - 1 / tp)  # of a head that all ranks have
+        assert product_flops(list(forward(shapes))) == pytest.approx(expected, rel=1e-9)
+        assert product_flops(list(backward(shapes))) == pytest.approx(2 * expected, rel=1e-9)
+    ends = counted(model, tp=tp)
+    expected = 2 * 1024 * 256 * 6 * 16 / tp
+    assert product_flops(embedding(ends)) == pytest.approx(expected, rel=1e-9)
+    assert product_flops(embedding_backward(ends)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+def test_layers_that_read_keys_of_others_are_no_slower_and_stay_in_one_stage():
+    narrow = {**SHARING, "use_double_wide_mlp": False}
+    sharing, apart = (
+        from_fields({**narrow, **more}, "e") for more in ({}, {"num_kv_shared_layers": 0})
+    )
+    plan, where = ParallelPlan(tp=4, dp=4, global_batch=8, seq=512), cluster("trn2.48xlarge")
+    assert iteration(sharing, where, plan).time_s < iteration(apart, where, plan).time_s
+    fewer, every = (profile(model, cluster("dgx-h100"), tp=2) for model in (sharing, apart))
+    assert fewer.kv_bytes_per_token < every.kv_bytes_per_token
+    assert fewer.linear_s.sum() < every.linear_s.sum()
+    with pytest.raises(InputError, match=r"pp 2: layers of e read .* first layers, .* Use pp 1\."):
+        check_model(ParallelPlan(pp=2), sharing)
+    assert (sharing.most_stages, small().most_stages) == (1, 4)
+
+
+def test_cross_layer_attention_shares_keys_by_twos():
+    shared = small(use_cla=True, cla_share_factor=2)
+    assert [layer.kv_products for layer in shared.each_layer] == [2, 0, 2, 0]
+    assert small(use_cla=False, cla_share_factor=2).parameters == small().parameters
 
 
 def test_gemma_4_has_its_dense_part_beside_its_experts():

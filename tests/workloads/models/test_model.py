@@ -28,7 +28,8 @@ from workloads.models.model import (
 PUBLISHED = {
     "deepseek-v2": 235_741_434_880, "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200, "gemma-2-27b": 27_227_128_320, "gemma-3-27b": 27_009_346_304,
-    "glm-4.5": 352_797_829_120, "glm-4.5-air": 106_852_251_264,
+    "gemma-4-e2b": 4_628_569_344, "gemma-4-e4b": 7_463_013_376, "glm-4.5": 352_797_829_120,
+    "glm-4.5-air": 106_852_251_264,
     "gpt-neox-20b": 20_554_567_680, "gpt-oss-120b": 116_829_156_672, "gpt-oss-20b": 20_914_757_184,
     "gpt2": 124_439_808, "gpt3-175b": 174_604_259_328, "kimi-k2": 1_026_408_232_448,
     "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192, "llama-2-7b": 6_738_415_616,
@@ -46,9 +47,9 @@ PUBLISHED = {
     "trinity-large": 398_635_286_016, "trinity-mini": 26_123_974_400,
     "trinity-nano": 6_120_003_328,
 }  # fmt: skip
-"""As the model hub counts them; GPT-3 by its paper's sizes, Trinity by the
-class in transformers 5.24. Counts that include scales of weights
-agree within a ten-millionth."""
+"""As the model hub counts them; GPT-3 by its paper's sizes, Trinity and
+the small models of Gemma 4 by their classes in transformers 5.24. Counts that include scales of
+weights agree within a ten-millionth."""
 ROUNDED = {
     "deepseek-v3.2": 671e9, "falcon-h1-7b": 7.586e9, "gemma-3-12b": 11.77e9,
     "gemma-4-26b-a4b": 25.2e9, "gemma-4-31b": 30.7e9, "glm-5": 744e9, "glm-5.2": 744e9,

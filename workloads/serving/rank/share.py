@@ -203,7 +203,9 @@ class RankShare:
         """Return the size of one cached token on one rank, in all layers [B]."""
         # All heads share a latent cache and the keys of an indexer, so every rank holds the whole.
         index = self.index_layers * self.index_key_bytes if self.index_layers else 0.0
-        return index + sum(part.attention_layers * part.layer_kv_bytes for part in self.by_heads)
+        # Layers that read the cache of an earlier one have none.
+        cached = [part for part in self.by_heads if part.model.kv_products]
+        return index + sum(part.attention_layers * part.layer_kv_bytes for part in cached)
 
     @property
     def layer_kv_bytes(self) -> float:

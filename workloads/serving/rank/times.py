@@ -41,7 +41,7 @@ def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     if not model.latent:
         qkv = (
             queries * (1 + model.attention_gate)
-            + (2 - model.tied_values) * rank.kv_heads * model.head_dim
+            + model.kv_products * rank.kv_heads * model.head_dim
         )
         return output + rank.product_s(tokens, qkv, model.hidden)
     if model.attention_gate:
@@ -194,9 +194,17 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
     """Return the time of all matrix products of an iteration [s]."""
     # The output layer runs for one token of each request; prompts may run experts by blocks.
     model, alone, some = rank.model, rank.alone, tokens / rank.attention_dp
-    dense = mlp_s(alone, some, model.ffn)
     layers = sum(part.attention_layers * projections_s(part, some) for part in alone.by_heads)
-    layers = layers + rank.dense_layers * dense
+    widths = [
+        layer.ffn or model.ffn for layer in model.each_layer if layer.mlp and not layer.experts
+    ]
+    for ffn in sorted(set(widths)):
+        layers = layers + widths.count(ffn) * mlp_s(alone, some, ffn)
+    if inputs := model.layer_input:
+        columns = model.layers * inputs.width / alone.ranks  # of the projection of the embedding
+        layers = layers + rank.product_s(some, columns, model.hidden)
+        gate_s = rank.product_s(some, inputs.width, model.hidden)
+        layers = layers + model.layers * (gate_s + rank.product_s(some, model.hidden, inputs.width))
     if model.indexer:
         layers = layers + rank.index_layers * index_s(alone, some)
     if model.recurrence:
@@ -217,6 +225,8 @@ def _block_scales_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     return np.asarray(products * each)
 
 
+INPUT_KERNELS = 3
+"""Kernels with which a layer takes an embedding of its own: gate, norm and sum."""
 SHARED_KERNELS, NORM_KERNELS = 2, 2
 """Kernels of a shared expert, of those of a layer with experts: its activation and its sum. Kernels
 that normalise queries and keys head by head, beside those of any layer."""
@@ -228,6 +238,7 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     each = rank.catalogue.value(family, "layer_kernels")
     count = rank.parts / 2 * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
     count += rank.index_layers * rank.overhead("index_kernels")
+    count += INPUT_KERNELS * model.layers * (model.layer_input is not None)
     if model.experts:
         each = rank.catalogue.value(family, "expert_kernels")
         each -= min(each, SHARED_KERNELS) if not model.experts.shared_ffn else 0

@@ -56,6 +56,37 @@ def mlp_backward(shapes: RankShapes) -> list[LayerOp]:
     return _products_backward(shapes, shapes.model.ffn, "mlp")
 
 
+def input_forward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps in which a layer takes an embedding of its own, if the model has some."""
+    # Every rank of a tensor-parallel group has both products, for its part of the sequence.
+    inputs, t, h = shapes.model.layer_input, shapes.tokens // shapes.plan.sp, shapes.model.hidden
+    if inputs is None:
+        return []
+    return [
+        kernel("layer-input.gate", shapes.gemm(t, inputs.width, h)),
+        kernel("layer-input.activation", shapes.stream(3 * TWO * t * inputs.width, "activation")),
+        kernel("layer-input.out", shapes.gemm(t, h, inputs.width)),
+        norm(shapes, "layer-input.norm"),
+        residual(shapes, "layer-input.residual"),
+    ]
+
+
+def input_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of the gradients of what a layer takes of an embedding of its own."""
+    inputs, t, h = shapes.model.layer_input, shapes.tokens // shapes.plan.sp, shapes.model.hidden
+    if inputs is None:
+        return []
+    product = shapes.stream(5 * TWO * t * inputs.width, "activation")
+    return [
+        norm(shapes, "layer-input.norm.data", backward=True),
+        kernel("layer-input.out.data", shapes.gemm(t, inputs.width, h)),
+        kernel("layer-input.out.weight", shapes.gemm(inputs.width, h, t)),
+        kernel("layer-input.activation.data", product),
+        kernel("layer-input.gate.data", shapes.gemm(t, h, inputs.width)),
+        kernel("layer-input.gate.weight", shapes.gemm(h, inputs.width, t)),
+    ]
+
+
 def _products(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
     """Return the steps of up-projection, activation and down-projection, with ``ffn`` columns."""
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp

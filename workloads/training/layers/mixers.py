@@ -75,7 +75,7 @@ def _columns(shapes: RankShapes) -> int:
     """Columns of queries, keys and values on one rank, of the output gate, and of an indexer."""
     gate, index = shapes.heads * shapes.model.attention_gate, shapes.model.indexer
     columns = index.heads * index.dim + index.columns if index else 0
-    both = (2 - shapes.model.tied_values) * shapes.kv_heads
+    both = shapes.model.kv_products * shapes.kv_heads
     return (shapes.heads + both + gate) * shapes.model.head_dim + columns
 
 
@@ -84,7 +84,8 @@ def _rotate(shapes: RankShapes) -> list[LayerOp]:
     # A model with learned positions rotates nothing.
     if shapes.model.positions:
         return []
-    width = (shapes.heads + shapes.kv_heads) * shapes.model.head_dim
+    keys = shapes.kv_heads * (shapes.model.kv_products > 0)
+    width = (shapes.heads + keys) * shapes.model.head_dim
     element_bytes = shapes.catalogue.integer("training", "rotation_bytes")
     if shapes.model.qk_norm or shapes.model.qk_norm_wide:
         element_bytes += 2 * TWO  # its kernel reads and writes its whole input

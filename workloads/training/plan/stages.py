@@ -29,6 +29,7 @@ from workloads.models.model import (
     Model,
     expert_parameters,
     index_size,
+    layer_input_size,
     layer_norms,
     layer_parameters,
 )
@@ -237,7 +238,7 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
     replicated = 0  # parameters of key-value heads beyond an equal part
     if model.mixer in ATTENTION and not model.latent:
         copies = max(0, tp - model.kv_heads)
-        replicated = (2 - model.tied_values) * copies * model.head_dim * model.hidden // tp
+        replicated = model.kv_products * copies * model.head_dim * model.hidden // tp
     return Share(split + whole + replicated, part(experts, parts))
 
 
@@ -249,7 +250,7 @@ def _undivided(model: Model, *, moe: bool) -> int:
         # The down-projections of queries, and of keys and values, each with the norm behind it.
         whole += latent.query_rank * (model.hidden + 1) + latent.kv_rank
         whole += model.hidden * (latent.kv_rank + latent.rope_dim)
-    whole += sum(index_size(model))
+    whole += sum(index_size(model)) + sum(layer_input_size(model))
     if moe and model.experts:
         experts = model.experts
         router = experts.count * (model.hidden + experts.router_bias)
@@ -318,6 +319,11 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
         raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
     _check_model_experts(plan, model)
     _check_heads(plan, model)
+    if plan.pp > model.most_stages == 1:
+        raise InputError(
+            f"pp {plan.pp}: layers of {model.name} read embeddings or keys of the first layers, "
+            "which no stage sends on. Use pp 1."
+        )
     stages = plan.pp * plan.vpp
     if stages > model.layers + CHUNKS_WITHOUT_LAYERS:
         fits = plan.vpp > 1 and plan.pp <= model.layers
