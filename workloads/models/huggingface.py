@@ -24,6 +24,7 @@ from workloads.models.layer_fields import (
     layer_input,
     layers,
     sizes,
+    streams,
 )
 from workloads.models.model import PREDICTION, Model
 
@@ -56,8 +57,10 @@ IN_16_BITS = "16 bits of attention, which the quantization leaves as it is and t
 
 def named(name: str) -> Model:
     """Return a shipped model, or one with the sizes of a shipped one."""
-    # Names of the Hub may be given as they are: the owner, capitals and ``-instruct`` do not count.
+    # Names of the Hub may be given as they are: the owner, capitals, ``-instruct`` and ``-it`` do
+    # not count.
     names, plain = models(), name.rpartition("/")[2].lower().removesuffix("-instruct")
+    plain = plain.removesuffix("-it")
     shipped = facts()["same_sizes"].get(plain, plain)
     if shipped not in names:
         for part, field in facts()["not_modelled_names"].items():
@@ -200,6 +203,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         **feed_forward(read),
         **layers(read),
         "layer_input": layer_input(read),
+        "streams": streams(read),
         "precision": precision(quantization, name),
         **family.fixed,
     }

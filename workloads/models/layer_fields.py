@@ -19,6 +19,7 @@ from workloads.models.model import (
     LayerInput,
     Mixer,
     Recurrence,
+    Streams,
 )
 
 # Typed reader of the fields of a ``config.json``, under any of the names that families use.
@@ -589,6 +590,26 @@ def attention(read: Reader) -> dict[str, Any]:
     if read.has("kv_lora_rank"):
         fields |= _latent(read)
     return fields
+
+
+def streams(read: Reader) -> Streams | None:
+    """Return the copies of the hidden state that layers mix; None for a model without any."""
+    count, hidden = read.count("altup_num_inputs", default=1), read.count(*HIDDEN)
+    if count == 1:
+        return None
+    rank = read.count("laurel_rank", default=0, least=0)
+    # Predictions read and write all copies, and so do corrections; a low-rank sum stands beside
+    # attention; and the layer's embedding goes to all copies but one. Layers that keep the largest
+    # columns alone find their mean and deviation before.
+    sparse = sum(1 for share in read.items("activation_sparsity_pattern") if share)
+    columns = 3 * first_count(read, FFN, None) * sparse / depth(read)
+    return Streams(
+        count=count,
+        columns=count + 2 * rank,
+        vectors=count**2 + count**3 + 3 * hidden,
+        passes=6 * count + 4 + math.ceil(columns / hidden),
+        ends=2 * (count - 1) * hidden**2,
+    )
 
 
 def layer_input(read: Reader) -> LayerInput | None:

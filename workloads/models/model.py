@@ -86,6 +86,22 @@ class LayerInput:
 
 
 @dataclass(frozen=True)
+class Streams:
+    """Copies of the hidden state, of which layers read and write mixtures.
+
+    They are alternating updates, with learned augmented residuals (Gemma 3n; arXiv 2301.13310,
+    2411.07501).
+    """
+
+    count: int
+    columns: int  # columns of one layer's products with a hidden state, for what it mixes
+    vectors: int  # one layer's parameters that no product multiplies
+    # Hidden states that one layer reads or writes more often than a layer without copies
+    passes: int
+    ends: int = 0  # weights of products that make copies before the first layer and merge them
+
+
+@dataclass(frozen=True)
 class Recurrence:
     """A mixer with a state of fixed size: a state-space model or linear attention."""
 
@@ -162,6 +178,7 @@ class Model:
     recurrence : Recurrence or None
         Mixer of layers without attention.
     layer_input : LayerInput or None
+    streams : Streams or None
     layout : tuple of Layer
         Kind of every layer, in order. It is empty if all layers are alike, apart from leading ones
         without experts that ``experts.dense_layers`` counts.
@@ -219,6 +236,7 @@ class Model:
     indexer: Indexer | None = None
     recurrence: Recurrence | None = None
     layer_input: LayerInput | None = None
+    streams: Streams | None = None
     layout: tuple[Layer, ...] = ()
     mixer: Mixer = "attention"
     parallel: bool = False
@@ -392,7 +410,7 @@ class Model:
         size = self.vocab * width + self.positions * self.hidden + projection + norm
         if inputs := self.layer_input:
             size += self.layers * inputs.width * (inputs.vocab + self.hidden) + inputs.width
-        return size
+        return size + (self.streams.ends if self.streams else 0)
 
     @property
     def head_parameters(self) -> int:
@@ -511,11 +529,14 @@ def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
     return Size(weights, count * one.vectors + experts.count * experts.router_bias)
 
 
-def layer_input_size(model: Model) -> Size:
-    """Count the parameters with which one layer takes an embedding of its own."""
-    if model.layer_input is None:
-        return Size(0, 0)
-    return Size(2 * model.hidden * model.layer_input.width, model.norm_parameters)
+def beside_size(model: Model) -> Size:
+    """Count one layer's parameters for an embedding of its own and copies of the hidden state."""
+    inputs, streams = model.layer_input, model.streams
+    columns = 2 * inputs.width if inputs else 0
+    norms = model.norm_parameters if inputs else 0
+    if streams:
+        columns, norms = columns + streams.columns, norms + streams.vectors
+    return Size(model.hidden * columns, norms)
 
 
 def layer_norms(model: Model, *, moe: bool) -> int:
@@ -526,7 +547,7 @@ def layer_norms(model: Model, *, moe: bool) -> int:
 
 def layer_parameters(model: Model, *, moe: bool) -> int:
     """Count the parameters of one layer: mixer, feed-forward part and norms."""
-    norms = layer_norms(model, moe=moe) * model.norm_parameters + sum(layer_input_size(model))
+    norms = layer_norms(model, moe=moe) * model.norm_parameters + sum(beside_size(model))
     return sum(mixer_size(model)) + sum(mlp_size(model, moe=moe)) + norms
 
 
@@ -579,7 +600,7 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
     """FLOPs of one layer for the forward pass of one token: two for each weight, and attention."""
     weights = mixer_size(model).weights + mlp_size(model, moe=moe, visited=True).weights
-    weights += layer_input_size(model).weights
+    weights += beside_size(model).weights
     return 2 * weights + attention_flops(model, seq, causal=causal)
 
 
@@ -600,7 +621,8 @@ def output_flops(model: Model) -> float:
     heads, hidden = model.prediction_heads, model.hidden
     inputs = model.layers * model.layer_input.width if model.layer_input else 0
     columns = (1 + heads) * model.vocab + inputs
-    return 2 * columns * hidden + 4 * heads * hidden * hidden
+    ends = model.streams.ends if model.streams else 0
+    return 2 * columns * hidden + 4 * heads * hidden * hidden + 2 * ends
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:

@@ -528,6 +528,7 @@ KERNELS = {
         "attention.queries", "attention.keys-values", "attention.gate", "attention.index.queries",
         "experts.up", "experts.down", "experts.latent.down", "experts.latent.up", "shared.up",
         "shared.down", "router.logits", "layer-input.gate", "layer-input.out",
+        "streams.weights",
     ),
     "attention": ("attention.core", "attention.index"),
     "elementwise": (

@@ -39,6 +39,8 @@ from workloads.training.layers.layer import (
     embedding,
     embedding_backward,
     forward,
+    output,
+    output_backward,
 )
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.plan import ParallelPlan
@@ -164,10 +166,8 @@ def test_the_gates_of_kimi_are_factored_or_whole():
 
 
 def test_structures_that_would_be_timed_wrongly_are_refused():
-    for field in ("altup_num_inputs", "hc_mult"):
-        refused(rf"\({field}\), which is not modelled", small, **{field: 512})
-    for name in ("google/gemma-3n-E4B-it", "deepseek-v4-flash"):
-        refused(r"has .*which is not modelled\. Use one of", named, name)
+    refused(r"\(hc_mult\), which is not modelled", small, hc_mult=4)
+    refused(r"has .*which is not modelled\. Use one of", named, "deepseek-v4-flash")
 
 
 def test_towers_and_further_predictions_are_left_out_by_name():
@@ -421,6 +421,43 @@ def test_layers_with_embeddings_of_their_own_do_the_work_that_is_counted(tp):
     expected = 2 * 1024 * 256 * 6 * 16 / tp
     assert product_flops(embedding(ends)) == pytest.approx(expected, rel=1e-9)
     assert product_flops(embedding_backward(ends)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+COPIES = SHARING | {
+    "model_type": "gemma3n_text", "global_head_dim": None, "use_double_wide_mlp": False,
+    "altup_num_inputs": 4, "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0, 0, 0, 0, 0],
+    "intermediate_size": [512, 512, 512, 256, 256, 1024],
+}  # fmt: skip
+"""Layers that mix four copies of the hidden state, and of which some are narrower."""
+
+
+def test_copies_of_the_hidden_state_are_counted_mixed_and_kept():
+    model, single = (from_fields({**COPIES, **more}, "e") for more in ({}, {"altup_num_inputs": 1}))
+    layer, ends = 256 * (4 + 2 * 8) + 4**2 + 4**3 + 3 * 256, 2 * 3 * 256**2
+    assert model.parameters - single.parameters == 6 * layer + ends
+    assert [each.ffn for each in model.each_layer] == [0, 0, 0, 256, 256, 1024]
+    assert model.dense_columns == 3 * 512 + 2 * 256 + 1024
+    # Three passes over the columns of one layer in six are less than a hidden state.
+    assert model.streams.passes == 6 * 4 + 4 + 1
+    for kind in model.kinds:
+        steps = [counted(each.of_kind(kind)) for each in (model, single)]
+        more = 2 * 1024 * 256 * (4 + 2 * 8)
+        for passed, times in ((forward, 1), (backward, 2)):
+            flops = [product_flops(list(passed(each))) for each in steps]
+            assert flops[0] - flops[1] == pytest.approx(times * more, rel=1e-9)
+    for passed, times in (
+        (embedding, 1),
+        (embedding_backward, 2),
+        (output, 1),
+        (output_backward, 2),
+    ):
+        flops = [product_flops(passed(counted(each))) for each in (model, single)]
+        assert flops[0] - flops[1] == pytest.approx(times * 1024 * ends, rel=1e-6)
+    how = counted(model).plan
+    kept, once = (layer_activations(each.of_kind(each.kinds[0]), how) for each in (model, single))
+    assert kept - once == 2 * 3 * 2 * 1024 * 256
+    served, plain = (profile(each, cluster("dgx-h100")) for each in (model, single))
+    assert served.linear_s.sum() > plain.linear_s.sum()
 
 
 def test_layers_that_read_keys_of_others_are_no_slower_and_stay_in_one_stage():

@@ -28,7 +28,8 @@ from workloads.models.model import (
 PUBLISHED = {
     "deepseek-v2": 235_741_434_880, "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200, "gemma-2-27b": 27_227_128_320, "gemma-3-27b": 27_009_346_304,
-    "gemma-4-e2b": 4_628_569_344, "gemma-4-e4b": 7_463_013_376, "glm-4.5": 352_797_829_120,
+    "gemma-3n-e2b": 4_435_182_688, "gemma-3n-e4b": 6_835_235_568, "gemma-4-e2b": 4_628_569_344,
+    "gemma-4-e4b": 7_463_013_376, "glm-4.5": 352_797_829_120,
     "glm-4.5-air": 106_852_251_264,
     "gpt-neox-20b": 20_554_567_680, "gpt-oss-120b": 116_829_156_672, "gpt-oss-20b": 20_914_757_184,
     "gpt2": 124_439_808, "gpt3-175b": 174_604_259_328, "kimi-k2": 1_026_408_232_448,
@@ -48,7 +49,7 @@ PUBLISHED = {
     "trinity-nano": 6_120_003_328,
 }  # fmt: skip
 """As the model hub counts them; GPT-3 by its paper's sizes, Trinity and
-the small models of Gemma 4 by their classes in transformers 5.24. Counts that include scales of
+the small models of Gemma by their classes in transformers 5.24. Counts that include scales of
 weights agree within a ten-millionth."""
 ROUNDED = {
     "deepseek-v3.2": 671e9, "falcon-h1-7b": 7.586e9, "gemma-3-12b": 11.77e9,
@@ -86,7 +87,8 @@ def test_published_counts_with_a_prediction_head_are_exact():
     assert shared.parameters + indexer == 753_329_940_480
 
 
-@pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "Qwen/Qwen3-32B", "Llama-3.1-8B-Instruct"])
+@pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "Qwen/Qwen3-32B", "Llama-3.1-8B-Instruct",
+                                  "google/gemma-4-E4B-it"])  # fmt: skip
 def test_names_of_the_hub_are_names_of_shipped_models(name):
     assert named(name).parameters in PUBLISHED.values()
 

@@ -205,6 +205,9 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
         layers = layers + rank.product_s(some, columns, model.hidden)
         gate_s = rank.product_s(some, inputs.width, model.hidden)
         layers = layers + model.layers * (gate_s + rank.product_s(some, model.hidden, inputs.width))
+    if streams := model.streams:
+        layers = layers + model.layers * rank.product_s(some, streams.columns, model.hidden)
+        layers = layers + rank.product_s(some, streams.ends / model.hidden, model.hidden)
     if model.indexer:
         layers = layers + rank.index_layers * index_s(alone, some)
     if model.recurrence:
@@ -239,6 +242,7 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     count = rank.parts / 2 * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
     count += rank.index_layers * rank.overhead("index_kernels")
     count += INPUT_KERNELS * model.layers * (model.layer_input is not None)
+    count += model.layers * model.streams.passes / 2 if model.streams else 0
     if model.experts:
         each = rank.catalogue.value(family, "expert_kernels")
         each -= min(each, SHARED_KERNELS) if not model.experts.shared_ffn else 0

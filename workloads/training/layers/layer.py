@@ -94,7 +94,7 @@ def _forward(alike: _Alike, moe: bool) -> tuple[LayerOp, ...]:
         mix = [step for step in mix if step.name != "attention.residual"]
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
-    after = [*_norms_after(shapes, mix, feed), *feed_forward.input_forward(shapes)]
+    after = [*_norms_after(shapes, mix, feed), *feed_forward.beside_forward(shapes)]
     unsharded = _shard_handling(shapes, "layer.unshard", moe=moe)
     parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
     unsharded += _weight_kernels(shapes, "layer.cast", parameters, summed=False)
@@ -173,7 +173,7 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
     norms = _norms_after(shapes, mix, feed, backward=True)
-    after = [*feed_forward.input_backward(shapes), *norms]
+    after = [*feed_forward.beside_backward(shapes), *norms]
     # The forward pass that runs again handles the gathered parameters itself.
     unsharded = [] if recomputed else _shard_handling(shapes, "layer.unshard", moe=moe)
     sharded = _shard_handling(shapes, "layer.shard", moe=moe)
@@ -299,7 +299,17 @@ def embedding(shapes: RankShapes) -> list[LayerOp]:
         columns, h = _vocabulary(shapes), shapes.model.hidden
         looked_up = _in_bf16(shapes).gemm(shapes.tokens, h, columns)
     inputs = _own_inputs(shapes, "embedding.layers")
-    return [kernel("embedding.look-up", looked_up), *leave(shapes, "embedding"), *inputs]
+    copies = _copies(shapes, "embedding.streams")
+    return [kernel("embedding.look-up", looked_up), *leave(shapes, "embedding"), *inputs, *copies]
+
+
+def _copies(shapes: RankShapes, *names: str) -> list[LayerOp]:
+    """Products that make copies of the hidden state, or merge them, or gradients of these."""
+    if shapes.model.streams is None:
+        return []
+    columns = shapes.model.streams.ends // shapes.model.hidden // 2  # at either end of the model
+    product = shapes.gemm(shapes.tokens // shapes.plan.sp, columns, shapes.model.hidden)
+    return [kernel(name, product) for name in names if columns]
 
 
 def _own_inputs(shapes: RankShapes, name: str) -> list[LayerOp]:
@@ -336,7 +346,9 @@ def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
         columns, h = _vocabulary(shapes), shapes.model.hidden
         added = _in_bf16(shapes).gemm(columns, h, shapes.tokens)
     inputs = _own_inputs(shapes, "embedding.layers.gradient")
-    return [*inputs, *enter(_in_bf16(shapes), "embedding.gradient"), kernel("embedding.add", added)]
+    copies = _copies(shapes, "embedding.streams.data", "embedding.streams.weight")
+    added_rows = [*enter(_in_bf16(shapes), "embedding.gradient"), kernel("embedding.add", added)]
+    return [*copies, *inputs, *added_rows]
 
 
 PREDICTED = "prediction."
@@ -371,6 +383,7 @@ def _logits(shapes: RankShapes) -> list[LayerOp]:
     # Two sums in fp32 for each token.
     sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
     return [
+        *_copies(shapes, "output.streams"),
         norm(shapes, "output.norm"),
         *enter(_in_bf16(shapes), "output"),
         *_weight_kernels(shapes, "output.cast", columns * h, summed=False),
@@ -390,6 +403,7 @@ def output_backward(shapes: RankShapes) -> list[LayerOp]:
         *gradient,
         *column_backward(_in_bf16(shapes), "output", "output.logits", columns),
         *_weight_kernels(shapes, "output.cast.weight", weights, summed=False),
+        *_copies(shapes, "output.streams.data", "output.streams.weight"),
     ]
     projected = -(-shapes.model.hidden // shapes.plan.tp)
     one = [

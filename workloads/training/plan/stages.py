@@ -27,9 +27,9 @@ from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import (
     ATTENTION,
     Model,
+    beside_size,
     expert_parameters,
     index_size,
-    layer_input_size,
     layer_norms,
     layer_parameters,
 )
@@ -250,7 +250,7 @@ def _undivided(model: Model, *, moe: bool) -> int:
         # The down-projections of queries, and of keys and values, each with the norm behind it.
         whole += latent.query_rank * (model.hidden + 1) + latent.kv_rank
         whole += model.hidden * (latent.kv_rank + latent.rope_dim)
-    whole += sum(index_size(model)) + sum(layer_input_size(model))
+    whole += sum(index_size(model)) + sum(beside_size(model))
     if moe and model.experts:
         experts = model.experts
         router = experts.count * (model.hidden + experts.router_bias)
