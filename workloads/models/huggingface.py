@@ -63,13 +63,6 @@ def named(name: str) -> Model:
     plain = plain.removesuffix("-it")
     shipped = facts()["same_sizes"].get(plain, plain)
     if shipped not in names:
-        for part, field in facts()["not_modelled_names"].items():
-            if part in plain:
-                structure = facts()["not_modelled"][field]
-                raise InputError(
-                    f"model {name[:80]!r} has {structure} ({field}), which is not modelled. Use "
-                    "one of `cluster-sim list models`."
-                )
         near = suggestion(plain, names)
         raise InputError(
             f"unknown model {name[:80]!r}.{near} `cluster-sim list models` shows {len(names)}, "
@@ -197,6 +190,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         )
     _check_complete(read, family, kind)
     quantization = stated_quantization(text, fields)
+    fours = read.value("expert_dtype") == "fp4"  # of routed experts, beside others in fp8
     described = {
         **sizes(read),
         **attention(read),
@@ -204,7 +198,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         **layers(read),
         "layer_input": layer_input(read),
         "streams": streams(read),
-        "precision": precision(quantization, name),
+        "precision": "mxfp4" if fours else precision(quantization, name),
         **family.fixed,
     }
     read_as = Model(name=name, **described)
@@ -216,6 +210,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         *predicting,
         *(RESIDUALS,) * read.has("attn_res_block_size"),
         *("attention to later tokens",) * later,
+        *("fp8 of all weights but routed experts (costed in 16 bits)",) * fours,
         *(IN_16_BITS,) * (read_as.precision != "mxfp4" and _leaves_attention(quantization)),
     )
     left_out = (*left_out, *beside, *_unread(read, text), *_beyond(kind, read_as))
@@ -442,7 +437,7 @@ def _details(stated: dict[str, Any]) -> str:
 # that needs neither has an empty row, which says that its parameters were compared. Besides, the
 # facts name released models with the ``same_sizes`` as a shipped one; ``towers`` beside a decoder,
 # as ``Model.left_out`` names them, by field; structures that are ``not_modelled``, by field; and
-# models and families that have one, by a part of their names. Fields ``without_time``, by their
+# families that have one. Fields ``without_time``, by their
 # whole name, their ending or their beginning, are not named where nobody reads them. Sources: their
 # config.json.
 

@@ -17,9 +17,11 @@ from workloads.models.model import (
     LatentAttention,
     Layer,
     LayerInput,
+    LowRank,
     Mixer,
     Recurrence,
     Streams,
+    Summaries,
 )
 
 # Typed reader of the fields of a ``config.json``, under any of the names that families use.
@@ -162,6 +164,10 @@ def layers(read: Reader) -> dict[str, Any]:
         window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
         others = wide if mixer in ATTENTION and not window else {}
         others = {**others, **_beyond_first(read, layer)}
+        if read.has("o_lora_rank"):
+            others = {"kv_products": 1, "summaries": _summaries(read, layer)}
+            window, keys = _window(read), "last"
+            keys = "selected" if others["summaries"] and others["summaries"].most else "last"
         kinds.append(Layer(mixer, window, keys, experts=moe, **others))
     layout = tuple(kinds)
     mixes = any(layer.mixer in RECURRENCE for layer in layout)
@@ -173,9 +179,11 @@ def layers(read: Reader) -> dict[str, Any]:
     if any(layer.keys != "last" for layer in layout):
         count = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
         width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
-        fields = {"indexer": Indexer(count, width, weighs=not read.has(BLOCKS))}
+        sums = {layer.summaries.tokens for layer in layout if layer.summaries}
+        tokens = min(sums, default=1)  # selected ones are the finer
+        fields = {"indexer": Indexer(count, width, weighs=not read.has(BLOCKS), tokens=tokens)}
     alike = len({replace(layer, experts=False) for layer in layout}) == 1
-    if regular and not mixes and alike and not wide:
+    if regular and not mixes and alike and not (wide or read.has("o_lora_rank")):
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
         return {"window": layout[0].window, "keys": layout[0].keys, **fields}
     return {"layout": layout, "recurrence": recurrence(read) if mixes else None, **fields}
@@ -195,6 +203,30 @@ def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
         count = read.count(f"{BLOCKS}.sparse_topk_blocks")
         return count * read.count(f"{BLOCKS}.sparse_block_size"), "selected"
     return (_window(read) if _is_windowed(read, layer) else 0), "last"
+
+
+SUMMED = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+"""Tokens that one key sums up in layers of these kinds (DeepSeek-V4)."""
+
+
+def _summaries(read: Reader, layer: int) -> Summaries | None:
+    """Return the keys of several tokens that a layer has; None for a layer with a window alone."""
+    ratios, kinds = read.items("compress_ratios"), read.items(*TYPES)
+    kind = str(kinds[layer]) if layer < len(kinds) else ""
+    ratio = read.count(f"compress_rates.{kind}", default=SUMMED.get(kind, 0), least=0)
+    if layer < len(ratios):
+        ratio = Reader({"compress_ratios": ratios[layer]}, read.name).count(
+            "compress_ratios", least=0
+        )
+    if not ratio:
+        return None
+    if ratio not in SUMMED.values():
+        raise InputError(
+            f"model {read.name}: a key sums up {ratio} tokens in layer {layer}; 4 and 128 are "
+            "modelled. Correct compress_ratios."
+        )
+    fine = ratio == SUMMED["compressed_sparse_attention"]
+    return Summaries(ratio, read.count("index_topk") if fine else 0, overlap=fine)
 
 
 def _global_heads(read: Reader) -> dict[str, Any]:
@@ -472,7 +504,7 @@ def has_experts(read: Reader, layer: int) -> bool:
     """Return whether a layer of a mixture has experts, by a list of layers or a period."""
     listed = read.value("mlp_layer_types")
     if isinstance(listed, list):
-        return layer < len(listed) and listed[layer] == "sparse"
+        return layer < len(listed) and listed[layer] != "dense"
     if layer < dense_layers(read) or layer in read.items("mlp_only_layers"):
         return False
     chosen = read.value("moe_layers")
@@ -589,14 +621,25 @@ def attention(read: Reader) -> dict[str, Any]:
     }  # fmt: skip
     if read.has("kv_lora_rank"):
         fields |= _latent(read)
+    if read.has("o_lora_rank"):
+        sizes_of = [read.count(name) for name in ("q_lora_rank", "o_groups", "o_lora_rank")]
+        fields |= {"low_rank": LowRank(*sizes_of), "kv_products": 1}
     return fields
 
 
 def streams(read: Reader) -> Streams | None:
     """Return the copies of the hidden state that layers mix; None for a model without any."""
-    count, hidden = read.count("altup_num_inputs", default=1), read.count(*HIDDEN)
+    count, hidden = read.count("altup_num_inputs", "hc_mult", default=1), read.count(*HIDDEN)
     if count == 1:
         return None
+    if read.has("hc_mult"):
+        # Weights for the input, the output and the copies of each of a layer's two parts come from
+        # all copies. They are read for these weights and for the mixture, and again, and written,
+        # where the part's result is added (section 2.2 of DeepSeek-V4's report).
+        mixed = 2 * count + count**2
+        return Streams(
+            count, 2 * count * mixed, 2 * (mixed + 3), 2 * (3 * count + 1), count**2 * hidden
+        )
     rank = read.count("laurel_rank", default=0, least=0)
     # Predictions read and write all copies, and so do corrections; a low-rank sum stands beside
     # attention; and the layer's embedding goes to all copies but one. Layers that keep the largest

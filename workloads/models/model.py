@@ -66,11 +66,30 @@ class Indexer:
     heads: int
     dim: int  # width of a head, and of the key that a cache stores for each token
     weighs: bool = True  # whether heads have weights for one sum; else each selects by itself
+    tokens: int = 1  # tokens that one of its keys sums up, see ``Summaries``
 
     @property
     def columns(self) -> int:
         """Columns of the products of the hidden state: a token's key, and weights of the heads."""
-        return self.dim + self.heads * self.weighs
+        return self.dim * (1 if self.tokens == 1 else 4) + self.heads * self.weighs
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Low-rank queries and output of DeepSeek-V4's attention, whose one key is its value too."""
+
+    queries: int  # width of the compressed query
+    groups: int  # groups of heads, each of which has a product of its own to the next width
+    output: int  # width of one group's result, of which one product makes the layer's
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """Keys that sum up several tokens each, beside the last keys (DeepSeek-V4, section 2.3)."""
+
+    tokens: int
+    most: int = 0  # number that the layer's indexer selects for a query; 0 for all
+    overlap: bool = False  # whether one also sums up the tokens of the one before it
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,7 @@ class Streams:
     """Copies of the hidden state, of which layers read and write mixtures.
 
     They are alternating updates, with learned augmented residuals (Gemma 3n; arXiv 2301.13310,
-    2411.07501).
+    2411.07501), or hyper-connections (DeepSeek-V4; arXiv 2409.19606).
     """
 
     count: int
@@ -126,6 +145,7 @@ class Layer:
     kv_heads: int = 0  # key-value heads; 0 for the model's
     # Projections to keys and values: 2, 1 that gives both, or 0 if both are an earlier layer's
     kv_products: int = 2
+    summaries: Summaries | None = None  # keys of several tokens beside those of the window
     ffn: int = 0  # inner width of a dense feed-forward part; 0 for the model's
 
 
@@ -177,6 +197,8 @@ class Model:
         Indexer of layers that select keys.
     recurrence : Recurrence or None
         Mixer of layers without attention.
+    low_rank : LowRank or None
+    summaries : Summaries or None
     layer_input : LayerInput or None
     streams : Streams or None
     layout : tuple of Layer
@@ -235,6 +257,8 @@ class Model:
     latent: LatentAttention | None = None
     indexer: Indexer | None = None
     recurrence: Recurrence | None = None
+    low_rank: LowRank | None = None
+    summaries: Summaries | None = None
     layer_input: LayerInput | None = None
     streams: Streams | None = None
     layout: tuple[Layer, ...] = ()
@@ -300,10 +324,10 @@ class Model:
     @cached_property
     def by_heads(self) -> tuple[Model, ...]:
         """Models of the attention layers with alike heads, for each kind of heads that occurs."""
-        heads: dict[tuple[int, int, int], list[Layer]] = {}
+        heads: dict[tuple[int, int, int, Summaries | None], list[Layer]] = {}
         for layer in self.each_layer:
             if layer.mixer in ATTENTION:
-                alike = layer.head_dim, layer.kv_heads, layer.kv_products
+                alike = layer.head_dim, layer.kv_heads, layer.kv_products, layer.summaries
                 heads.setdefault(alike, []).append(layer)
         if len(heads) <= 1:
             return (self,)
@@ -311,9 +335,9 @@ class Model:
             replace(
                 self, layers=len(layers), layout=tuple(layers), prediction_heads=0,
                 head_dim=width or self.head_dim, kv_heads=count or self.kv_heads,
-                kv_products=products,
+                kv_products=products, summaries=summed,
             )
-            for (width, count, products), layers in heads.items()
+            for (width, count, products, summed), layers in heads.items()
         )  # fmt: skip
 
     def _with_one_kind(self, kind: Layer) -> Model:
@@ -327,6 +351,7 @@ class Model:
             head_dim=kind.head_dim or self.head_dim,
             kv_heads=kind.kv_heads or self.kv_heads,
             kv_products=kind.kv_products,
+            summaries=kind.summaries,
             indexer=self.indexer if kind.keys == "selected" else None,
             ffn=(kind.ffn or self.ffn) if kind.mlp else 0,
             experts=replace(sparse, dense_layers=0) if sparse else None,
@@ -366,6 +391,12 @@ class Model:
     def value_width(self) -> int:
         """Columns of attention's output before its projection."""
         return self.heads * (self.latent.value_dim if self.latent else self.head_dim)
+
+    @property
+    def key_columns(self) -> int:
+        """Columns of keys and values, and of what summaries of several tokens are made of."""
+        series = 1 + self.summaries.overlap if self.summaries else 0
+        return (self.kv_products * self.kv_heads + 2 * series) * self.head_dim
 
     @property
     def latent_width(self) -> float:
@@ -485,8 +516,13 @@ def mixer_size(model: Model) -> Size:
         weights += output * (1 + model.attention_gate)
         vectors = rank + latent.kv_rank + index.vectors
         return Size(weights + index.weights + state.weights, vectors + state.vectors)
-    kv = model.kv_heads * model.head_dim
-    both, heads = model.kv_products * kv, 1 + (model.kv_products > 0)
+    kv, both = model.kv_heads * model.head_dim, model.key_columns
+    if low := model.low_rank:
+        weights = low.queries * (h + q) + h * both + low.output * (q + low.groups * h)
+        summed = model.summaries.tokens * (both - kv) // 2 + kv if model.summaries else 0
+        vectors = low.queries + kv + summed + model.heads * model.sinks
+        return Size(weights + index.weights, vectors + index.vectors)
+    heads = 1 + (model.kv_products > 0)
     weights = h * (q * (1 + model.attention_gate) + both) + output
     biases = (q + both) * model.qkv_bias + h * model.output_bias
     norms = heads * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
@@ -499,9 +535,10 @@ def index_size(model: Model) -> Size:
     index = model.indexer
     if index is None or model.keys != "selected":
         return Size(0, 0)
-    rank = model.latent.query_rank if model.latent else 0
+    rank = model.latent.query_rank if model.latent else model.low_rank and model.low_rank.queries
     queries = (rank or model.hidden) * index.heads * index.dim
-    return Size(queries + model.hidden * index.columns, 2 * index.dim)
+    vectors = 2 if index.tokens == 1 else 1 + 2 * index.tokens  # places within a summary
+    return Size(queries + model.hidden * index.columns, vectors * index.dim)
 
 
 def expert_parameters(model: Model) -> int:
@@ -562,7 +599,11 @@ BACKWARD = 2  # matrix products of the backward pass for each one of the forward
 
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
     """Return the number of keys that a query sees, in the mean over the positions of a sequence."""
-    return _mean_keys(min(seq, model.window or seq), seq, causal=causal)
+    seen = _mean_keys(min(seq, model.window or seq), seq, causal=causal)
+    if some := model.summaries:
+        most = min(seq, some.most * some.tokens or seq)
+        seen += _mean_keys(most, seq, causal=causal) / some.tokens
+    return seen
 
 
 def _mean_keys(most: int, seq: int, *, causal: bool) -> float:
@@ -570,12 +611,20 @@ def _mean_keys(most: int, seq: int, *, causal: bool) -> float:
     return (most * (most + 1) / 2 + (seq - most) * most) / seq if causal else float(most)
 
 
-def index_flops(model: Model, seq: int, most: int = 0, *, causal: bool = True) -> float:
-    """FLOPs of the scores that one layer's indexer gives ``most`` keys of a query, or all."""
+def keys_scored(model: Model, seq: int, *, selected: bool = False, causal: bool = True) -> float:
+    """Return the mean number of keys of a query that an indexer scores, or of those selected."""
+    each, most = model.indexer.tokens if model.indexer else 1, model.window
+    if model.summaries:
+        most = model.summaries.most * each
+    return _mean_keys(min(seq, most) if selected else seq, seq, causal=causal) / each
+
+
+def index_flops(model: Model, seq: int, *, selected: bool = False, causal: bool = True) -> float:
+    """FLOPs of the scores that one layer's indexer gives all keys of a query, or those selected."""
     if model.indexer is None or model.keys != "selected":
         return 0.0
     width = model.indexer.heads * model.indexer.dim
-    return 2 * width * _mean_keys(min(seq, most or seq), seq, causal=causal)
+    return 2 * width * keys_scored(model, seq, selected=selected, causal=causal)
 
 
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
@@ -631,7 +680,7 @@ def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) 
     # indexer: only those of selected keys have gradients (DeepSeek-V3.2-Exp, section 2.1.1).
     idle = sum(
         index_flops(model.of_kind(kind), seq, causal=causal)
-        - index_flops(model.of_kind(kind), seq, kind.window, causal=causal)
+        - index_flops(model.of_kind(kind), seq, selected=True, causal=causal)
         for kind in model.each_layer
     )
     forward = forward_flops(model, seq, causal=causal)

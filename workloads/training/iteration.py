@@ -525,7 +525,8 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
 KERNELS = {
     "gemm": (
         "attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits", "attention.down",
-        "attention.queries", "attention.keys-values", "attention.gate", "attention.index.queries",
+        "attention.queries", "attention.groups", "attention.keys-values", "attention.gate",
+        "attention.index.queries",
         "experts.up", "experts.down", "experts.latent.down", "experts.latent.up", "shared.up",
         "shared.down", "router.logits", "layer-input.gate", "layer-input.out",
         "streams.weights",

@@ -42,6 +42,7 @@ from workloads.training.layers.layer import (
     output,
     output_backward,
 )
+from workloads.training.layers.mixers import attention_backward, attention_forward
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import check_model
@@ -166,8 +167,7 @@ def test_the_gates_of_kimi_are_factored_or_whole():
 
 
 def test_structures_that_would_be_timed_wrongly_are_refused():
-    refused(r"\(hc_mult\), which is not modelled", small, hc_mult=4)
-    refused(r"has .*which is not modelled\. Use one of", named, "deepseek-v4-flash")
+    refused(r"\(zero_expert_num\), which is not modelled", small, zero_expert_num=4)
 
 
 def test_towers_and_further_predictions_are_left_out_by_name():
@@ -458,6 +458,88 @@ def test_copies_of_the_hidden_state_are_counted_mixed_and_kept():
     assert kept - once == 2 * 3 * 2 * 1024 * 256
     served, plain = (profile(each, cluster("dgx-h100")) for each in (model, single))
     assert served.linear_s.sum() > plain.linear_s.sum()
+
+
+V4 = {
+    "model_type": "deepseek_v4", "hidden_size": 256, "num_hidden_layers": 4, "vocab_size": 1024,
+    "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 32, "q_lora_rank": 64,
+    "o_groups": 4, "o_lora_rank": 16, "sliding_window": 16, "compress_ratios": [0, 4, 128, 4, 0],
+    "index_topk": 8, "index_n_heads": 4, "index_head_dim": 16, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 64, "hc_mult": 4, "rms_norm_eps": 1e-6,
+}  # fmt: skip
+"""DeepSeek-V4's kinds of layers: a window alone, and beside keys of 4 or of 128 tokens."""
+
+
+def test_keys_of_several_tokens_are_counted_and_seen_as_deepseek_has_them():
+    model = from_fields(V4, "v4")
+    last, fine, coarse = (model.of_kind(kind) for kind in model.kinds)
+    assert [layer.summaries and layer.summaries.tokens for layer in model.each_layer] == [
+        None,
+        4,
+        128,
+        4,
+    ]
+    # Queries, a key, and an output by groups; then two series, or one, of keys and their weights.
+    plain = 256 * (64 + 32) + 64 * 256 + 16 * (256 + 4 * 256)
+    index = 64 * 4 * 16 + 256 * (4 * 16 + 4)
+    assert mixer_size(last) == (plain, 64 + 32 + 8)
+    assert mixer_size(coarse) == (plain + 2 * 256 * 32, 64 + 32 + 8 + 32 + 128 * 32)
+    summed = 4 * 2 * 32 + 32 + 16 * (1 + 2 * 4)
+    assert mixer_size(fine) == (plain + 4 * 256 * 32 + index, 64 + 32 + 8 + summed)
+    windowed = (16 * 17 / 2 + 1008 * 16) / 1024
+    assert keys_seen(last, 1024) == windowed
+    assert keys_seen(coarse, 1024) == windowed + 512.5 / 128
+    assert keys_seen(fine, 1024) == windowed + (32 * 33 / 2 + 992 * 32) / 1024 / 4
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_low_rank_attention_divides_queries_and_groups_and_makes_all_keys_on_each_rank(tp):
+    model = from_fields(V4, "v4")
+    for kind in model.kinds:
+        shapes = counted(model.of_kind(kind), tp=tp)
+        divided = 64 * 256 + 16 * (256 + 4 * 256)
+        whole = mixer_size(shapes.model).weights - divided
+        expected = 2 * 1024 * (whole + divided / tp)
+        assert product_flops(attention_forward(shapes)) == pytest.approx(expected, rel=1e-9)
+        assert product_flops(attention_backward(shapes)) == pytest.approx(2 * expected, rel=1e-9)
+    with pytest.raises(InputError, match=r"4 groups of heads of v4 are not divisible by tp 8"):
+        check_model(ParallelPlan(tp=8, global_batch=8), model)
+    with pytest.raises(InputError, match=r"cp 2: keys of v4 sum up tokens .* Use cp 1\."):
+        check_model(ParallelPlan(cp=2, seq=512), model)
+    with pytest.raises(InputError, match=r"sums up 8 tokens in layer 0; 4 and 128 are modelled"):
+        from_fields({**V4, "compress_ratios": [8, 4, 4, 4]}, "v4")
+
+
+@pytest.mark.parametrize(("name", "flops", "cache"), [
+    ("deepseek-v4-pro", 0.27, 0.10), ("deepseek-v4-flash", 0.10, 0.07),
+])  # fmt: skip
+def test_a_million_tokens_cost_deepseek_v4_what_its_authors_say(name, flops, cache):
+    """The model card states work and cache of a token at 1M tokens as shares of V3.2's."""
+    old, new = named("deepseek-v3.2"), named(name)
+
+    def at_a_million(model):
+        more = 2**20 + 4096
+        whole = forward_flops(model, more) * more - forward_flops(model, 2**20) * 2**20
+        return whole / 4096
+
+    assert at_a_million(new) / at_a_million(old) == pytest.approx(flops, abs=0.03)
+    stored = [
+        profile(model, cluster("p6-b300.48xlarge"), cache_precision="fp8", precision=precision)
+        for model, precision in ((old, "fp8"), (new, None))
+    ]
+    assert stored[1].kv_bytes_per_token / stored[0].kv_bytes_per_token == pytest.approx(
+        cache, abs=0.005
+    )
+
+
+def test_a_pipeline_sends_all_copies_of_the_hidden_state():
+    plan, where = ParallelPlan(pp=2, dp=8, global_batch=16, seq=512), cluster("trn2.48xlarge")
+    once, four = (
+        iteration(from_fields({**V4, "hc_mult": count}, "v4"), where, plan) for count in (1, 4)
+    )
+    sent = [step.program.steps for step in (once, four)]
+    sizes = [{x.size_bytes for x in steps if x.name == "forward.send"} for steps in sent]
+    assert sizes == [{2 * 512 * 256}, {4 * 2 * 512 * 256}]
 
 
 def test_layers_that_read_keys_of_others_are_no_slower_and_stay_in_one_stage():

@@ -27,7 +27,9 @@ from workloads.models.model import (
 
 PUBLISHED = {
     "deepseek-v2": 235_741_434_880, "deepseek-v2-lite": 15_706_484_224,
-    "deepseek-v3": 671_026_419_200, "gemma-2-27b": 27_227_128_320, "gemma-3-27b": 27_009_346_304,
+    "deepseek-v3": 671_026_419_200, "deepseek-v4-flash": 284_332_240_471,
+    "deepseek-v4-pro": 1_572_997_201_763, "gemma-2-27b": 27_227_128_320,
+    "gemma-3-27b": 27_009_346_304,
     "gemma-3n-e2b": 4_435_182_688, "gemma-3n-e4b": 6_835_235_568, "gemma-4-e2b": 4_628_569_344,
     "gemma-4-e4b": 7_463_013_376, "glm-4.5": 352_797_829_120,
     "glm-4.5-air": 106_852_251_264,
@@ -48,7 +50,7 @@ PUBLISHED = {
     "trinity-large": 398_635_286_016, "trinity-mini": 26_123_974_400,
     "trinity-nano": 6_120_003_328,
 }  # fmt: skip
-"""As the model hub counts them; GPT-3 by its paper's sizes, Trinity and
+"""As the model hub counts them; GPT-3 by its paper's sizes, Trinity, DeepSeek-V4 and
 the small models of Gemma by their classes in transformers 5.24. Counts that include scales of
 weights agree within a ten-millionth."""
 ROUNDED = {

@@ -63,7 +63,8 @@ def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
 def _adapted_in(model: Model, plan: ParallelPlan, name: str) -> bool:
     """Return whether layers like a model's have the product of this name, with adapters."""
     # Routed experts have none, nor have the compressed products of latent attention.
-    held = model.mixer in ATTENTION and (name == "attention.out" or model.latent is None)
+    compressed = model.latent or model.low_rank
+    held = model.mixer in ATTENTION and (name == "attention.out" or not compressed)
     if name.startswith("mlp"):
         held = model.ffn > 0 and model.experts is None
     return held and adapted(plan, name)

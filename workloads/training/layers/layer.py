@@ -187,7 +187,17 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
 
 PROJECTIONS = tuple(
     f"attention.{step}"
-    for step in ("qkv", "down", "queries", "keys-values", "out", "residual", *ENTERING, *LEAVING)
+    for step in (
+        "qkv",
+        "down",
+        "queries",
+        "groups",
+        "keys-values",
+        "out",
+        "residual",
+        *ENTERING,
+        *LEAVING,
+    )
 )
 """Beginnings of the names of the steps that make what policies of JAX keep of attention."""
 

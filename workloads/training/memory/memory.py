@@ -173,6 +173,8 @@ def _heads(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
             compressed + stack.latent_kept * (2 * queries + values)
         )
     kv = max(model.kv_heads // plan.tp, 1) * model.head_dim * (2 if model.kv_products else 0)
+    if low := model.low_rank:
+        kv += low.queries + model.key_columns + low.groups * low.output // plan.tp
     return size + ELEMENT_BYTES * tokens * (queries + kv)
 
 

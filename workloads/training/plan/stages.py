@@ -236,7 +236,7 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
     whole = _undivided(model, moe=moe)
     split = part(layer_parameters(model, moe=moe) - experts - whole, tp)
     replicated = 0  # parameters of key-value heads beyond an equal part
-    if model.mixer in ATTENTION and not model.latent:
+    if model.mixer in ATTENTION and not (model.latent or model.low_rank):
         copies = max(0, tp - model.kv_heads)
         replicated = model.kv_products * copies * model.head_dim * model.hidden // tp
     return Share(split + whole + replicated, part(experts, parts))
@@ -250,6 +250,8 @@ def _undivided(model: Model, *, moe: bool) -> int:
         # The down-projections of queries, and of keys and values, each with the norm behind it.
         whole += latent.query_rank * (model.hidden + 1) + latent.kv_rank
         whole += model.hidden * (latent.kv_rank + latent.rope_dim)
+    if model.low_rank and model.mixer in ATTENTION:
+        whole += model.low_rank.queries * (model.hidden + 1) + model.key_columns * model.hidden
     whole += sum(index_size(model)) + sum(beside_size(model))
     if moe and model.experts:
         experts = model.experts
@@ -319,6 +321,11 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
         raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
     _check_model_experts(plan, model)
     _check_heads(plan, model)
+    if plan.cp > 1 and model.low_rank:
+        raise InputError(
+            f"cp {plan.cp}: keys of {model.name} sum up tokens of several ranks, whose exchange is "
+            "not modelled. Use cp 1."
+        )
     if plan.pp > model.most_stages == 1:
         raise InputError(
             f"pp {plan.pp}: layers of {model.name} read embeddings or keys of the first layers, "
@@ -356,6 +363,8 @@ def _check_tp(plan: ParallelPlan, model: Model) -> None:
     sizes = {"attention heads": model.heads}
     if model.moe_layers < model.layers:
         sizes["feed-forward columns"] = model.ffn
+    if model.low_rank:
+        sizes["groups of heads"] = model.low_rank.groups
     if plan.sequence_parallel:
         sizes["tokens of a sequence (sequence parallel)"] = plan.local_seq
     mistakes = [
