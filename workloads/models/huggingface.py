@@ -17,8 +17,6 @@ from workloads.models.layer_fields import (
     HEADS,
     HIDDEN,
     LAYERS,
-    Fields,
-    Reader,
     attention,
     feed_forward,
     layer_input,
@@ -27,6 +25,7 @@ from workloads.models.layer_fields import (
     streams,
 )
 from workloads.models.model import PREDICTION, Model
+from workloads.models.reader import Fields, Reader
 
 LARGEST_CONFIG_BYTES = 2**24  # a quantization can name every expert
 CONFIG = "config.json"
@@ -210,6 +209,8 @@ def from_fields(fields: Fields, name: str) -> Model:
         *predicting,
         *(RESIDUALS,) * read.has("attn_res_block_size"),
         *("attention to later tokens",) * later,
+        *("experts beside the next attention (one runs after the other here)",)
+        * read.has("zero_expert_num"),
         *("fp8 of all weights but routed experts (costed in 16 bits)",) * fours,
         *(IN_16_BITS,) * (read_as.precision != "mxfp4" and _leaves_attention(quantization)),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,96 +22,7 @@ from workloads.models.model import (
     Streams,
     Summaries,
 )
-
-# Typed reader of the fields of a ``config.json``, under any of the names that families use.
-
-LARGEST_NUMBER = 10**9
-Fields = Mapping[str, Any]
-
-
-class Reader:
-    """Fields of one config, each checked when it is read."""
-
-    # Families have several names for one field, so each method takes all of them. A name may be
-    # dotted, for a field of a nested object. A null counts as absent.
-
-    def __init__(self, fields: Fields, name: str):
-        self.fields = fields
-        self.name = name
-        self.asked: set[str] = set()
-
-    def value(self, *names: str) -> Any:
-        """Return the value of the first of these fields that is there and not null, else None."""
-        return self._first(names)[1]
-
-    def has(self, *names: str) -> bool:
-        """Return whether any of these fields is there and not null."""
-        return self.value(*names) is not None
-
-    def _first(self, names: Sequence[str]) -> tuple[str, Any]:
-        """Name and value of the first of these fields that is there and not null."""
-        self.asked.update(name.partition(".")[0] for name in names)
-        for name in names:
-            at: Any = self.fields
-            for key in name.split("."):
-                at = at.get(key) if isinstance(at, Mapping) else None
-            if at is not None:
-                return name, at
-        return "", None
-
-    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return the whole number of the first of these fields."""
-        name, value = self._first(names)
-        if value is None:
-            if default is None:
-                raise InputError(f"model {self.name}: the config has no {names[0]}. Add it.")
-            return default
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if isinstance(value, float) and value.is_integer():
-            whole = True
-        if not whole or not least <= value <= LARGEST_NUMBER:
-            raise InputError(
-                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a whole number "
-                f"from {least} to {LARGEST_NUMBER:.0e}. Correct the config."
-            )
-        return int(value)
-
-    def flag(self, *names: str, default: bool = False) -> bool:
-        """Return the truth value of the first of these fields."""
-        name, value = self._first(names)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InputError(
-                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be true or false."
-            )
-        return value
-
-    def number(self, name: str, default: float) -> float:
-        """Return the positive number of a field."""
-        value = self.value(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise InputError(
-                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a positive number."
-            )
-        return float(value)
-
-    def items(self, *names: str) -> list[Any]:
-        """Return the list of the first of these fields; an empty one if there is no such field."""
-        value = self.value(*names)
-        if value is None:
-            return []
-        if not isinstance(value, list | tuple) or len(value) > 10_000:
-            raise InputError(f"model {self.name}: {names[0]} is {str(value)[:40]!r}; give a list.")
-        return list(value)
-
-    def dropout(self, *names: str) -> bool:
-        """Return whether any of these rates of dropout is above zero."""
-        rates = [self.value(name) for name in names]
-        return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
-
+from workloads.models.reader import Reader, first_count
 
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 PATTERN = (
@@ -163,7 +73,7 @@ def layers(read: Reader) -> dict[str, Any]:
         mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
         window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
         others = wide if mixer in ATTENTION and not window else {}
-        others = {**others, **_beyond_first(read, layer)}
+        others = {**others, **_heads_of(read, layer, window), **_beyond_first(read, layer)}
         if read.has("o_lora_rank"):
             others = {"kv_products": 1, "summaries": _summaries(read, layer)}
             window, keys = _window(read), "last"
@@ -229,6 +139,27 @@ def _summaries(read: Reader, layer: int) -> Summaries | None:
     return Summaries(ratio, read.count("index_topk") if fine else 0, overlap=fine)
 
 
+OTHERS = "attention_other_setting"
+"""Field of the heads of layers with a window, as Step 3.5 has it."""
+
+
+def _heads_of(read: Reader, layer: int, window: int) -> dict[str, Any]:
+    """Heads of a layer, where a list states them or layers with a window have others."""
+    listed = read.items("num_attention_heads_per_layer")
+    others = {
+        "heads": ("swa_num_attention_heads", f"{OTHERS}.num_attention_heads"),
+        "kv_heads": ("swa_num_key_value_heads", f"{OTHERS}.num_attention_groups"),
+    }
+    fields = {name: read.count(*names, default=0) for name, names in others.items() if window}
+    if window and read.has("swa_head_dim"):
+        fields["head_dim"] = _head_dim(read, 0, ("swa_head_dim",), "swa_v_head_dim")
+    if layer < len(listed):
+        fields["heads"] = Reader({"heads": listed[layer]}, read.name).count("heads")
+    same = {"heads": read.count(*HEADS, default=0), "kv_heads": read.count(*KV_HEADS, default=0)}
+    same["head_dim"] = _head_dim(read, 1)
+    return {name: count for name, count in fields.items() if count and count != same[name]}
+
+
 def _global_heads(read: Reader) -> dict[str, Any]:
     """Heads of layers without a window, where they are others than those of the rest (Gemma 4)."""
     if not read.has("global_head_dim"):
@@ -265,6 +196,8 @@ def _window(read: Reader) -> int:
 def _is_windowed(read: Reader, layer: int) -> bool:
     """Return whether the attention of a layer has the window that the model states."""
     kinds, pattern = read.items(*TYPES), read.value(*PATTERN)
+    if listed := read.items("hybrid_layer_pattern"):  # MiMo-V2: 1 for a layer with a window
+        return layer < len(listed) and bool(listed[layer])
     if kinds:
         return layer < len(kinds) and kinds[layer] in WINDOWED
     if isinstance(pattern, str) and pattern:
@@ -412,10 +345,12 @@ PER_TOKEN = (
 )  # fmt: skip
 EXPERT_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", *FFN)
 ROUTER_BIAS = (
-    "use_routing_bias", "moe_router_enable_expert_bias", "use_expert_bias", "moe_use_aux_free",
-    "router_bias",
+    "use_routing_bias", "use_moe_router_bias", "moe_router_enable_expert_bias", "use_expert_bias",
+    "moe_use_aux_free", "router_bias",
 )  # fmt: skip
-SHARED_FFN = ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
+SHARED_FFN = (
+    "shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim",
+)  # fmt: skip
 SHARED_GATED = "shared_expert_intermediate_size"
 """Field of the width of Qwen's shared expert, whose output is weighted by a learned gate."""
 SHARED_COUNT = (
@@ -472,9 +407,13 @@ def experts(read: Reader) -> Experts | None:
         shared = read.count(*FFN)
     elif not gated:
         shared = max(shared, ffn * first_count(read, SHARED_COUNT, 0))
+    # Experts that return their input take an equal part of the choices.
+    idle = read.count("zero_expert_num", default=0, least=0)
+    per_token = max(1, round(first_count(read, PER_TOKEN, None) * count / (count + idle)))
     return Experts(
         count=count,
-        per_token=first_count(read, PER_TOKEN, None),
+        per_token=per_token,
+        idle=idle,
         ffn=ffn,
         shared_ffn=shared or gated,
         shared_gate=gated > 0,
@@ -483,15 +422,6 @@ def experts(read: Reader) -> Experts | None:
         bias=read.flag("expert_bias"),
         latent=read.count("moe_latent_size", "routed_expert_hidden_size", default=0, least=0),
     )
-
-
-def first_count(read: Reader, names: tuple[str, ...], default: int | None) -> int:
-    """Return a count, which some families list for each layer: then that of the first layer."""
-    value = read.value(*names)
-    if isinstance(value, list) and value:
-        name = next(field for field in names if read.has(field))
-        return Reader({name: value[0]}, read.name).count(name)
-    return read.count(*names, default=default, least=0)
 
 
 def dense_layers(read: Reader) -> int:
@@ -507,7 +437,9 @@ def has_experts(read: Reader, layer: int) -> bool:
         return layer < len(listed) and listed[layer] != "dense"
     if layer < dense_layers(read) or layer in read.items("mlp_only_layers"):
         return False
-    chosen = read.value("moe_layers")
+    chosen = read.value("moe_layers", "moe_layers_enum")
+    if isinstance(chosen, str):
+        return str(layer) in chosen.replace(" ", "").split(",")
     if isinstance(chosen, list):
         return layer in chosen
     frequency = read.value("moe_layer_freq")
@@ -578,6 +510,7 @@ def depth(read: Reader) -> int:
     letters = read.value("hybrid_override_pattern")
     listed = letters if isinstance(letters, str) else read.items("layers_block_type")
     layers = read.count(*LAYERS, default=len(listed) or None)
+    layers *= read.count("attentions_a_layer", default=1)  # LongCat's layers have two each
     if layers > MOST_LAYERS:
         raise InputError(
             f"model {read.name}: {layers:,} layers, and at most {MOST_LAYERS:,} are simulated. "
@@ -611,7 +544,8 @@ def attention(read: Reader) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "heads": heads,
         "kv_heads": _kv_heads(read, heads),
-        "head_dim": read.count(*HEAD_DIM, default=max(1, hidden // heads)),
+        "head_dim": _head_dim(read, max(1, hidden // heads)),
+        "head_gate": read.value("gating", "use_head_wise_attn_gate") in (True, "per-head"),
         "qk_norm": normalised and not wide,
         "qk_norm_wide": normalised and wide,
         "qkv_bias": _bias(
@@ -660,6 +594,16 @@ def layer_input(read: Reader) -> LayerInput | None:
     width = read.count("hidden_size_per_layer_input", default=0, least=0)
     vocab = read.count("vocab_size_per_layer_input", "vocab_size", default=0, least=0)
     return LayerInput(width, vocab) if width else None
+
+
+def _head_dim(
+    read: Reader, usual: int, names: tuple[str, ...] = HEAD_DIM, of_values: str = "v_head_dim"
+) -> int:
+    """Width of a head: the mean of keys and values where they differ (MiMo-V2)."""
+    # With it their products, scores, sums and caches are as large in all.
+    width = read.count(*names, default=usual)
+    values = width if read.has("kv_lora_rank") else read.count(of_values, default=width)
+    return (width + values) // 2
 
 
 def _bias(read: Reader, *names: str) -> bool:

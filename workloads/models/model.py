@@ -39,6 +39,7 @@ class Experts:
     # which another one brings the sum of their results back (LatentMoE, arXiv 2512.20848); 0 if
     # experts take the hidden state
     latent: int = 0
+    idle: int = 0  # experts of the router that return their input
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ class Layer:
     keys: Keys = "last"  # which ones they are
     experts: bool = False  # whether the feed-forward part has experts
     mlp: bool = True  # whether there is a feed-forward part
+    heads: int = 0  # query heads; 0 for the model's
     head_dim: int = 0  # width of a head; 0 for the model's
     kv_heads: int = 0  # key-value heads; 0 for the model's
     # Projections to keys and values: 2, 1 that gives both, or 0 if both are an earlier layer's
@@ -163,7 +165,7 @@ class Model:
     heads, kv_heads : int
         Query heads and key-value heads of a layer.
     head_dim : int
-        Width of a head.
+        Width of a head; the mean of keys and values where they differ.
     ffn : int
         Inner width of the dense feed-forward part; 0 if no layer has one.
     vocab : int
@@ -214,8 +216,9 @@ class Model:
         parts share; or 4, before and after each.
     qk_norm_wide : bool
         Whether queries and keys are normalised with a scale for every column of every head.
-    attention_gate : bool
-        Whether a projection as wide as the heads' values gates attention's output.
+    attention_gate, head_gate : bool
+        Whether a projection gates attention's output: one as wide as the heads' values, or one
+        with a column for each head.
     sinks : bool
         Whether each head has a learned score that belongs to no key (an attention sink).
     final_norm, embedding_norm : bool
@@ -267,6 +270,7 @@ class Model:
     norms: int = 2
     qk_norm_wide: bool = False
     attention_gate: bool = False
+    head_gate: bool = False
     sinks: bool = False
     final_norm: bool = True
     embedding_norm: bool = False
@@ -324,20 +328,27 @@ class Model:
     @cached_property
     def by_heads(self) -> tuple[Model, ...]:
         """Models of the attention layers with alike heads, for each kind of heads that occurs."""
-        heads: dict[tuple[int, int, int, Summaries | None], list[Layer]] = {}
+        heads: dict[tuple[int, int, int, int, Summaries | None], list[Layer]] = {}
         for layer in self.each_layer:
             if layer.mixer in ATTENTION:
-                alike = layer.head_dim, layer.kv_heads, layer.kv_products, layer.summaries
+                alike = (
+                    layer.heads,
+                    layer.head_dim,
+                    layer.kv_heads,
+                    layer.kv_products,
+                    layer.summaries,
+                )
                 heads.setdefault(alike, []).append(layer)
         if len(heads) <= 1:
             return (self,)
         return tuple(
             replace(
                 self, layers=len(layers), layout=tuple(layers), prediction_heads=0,
+                heads=queries or self.heads,
                 head_dim=width or self.head_dim, kv_heads=count or self.kv_heads,
                 kv_products=products, summaries=summed,
             )
-            for (width, count, products, summed), layers in heads.items()
+            for (queries, width, count, products, summed), layers in heads.items()
         )  # fmt: skip
 
     def _with_one_kind(self, kind: Layer) -> Model:
@@ -348,6 +359,7 @@ class Model:
             mixer=kind.mixer,
             window=kind.window,
             keys=kind.keys,
+            heads=kind.heads or self.heads,
             head_dim=kind.head_dim or self.head_dim,
             kv_heads=kind.kv_heads or self.kv_heads,
             kv_products=kind.kv_products,
@@ -523,7 +535,7 @@ def mixer_size(model: Model) -> Size:
         vectors = low.queries + kv + summed + model.heads * model.sinks
         return Size(weights + index.weights, vectors + index.vectors)
     heads = 1 + (model.kv_products > 0)
-    weights = h * (q * (1 + model.attention_gate) + both) + output
+    weights = h * (q * (1 + model.attention_gate) + both + model.heads * model.head_gate) + output
     biases = (q + both) * model.qkv_bias + h * model.output_bias
     norms = heads * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
     vectors = biases + norms + model.heads * model.sinks + index.vectors
@@ -562,8 +574,9 @@ def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
         return Size(matrices * h * model.ffn, biases if model.ffn else 0)
     one, count = _expert_size(model), experts.per_token if visited else experts.count
     shared = matrices * h * experts.shared_ffn + h * experts.shared_gate
-    weights = count * one.weights + shared + experts.count * h + 2 * h * experts.latent
-    return Size(weights, count * one.vectors + experts.count * experts.router_bias)
+    routed = experts.count + experts.idle
+    weights = count * one.weights + shared + routed * h + 2 * h * experts.latent
+    return Size(weights, count * one.vectors + routed * experts.router_bias)
 
 
 def beside_size(model: Model) -> Size:

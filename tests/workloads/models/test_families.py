@@ -167,7 +167,7 @@ def test_the_gates_of_kimi_are_factored_or_whole():
 
 
 def test_structures_that_would_be_timed_wrongly_are_refused():
-    refused(r"\(zero_expert_num\), which is not modelled", small, zero_expert_num=4)
+    refused(r"\(gated_norm_rank\), which is not modelled", small, gated_norm_rank=4)
 
 
 def test_towers_and_further_predictions_are_left_out_by_name():
@@ -530,6 +530,42 @@ def test_a_million_tokens_cost_deepseek_v4_what_its_authors_say(name, flops, cac
     assert stored[1].kv_bytes_per_token / stored[0].kv_bytes_per_token == pytest.approx(
         cache, abs=0.005
     )
+
+
+def test_heads_are_others_in_layers_with_a_window():
+    """MiMo-V2 has more key-value heads there, Step 3.5 more query heads and a gate of each."""
+    mimo, step = (
+        from_fields(HUB[name]["config"], name)
+        for name in ("XiaomiMiMo/MiMo-V2-Flash", "stepfun-ai/Step-3.5-Flash")
+    )
+    assert [(m.kv_heads, m.head_dim, m.layers) for m in mimo.by_heads] == [
+        (4, 160, 9),
+        (8, 160, 39),
+    ]
+    assert [(m.heads, m.layers) for m in step.by_heads] == [(64, 12), (96, 33)]
+    assert [layer.experts for layer in step.each_layer] == [False] * 3 + [True] * 42
+    wide = step.of_kind(step.kinds[1])
+    assert mixer_size(wide).weights == 4096 * (2 * 96 * 128 + 2 * 8 * 128 + 96)
+    # A key of 192 columns and a value of 128 are as large as two of 160.
+    assert share(mimo).kv_bytes_on_rank() == (192 + 128) * (9 + 39) * 2
+    with pytest.raises(InputError, match=r"32 attention heads of .* are not divisible by tp 64"):
+        check_model(ParallelPlan(tp=64, global_batch=64), step)
+    for kind in step.kinds:
+        shapes = counted(step.of_kind(kind), tp=2)
+        expected = 1024 * mixer_size(shapes.model).weights  # two operations, on half of the weights
+        assert product_flops(attention_forward(shapes)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_layers_of_longcat_are_two_and_a_third_of_its_choices_does_nothing():
+    model = from_fields(HUB["meituan-longcat/LongCat-Flash-Chat"]["config"], "longcat")
+    assert [layer.experts for layer in model.each_layer] == [True, False] * 28
+    assert (model.experts.per_token, model.experts.idle, model.experts.shared_ffn) == (
+        8,
+        256,
+        12_288,
+    )
+    # Its authors say that 27 billion parameters work for a token in the mean.
+    assert forward_flops(model, 1) / 2e9 == pytest.approx(27, rel=0.05)
 
 
 def test_a_pipeline_sends_all_copies_of_the_hidden_state():

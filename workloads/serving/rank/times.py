@@ -47,6 +47,7 @@ def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     if not model.latent:
         qkv = (
             queries * (1 + model.attention_gate)
+            + rank.query_heads * model.head_gate
             + model.kv_products * rank.kv_heads * model.head_dim
         )
         return output + rank.product_s(tokens, qkv, model.hidden)

@@ -111,6 +111,7 @@ def _columns(shapes: RankShapes) -> int:
         return low.queries + shapes.model.key_columns + (index.columns if index else 0)
     columns = index.heads * index.dim + index.columns if index else 0
     both = shapes.model.kv_products * shapes.kv_heads
+    columns += shapes.heads * shapes.model.head_gate
     return (shapes.heads + both + gate) * shapes.model.head_dim + columns
 
 

@@ -255,7 +255,7 @@ def _undivided(model: Model, *, moe: bool) -> int:
     whole += sum(index_size(model)) + sum(beside_size(model))
     if moe and model.experts:
         experts = model.experts
-        router = experts.count * (model.hidden + experts.router_bias)
+        router = (experts.count + experts.idle) * (model.hidden + experts.router_bias)
         whole += router + model.hidden * (experts.shared_gate + 2 * experts.latent)
     return whole
 
@@ -360,7 +360,7 @@ def _check_heads(plan: ParallelPlan, model: Model) -> None:
 
 
 def _check_tp(plan: ParallelPlan, model: Model) -> None:
-    sizes = {"attention heads": model.heads}
+    sizes = {"attention heads": math.gcd(*(alike.heads for alike in model.by_heads))}
     if model.moe_layers < model.layers:
         sizes["feed-forward columns"] = model.ffn
     if model.low_rank:
