@@ -18,6 +18,7 @@ ELEMENT_BYTES = {
     "mxfp8": 1.0 + SCALES,
     "fp4": 0.5,
     "mxfp4": 0.5 + SCALES,
+    "int4": 0.5 + 2 * SCALES,  # scales of 16 bits for groups of 32, as Kimi K2 has them
 }
 """Size of an element with its share of the scales [B]."""
 TRAINING = ("bf16", "fp8", "mxfp8", "mxfp4")  # precisions of a training step's products
@@ -70,8 +71,10 @@ def served_formats(
     # (vLLM's Triton and Marlin kernels). Neuron's engine for chips without mxfp8 widens them when
     # it loads them, so that they take 16 bits of memory (AWS's gpt-oss recipe for Trn2).
     family = chip_family(chip, catalogue)
-    if precision == stored == "mxfp4":
-        products = "mxfp8" if catalogue.has(chip, "mxfp8_peak") else "bf16"
+    # Integers of four bits are widened everywhere, as they have no products.
+    if precision == stored and stored in ("mxfp4", "int4"):
+        floats = stored == "mxfp4" and catalogue.has(chip, "mxfp8_peak")
+        products = "mxfp8" if floats else "bf16"
         loaded = family.is_neuron and products == "bf16"
         return Format("bf16", "bf16"), Format("bf16" if loaded else precision, products)
     if family.runtime not in WIDENED:

@@ -212,7 +212,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         *("experts beside the next attention (one runs after the other here)",)
         * read.has("zero_expert_num"),
         *("fp8 of all weights but routed experts (costed in 16 bits)",) * fours,
-        *(IN_16_BITS,) * (read_as.precision != "mxfp4" and _leaves_attention(quantization)),
+        *(IN_16_BITS,) * (read_as.precision in FLOATS.values() and _leaves_attention(quantization)),
     )
     left_out = (*left_out, *beside, *_unread(read, text), *_beyond(kind, read_as))
     return replace(read_as, left_out=left_out)
@@ -348,9 +348,7 @@ def precision(stated: Any, model: str) -> str:
         raise InputError(f"model {model}: quantization_config is no object. Correct the config.")
     method = str(stated.get("quant_method", "none stated")).lower()
     stored = METHODS.get(method) or ALGORITHMS.get(str(stated.get("quant_algo", "")).upper())
-    if str(stated.get("format")).startswith("mxfp4") and _leaves_attention(stated):
-        stored = "mxfp4"  # compressed-tensors of Kimi K3, of routed experts alone
-    stored = stored or _grouped(stated) or _typed(stated)
+    stored = stored or _of_experts(stated) or _grouped(stated) or _typed(stated)
     if stored is None or _is_sparse(stated):
         raise InputError(
             f"model {model}: quantization_config {method[:40]!r}{_details(stated)} is not "
@@ -367,6 +365,17 @@ def _grouped(stated: dict[str, Any]) -> str | None:
         return None
     kind, bits = kinds.pop()
     return FLOATS.get(bits) if kind == "float" and isinstance(bits, int) else None
+
+
+def _of_experts(stated: Mapping[str, Any]) -> str | None:
+    """Precision of compressed-tensors' weights of four bits, of routed experts alone (Kimi)."""
+    groups = stated.get("config_groups")
+    inputs = [group.get("input_activations") for group in groups.values()] if groups else [{}]
+    if any(inputs) or not _leaves_attention(stated):
+        return None
+    if str(stated.get("format")).startswith("mxfp4"):
+        return "mxfp4"
+    return "int4" if _kinds_of_groups(stated) == {("int", 4)} else None
 
 
 def _leaves_attention(stated: Mapping[str, Any] | None) -> bool:

@@ -231,9 +231,8 @@ def _mixer(read: Reader, layer: int) -> Mixer:
         # Kimi counts its layers from 1.
         whole = read.items(f"{KIMI}.full_attn_layers")
         return "attention" if layer + 1 in whole else "recurrence"
-    if read.has("full_attention_interval"):
-        return "recurrence" if (layer + 1) % read.count("full_attention_interval") else "attention"
-    return "attention"
+    period = read.count("full_attention_interval", "layer_group_size", default=1)
+    return "recurrence" if (layer + 1) % period else "attention"
 
 
 STATE = ("state_size", "ssm_state_size", "mamba_d_state")
@@ -245,7 +244,7 @@ def recurrence(read: Reader) -> Recurrence:
     """Return the mixer of the layers without attention."""
     if read.has("linear_num_value_heads"):
         return _gated_delta(read)
-    if read.has(KIMI):
+    if read.has(KIMI, "linear_num_heads", "short_conv_kernel_size"):
         return _kimi_delta(read)
     if read.has("conv_L_cache"):
         return _short_convolution(read)
@@ -314,13 +313,16 @@ def _gated_delta(read: Reader) -> Recurrence:
 
 def _kimi_delta(read: Reader) -> Recurrence:
     """Sizes of a delta rule with a decay for each column (arXiv 2510.26692, section 4)."""
-    heads, width = read.count(f"{KIMI}.num_heads"), read.count(f"{KIMI}.head_dim")
-    inner, kernel = heads * width, read.count(f"{KIMI}.short_conv_kernel_size", default=4)
-    # The decay has a rank of one head's width, and so has the output gate unless it is whole.
-    whole = bool(read.value(f"{KIMI}.use_full_rank_gate"))
-    columns = 3 * inner + width + heads + (inner if whole else width)
+    heads = read.count(f"{KIMI}.num_heads", "linear_num_heads", *HEADS)
+    width = read.count(f"{KIMI}.head_dim", "linear_head_dim", *HEAD_DIM)
+    kernels = "short_conv_kernel_size", "linear_conv_kernel_dim"
+    inner, kernel = heads * width, read.count(f"{KIMI}.{kernels[0]}", *kernels, default=4)
+    # The decay has a rank of one head's width, and so has the output gate unless it is whole. Both
+    # are whole in Ling 3.
+    whole = bool(read.value(f"{KIMI}.use_full_rank_gate")) + 2 * read.has("layer_group_size")
+    columns = 3 * inner + heads + min(2, whole) * inner + max(0, 2 - whole) * width
     other = 3 * inner * kernel + heads + inner + width
-    products = (1 if whole else 2) * width * inner
+    products = max(0, 2 - whole) * width * inner
     return Recurrence("gated-delta", columns, inner, products, other, inner * width)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from topologies.support import display
 from topologies.support.errors import InputError
@@ -18,6 +18,8 @@ ATTENTION, RECURRENCE = ("attention", "both"), ("recurrence", "both")
 Keys = Literal["last", "selected", "shared"]
 """Which keys a query of a window sees: the last ones, those that the layer's own indexer selects,
 or those that an earlier layer's selected."""
+OF_HEADS = ("heads", "head_dim", "kv_heads", "kv_products", "summaries")
+"""Attributes of a layer's heads; of the first three, 0 stands for the model's."""
 PREDICTION = "multi-token prediction layer"
 """Name of prediction heads in ``Model.left_out``, where a checkpoint has them."""
 
@@ -228,7 +230,8 @@ class Model:
     head_bias : bool
         Whether the output layer has a bias.
     precision : str
-        Precision of the stored weights; ``"mxfp4"`` is that of routed experts alone, beside which
+        Precision of the stored weights; ``"mxfp4"`` and
+        ``"int4"`` are those of routed experts alone, beside which
         others have 16 bits (gpt-oss).
     prediction_heads : int
         Last ones of the layers that each predict one token more, see :meth:`with_prediction_heads`.
@@ -328,28 +331,25 @@ class Model:
     @cached_property
     def by_heads(self) -> tuple[Model, ...]:
         """Models of the attention layers with alike heads, for each kind of heads that occurs."""
-        heads: dict[tuple[int, int, int, int, Summaries | None], list[Layer]] = {}
+        heads: dict[tuple[object, ...], list[Layer]] = {}
         for layer in self.each_layer:
             if layer.mixer in ATTENTION:
-                alike = (
-                    layer.heads,
-                    layer.head_dim,
-                    layer.kv_heads,
-                    layer.kv_products,
-                    layer.summaries,
-                )
+                alike = tuple(getattr(layer, name) for name in OF_HEADS)
                 heads.setdefault(alike, []).append(layer)
         if len(heads) <= 1:
             return (self,)
         return tuple(
             replace(
-                self, layers=len(layers), layout=tuple(layers), prediction_heads=0,
-                heads=queries or self.heads,
-                head_dim=width or self.head_dim, kv_heads=count or self.kv_heads,
-                kv_products=products, summaries=summed,
+                self, layers=len(some), layout=tuple(some), prediction_heads=0,
+                **self._heads_of(some[0]),
             )
-            for (queries, width, count, products, summed), layers in heads.items()
+            for some in heads.values()
         )  # fmt: skip
+
+    def _heads_of(self, kind: Layer) -> dict[str, Any]:
+        return {name: getattr(kind, name) or getattr(self, name) for name in OF_HEADS[:3]} | {
+            name: getattr(kind, name) for name in OF_HEADS[3:]
+        }
 
     def _with_one_kind(self, kind: Layer) -> Model:
         sparse = self.experts if kind.experts else None
@@ -359,11 +359,7 @@ class Model:
             mixer=kind.mixer,
             window=kind.window,
             keys=kind.keys,
-            heads=kind.heads or self.heads,
-            head_dim=kind.head_dim or self.head_dim,
-            kv_heads=kind.kv_heads or self.kv_heads,
-            kv_products=kind.kv_products,
-            summaries=kind.summaries,
+            **self._heads_of(kind),
             indexer=self.indexer if kind.keys == "selected" else None,
             ffn=(kind.ffn or self.ffn) if kind.mlp else 0,
             experts=replace(sparse, dense_layers=0) if sparse else None,

@@ -568,6 +568,22 @@ def test_layers_of_longcat_are_two_and_a_third_of_its_choices_does_nothing():
     assert forward_flops(model, 1) / 2e9 == pytest.approx(27, rel=0.05)
 
 
+@pytest.mark.parametrize(("chip", "weights"), [("dgx-h200", "int4"), ("trn2.48xlarge", "bf16")])
+def test_experts_of_integers_are_widened_within_the_product_or_when_they_are_loaded(chip, weights):
+    rank = replace(
+        share(replace(SPARSE, precision="int4")), cluster=cluster(chip), precision="int4"
+    )
+    assert rank.experts.format == (weights, "bf16", True)
+    assert rank.format == ("bf16", "bf16", True)
+
+
+def test_every_sixth_layer_of_ling_3_has_attention_to_all_keys():
+    model = from_fields(HUB["inclusionAI/defaults-of-bailing_hybrid"]["config"], "ling")
+    whole = [place for place, layer in enumerate(model.each_layer, 1) if layer.mixer == "attention"]
+    assert whole == [6, 12, 18, 24, 30, 36, 42]
+    assert (model.recurrence.columns, model.recurrence.products) == (5 * 32 * 128 + 32, 0)
+
+
 def test_a_pipeline_sends_all_copies_of_the_hidden_state():
     plan, where = ParallelPlan(pp=2, dp=8, global_batch=16, seq=512), cluster("trn2.48xlarge")
     once, four = (

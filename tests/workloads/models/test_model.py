@@ -197,6 +197,13 @@ def group(bits: int, kind: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def experts(bits: int, kind: str, **more: Any) -> dict[str, Any]:
+    """Weights alone, of all products but those of attention."""
+    one = {**group(bits, kind)["config_groups"]["group_0"], "input_activations": None}
+    more |= {"config_groups": {"group_0": one}, "ignore": ["re:.*self_attn.*"]}
+    return {**group(bits, kind), **more}
+
+
 def quark(*types: str) -> dict[str, Any]:
     """AMD Quark's config, with a list where weights are quantized in stages."""
     stages = [{"dtype": name, "is_dynamic": False, "qscheme": "per_tensor"} for name in types]
@@ -240,8 +247,9 @@ USED = {
         {"modules_to_not_convert": ["model.layers.*.self_attn"], "quant_method": "mxfp4"}, "mxfp4",
     ),
     "moonshotai/Kimi-K3": (
-        group(4, "float", format="mxfp4-pack-quantized", ignore=["re:.*self_attn.*"]), "mxfp4",
+        experts(4, "float", format="mxfp4-pack-quantized"), "mxfp4",
     ),
+    "moonshotai/Kimi-K2.5": (experts(4, "int", format="pack-quantized"), "int4"),
     "nvidia/Llama-3.1-8B-FP8": (
         {**MODELOPT, "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "fp8",
     ),
