@@ -224,10 +224,13 @@ def _beyond(kind: str, model: Model) -> tuple[str, ...]:
         return ()
     gated = "gated" if model.gated_mlp else "plain"
     norm = {"rms": "RMS", "layer": "layer", "plain": "plain"}[model.norm]
+    windows = sum(layer.window > 0 for layer in model.each_layer)
+    limited = f", with windows in {windows} of {model.layers}," * (windows > 0)
     return (
         f"what architecture {shown(kind, 40)}, which is unknown, has beyond its fields (read as "
-        f"layers with {gated} feed-forward parts, {model.norms} {norm} norms and biases that it "
-        f"states; compare its parameters with the published ones.{suggestion(kind, families())})",
+        f"layers{limited} with {gated} feed-forward parts, {model.norms} {norm} norms and biases "
+        f"that it states; compare its parameters with the published ones."
+        f"{suggestion(kind, families())})",
     )
 
 

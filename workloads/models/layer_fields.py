@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -143,6 +144,12 @@ OTHERS = "attention_other_setting"
 """Field of the heads of layers with a window, as Step 3.5 has it."""
 
 
+OF_LAYER = {
+    "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
+}  # fmt: skip
+"""Fields that ``per_layer_config`` may state for a layer, as transformers 5 writes them."""
+
+
 def _heads_of(read: Reader, layer: int, window: int) -> dict[str, Any]:
     """Heads of a layer, where a list states them or layers with a window have others."""
     listed = read.items("num_attention_heads_per_layer")
@@ -155,6 +162,15 @@ def _heads_of(read: Reader, layer: int, window: int) -> dict[str, Any]:
         fields["head_dim"] = _head_dim(read, 0, ("swa_head_dim",), "swa_v_head_dim")
     if layer < len(listed):
         fields["heads"] = Reader({"heads": listed[layer]}, read.name).count("heads")
+    padded = (f"per_layer_config.{layer:0{digits}}" for digits in (1, 2, 3))
+    differing = read.value(*padded)
+    for name, value in differing.items() if isinstance(differing, Mapping) else ():
+        if name not in OF_LAYER:
+            raise InputError(
+                f"model {read.name}: per_layer_config has {str(name)[:40]!r}; layers may differ in "
+                f"{', '.join(OF_LAYER)}. Use a decoder whose layers do."
+            )
+        fields[OF_LAYER[name]] = Reader({name: value}, read.name).count(name)
     same = {"heads": read.count(*HEADS, default=0), "kv_heads": read.count(*KV_HEADS, default=0)}
     same["head_dim"] = _head_dim(read, 1)
     return {name: count for name, count in fields.items() if count and count != same[name]}
@@ -572,7 +588,7 @@ def streams(read: Reader) -> Streams | None:
         # Weights for the input, the output and the copies of each of a layer's two parts come from
         # all copies. They are read for these weights and for the mixture, and again, and written,
         # where the part's result is added (section 2.2 of DeepSeek-V4's report).
-        mixed = 2 * count + count**2
+        mixed = 2 * count + (0 if read.has("hc_magnitude") else count**2)  # Hy4 mixes no copies
         return Streams(
             count, 2 * count * mixed, 2 * (mixed + 3), 2 * (3 * count + 1), count**2 * hidden
         )

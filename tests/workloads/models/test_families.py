@@ -76,6 +76,8 @@ def test_an_unknown_family_with_the_usual_fields_is_read_by_them():
     assert beyond.startswith("what architecture brand_new, which is unknown, has beyond its fields")
     assert "gated feed-forward parts, 2 RMS norms" in beyond
     assert not small().left_out
+    (windowed,) = small(**fields, sliding_window=8).left_out
+    assert "read as layers, with windows in 4 of 4, with gated" in windowed
 
 
 def test_a_family_states_only_fields_that_the_reader_asks_for():
@@ -575,6 +577,18 @@ def test_experts_of_integers_are_widened_within_the_product_or_when_they_are_loa
     )
     assert rank.experts.format == (weights, "bf16", True)
     assert rank.format == ("bf16", "bf16", True)
+
+
+def test_heads_that_a_config_states_for_each_layer_are_read():
+    stated = {"01": {"head_dim": 32, "num_key_value_heads": 1}, "03": {"num_attention_heads": 8}}
+    model = small(per_layer_config=stated)
+    assert [(layer.heads, layer.head_dim, layer.kv_heads) for layer in model.each_layer] == [
+        (0, 0, 0), (0, 32, 1), (0, 0, 0), (8, 0, 0),
+    ]  # fmt: skip
+    message = (
+        r"per_layer_config has 'kv_lora_rank'; layers may differ in num_attention_heads, num_k"
+    )
+    refused(message, small, per_layer_config={"0": {"kv_lora_rank": 8}})
 
 
 def test_every_sixth_layer_of_ling_3_has_attention_to_all_keys():
