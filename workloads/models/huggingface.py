@@ -239,11 +239,15 @@ def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
     towers = tuple(
         dict.fromkeys(word for key, word in facts()["towers"].items() if fields.get(key))
     )
+    if isinstance(fields.get("thinker_config"), dict):  # Qwen's Omni, whose talker is left out
+        text, beside = _decoder(fields["thinker_config"])
+        return text, (*towers, *beside, *("talker",) * ("talker_config" in fields))
     part = next((key for key in TEXT_PARTS if isinstance(fields.get(key), dict)), None)
     if part is None:
         return fields, towers
-    outer = {key: fields[key] for key in ("tie_word_embeddings",) if key in fields}
-    text = {**outer, **fields[part]}
+    # Transformers asks the whole model whether it ties its output layer; others ask the decoder.
+    tied = {key: fields[key] for key in ("tie_word_embeddings",) if fields.get(key) is not None}
+    text = {**tied, **fields[part], **(tied if part == TEXT_PARTS[0] else {})}
     text.setdefault("model_type", fields.get("model_type"))
     return text, towers
 

@@ -619,7 +619,7 @@ def _head_dim(
 ) -> int:
     """Width of a head: the mean of keys and values where they differ (MiMo-V2)."""
     # With it their products, scores, sums and caches are as large in all.
-    width = read.count(*names, default=usual)
+    width = read.count(*names, default=usual, least=0) or usual
     values = width if read.has("kv_lora_rank") else read.count(of_values, default=width)
     return (width + values) // 2
 
@@ -646,7 +646,7 @@ def _latent(read: Reader) -> dict[str, Any]:
         query_rank=read.count("q_lora_rank", default=0, least=0),
         kv_rank=read.count("kv_lora_rank"),
         nope_dim=read.count("qk_nope_head_dim"),
-        rope_dim=read.count("qk_rope_head_dim"),
+        rope_dim=read.count("qk_rope_head_dim", default=0, least=0),
         value_dim=read.count("v_head_dim", default=read.count("qk_nope_head_dim")),
     )
     width = latent.nope_dim + latent.rope_dim

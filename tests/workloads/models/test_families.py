@@ -181,6 +181,24 @@ def test_towers_and_further_predictions_are_left_out_by_name():
     assert model.with_prediction_heads(2).left_out == ("vision tower",)
 
 
+@pytest.mark.parametrize(("part", "whole", "decoder", "tied"), [
+    ("text_config", True, False, True), ("text_config", False, True, False),
+    ("text_config", None, True, True), ("llm_config", False, True, True),
+])  # fmt: skip
+def test_a_model_in_transformers_ties_its_output_layer_and_others_their_decoder_s(
+    part, whole, decoder, tied
+):
+    inner = {**SMALL, "tie_word_embeddings": decoder}
+    model = from_fields({part: inner, "tie_word_embeddings": whole}, "seeing")
+    assert model.tied_embeddings == tied
+
+
+def test_the_thinker_of_an_omni_model_is_read_and_its_talker_left_out():
+    thinker = {"text_config": SMALL, "audio_config": {"d_model": 8}}
+    model = from_fields({"thinker_config": thinker, "talker_config": SMALL}, "omni")
+    assert (model.parameters, model.left_out) == (small().parameters, ("audio tower", "talker"))
+
+
 def test_what_a_quantization_leaves_and_attention_to_later_tokens_are_named():
     four = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
     model = small(quantization_config={**four, "ignore": ["lm_head", "model.layers.0.self_attn*"]})
