@@ -75,6 +75,9 @@ def layers(read: Reader) -> dict[str, Any]:
         window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
         others = wide if mixer in ATTENTION and not window else {}
         others = {**others, **_heads_of(read, layer, window), **_beyond_first(read, layer)}
+        if read.has(NAS):
+            others = _block(read, layer)
+            mixer = others.pop("mixer")
         if read.has("o_lora_rank"):
             others = {"kv_products": 1, "summaries": _summaries(read, layer)}
             window, keys = _window(read), "last"
@@ -185,6 +188,30 @@ def _global_heads(read: Reader) -> dict[str, Any]:
         "kv_heads": read.count("num_global_key_value_heads", default=0, least=0),
         "kv_products": 2 - read.flag("attention_k_eq_v"),
     }
+
+
+NAS = "block_configs"
+"""Field of the parts and widths of every layer, as a search found them (Llama-Nemotron)."""
+
+
+def _block(read: Reader, layer: int) -> dict[str, Any]:
+    """Fields of a layer that ``block_configs`` states."""
+    blocks = read.items(NAS)
+    stated = blocks[layer] if layer < len(blocks) else None
+    block = Reader(stated if isinstance(stated, Mapping) else {}, read.name)
+    parts = ("attention.replace_with_linear", "ffn.replace_with_linear", "attention.window_length")
+    for name in parts:
+        if block.value(name):
+            raise InputError(
+                f"model {read.name}: {name} of layer {layer} is not modelled. "
+                "Use a decoder without it."
+            )
+    width = math.ceil(int(2 * block.number("ffn.ffn_mult", 4.0) * read.count(*HIDDEN) / 3) / 256)
+    fields: dict[str, Any] = {"mixer": "none", "mlp": not block.flag("ffn.no_op")}
+    if not block.flag("attention.no_op"):
+        group = block.count("attention.n_heads_in_group", default=1)
+        fields |= {"mixer": "attention", "kv_heads": read.count(*HEADS) // group}
+    return {**fields, "ffn": 256 * width}
 
 
 def _beyond_first(read: Reader, layer: int) -> dict[str, Any]:
@@ -397,6 +424,8 @@ def _inner(read: Reader, *, sparse: bool, gated: bool) -> int:
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         return 0
     hidden = read.count(*HIDDEN)
+    if read.has(NAS):
+        return int(max(_block(read, layer)["ffn"] for layer in range(depth(read))))
     ratio = read.number("expansion_ratio", 4.0)
     widths = ("intermediate_size_mlp", "dense_intermediate_size", *FFN) if sparse else FFN
     shared = read.count(*SHARED_FFN, default=0, least=0)
@@ -637,7 +666,9 @@ def _kv_heads(read: Reader, heads: int) -> int:
         return 1
     if read.has("multi_query_attention") and not read.flag("multi_query_attention"):
         return heads
-    return read.count(*KV_HEADS, default=heads)
+    blocks = [_block(read, layer) for layer in range(depth(read)) if read.has(NAS)]
+    usual = next((block["kv_heads"] for block in blocks if "kv_heads" in block), heads)
+    return read.count(*KV_HEADS, default=usual)
 
 
 def _latent(read: Reader) -> dict[str, Any]:

@@ -609,6 +609,27 @@ def test_heads_that_a_config_states_for_each_layer_are_read():
     refused(message, small, per_layer_config={"0": {"kv_lora_rank": 8}})
 
 
+def test_layers_that_a_search_found_have_parts_and_widths_of_their_own():
+    """Llama-Nemotron's widths are two thirds of a multiple, in whole 256."""
+    whole = {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 12.0}}
+    blocks = [
+        whole,
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 5.25}},
+        {**whole, "ffn": {"no_op": True}},
+    ]
+    fields = {"intermediate_size": None, "num_key_value_heads": None, "num_hidden_layers": 3}
+    model = small(model_type="nemotron-nas", block_configs=blocks, **fields)
+    parts = [(layer.mixer, layer.kv_heads, layer.mlp, layer.ffn) for layer in model.each_layer]
+    assert parts[:2] == [("attention", 2, True, 512), ("none", 0, True, 256)]
+    assert parts[2][:3] == ("attention", 2, False)
+    attention, norm = 64 * 16 * (4 + 2 + 2 + 4), 64
+    expected = 2 * (attention + norm) + 3 * 64 * (512 + 256) + 2 * norm + norm
+    assert model.parameters == expected + 2 * model.vocab * 64
+    blocks[0] = {"attention": {"replace_with_linear": True}}
+    message = r"attention\.replace_with_linear of layer 0 is not modelled"
+    refused(message, small, model_type="nemotron-nas", block_configs=blocks, **fields)
+
+
 def test_every_sixth_layer_of_ling_3_has_attention_to_all_keys():
     model = from_fields(HUB["inclusionAI/defaults-of-bailing_hybrid"]["config"], "ling")
     whole = [place for place, layer in enumerate(model.each_layer, 1) if layer.mixer == "attention"]
