@@ -377,7 +377,8 @@ def _grouped(stated: dict[str, Any]) -> str | None:
 def _of_experts(stated: Mapping[str, Any]) -> str | None:
     """Precision of compressed-tensors' weights of four bits, of routed experts alone (Kimi)."""
     groups = stated.get("config_groups")
-    inputs = [group.get("input_activations") for group in groups.values()] if groups else [{}]
+    every = groups.values() if isinstance(groups, dict) else ()
+    inputs = [isinstance(group, dict) and group.get("input_activations") for group in every]
     if any(inputs) or not _leaves_attention(stated):
         return None
     if str(stated.get("format")).startswith("mxfp4"):

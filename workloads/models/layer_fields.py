@@ -305,8 +305,8 @@ def _mamba(read: Reader) -> Recurrence:
     inner = read.count(*EXPAND, default=2) * hidden
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         inner = read.count("intermediate_size", default=inner)
-    rank = read.value("time_step_rank", "mamba_dt_rank")
-    rank = math.ceil(hidden / 16) if rank in (None, "auto") else int(rank)
+    names = ("time_step_rank", "mamba_dt_rank")
+    rank = math.ceil(hidden / 16) if read.value(*names) in (None, "auto") else read.count(*names)
     kernel, bias = read.count(*KERNEL, default=4), read.flag("use_bias", "mamba_proj_bias")
     other = inner * kernel + inner * read.flag("use_conv_bias", "mamba_conv_bias")
     other += inner + inner * state + inner  # bias of the time step, decay, skip

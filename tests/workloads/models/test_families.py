@@ -127,6 +127,13 @@ def test_a_dense_layer_of_a_mixture_has_no_experts():
     assert (dense.experts, sparse.experts) == (None, replace(SPARSE.experts, dense_layers=0))
 
 
+@pytest.mark.parametrize("rank", ["x", [1], -1])
+def test_a_rank_of_time_steps_is_a_whole_number_or_auto(rank):
+    jamba = {"model_type": "jamba", "attn_layer_period": 4, "mamba_d_state": 8}
+    assert small(**jamba, mamba_dt_rank="auto") == small(**jamba) == small(**jamba, mamba_dt_rank=4)
+    refused(r"mamba_dt_rank is .*; it must be a whole number", small, **jamba, mamba_dt_rank=rank)
+
+
 @pytest.mark.parametrize("listed", ["full_attention", 3, [1] * 10_001])
 def test_a_list_of_layers_is_a_list_of_no_great_length(listed):
     with pytest.raises(InputError, match=r"attn_type_list is .*; give a list\."):
