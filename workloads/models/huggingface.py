@@ -197,7 +197,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         **layers(read),
         "layer_input": layer_input(read),
         "streams": streams(read),
-        "precision": "mxfp4" if fours else precision(quantization, name),
+        "precision": "fp8-mxfp4" if fours else precision(quantization, name),
         **family.fixed,
     }
     read_as = Model(name=name, **described)
@@ -211,7 +211,6 @@ def from_fields(fields: Fields, name: str) -> Model:
         *("attention to later tokens",) * later,
         *("experts beside the next attention (one runs after the other here)",)
         * read.has("zero_expert_num"),
-        *("fp8 of all weights but routed experts (costed in 16 bits)",) * fours,
         *(IN_16_BITS,) * (read_as.precision in FLOATS.values() and _leaves_attention(quantization)),
     )
     left_out = (*left_out, *beside, *_unread(read, text), *_beyond(kind, read_as))

@@ -232,7 +232,7 @@ class Model:
     precision : str
         Precision of the stored weights; ``"mxfp4"`` and
         ``"int4"`` are those of routed experts alone, beside which
-        others have 16 bits (gpt-oss).
+        others have 16 bits (gpt-oss, Kimi), or fp8 in ``"fp8-mxfp4"`` (DeepSeek-V4).
     prediction_heads : int
         Last ones of the layers that each predict one token more, see :meth:`with_prediction_heads`.
     left_out : tuple of str

@@ -595,6 +595,19 @@ def test_layers_of_longcat_are_two_and_a_third_of_its_choices_does_nothing():
     assert forward_flops(model, 1) / 2e9 == pytest.approx(27, rel=0.05)
 
 
+@pytest.mark.parametrize(("chip", "others", "experts"), [
+    ("dgx-h200", ("fp8", "fp8"), ("mxfp4", "bf16")),
+    ("dgx-a100", ("fp8", "bf16"), ("mxfp4", "bf16")),
+    ("dgx-b200", ("fp8", "fp8"), ("mxfp4", "mxfp8")),
+])  # fmt: skip
+def test_experts_of_deepseek_v4_have_four_bits_beside_eight(chip, others, experts):
+    model = named("deepseek-v4-flash")
+    assert (model.precision, model.left_out) == ("fp8-mxfp4", ("1 multi-token prediction layer",))
+    rank = replace(share(model), cluster=cluster(chip), precision=model.precision)
+    assert (rank.format[:2], rank.experts.format[:2]) == (others, experts)
+    assert profile(model, rank.cluster).weights_bytes < 0.55 * model.parameters + 8e9
+
+
 @pytest.mark.parametrize(("chip", "weights"), [("dgx-h200", "int4"), ("trn2.48xlarge", "bf16")])
 def test_experts_of_integers_are_widened_within_the_product_or_when_they_are_loaded(chip, weights):
     rank = replace(

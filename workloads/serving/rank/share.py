@@ -77,9 +77,10 @@ class RankShare:
         """Sentence on how weights are held, where not all in the precision of their products."""
         experts, others = self.experts.format, self.format
         weights, products = experts.weights, experts.products
-        if weights != self.precision:
+        stored = self.precision.rpartition("-")[2]  # those of experts, where others differ
+        if weights != stored:
             return (
-                f"Weights that the checkpoint has in {self.precision} are widened to {weights} "
+                f"Weights that the checkpoint has in {stored} are widened to {weights} "
                 f"when they are loaded, as {self.cluster.chip} has no products with them."
             )
         if others == experts and weights == products:
