@@ -156,11 +156,13 @@ OF_LAYER = {
 def _heads_of(read: Reader, layer: int, window: int) -> dict[str, Any]:
     """Heads of a layer, where a list states them or layers with a window have others."""
     listed = read.items("num_attention_heads_per_layer")
+    windowed = ("swa_num_attention_heads", "num_sliding_attention_heads")
     others = {
-        "heads": ("swa_num_attention_heads", f"{OTHERS}.num_attention_heads"),
+        "heads": (*windowed, f"{OTHERS}.num_attention_heads"),
         "kv_heads": ("swa_num_key_value_heads", f"{OTHERS}.num_attention_groups"),
     }
-    fields = {name: read.count(*names, default=0) for name, names in others.items() if window}
+    counts = {name: read.count(*names, default=0) for name, names in others.items()}
+    fields = counts if window else {}
     if window and read.has("swa_head_dim"):
         fields["head_dim"] = _head_dim(read, 0, ("swa_head_dim",), "swa_v_head_dim")
     if layer < len(listed):
