@@ -156,7 +156,7 @@ def model_family(model: Model, precision: str) -> str:
 
 def weight_width(precision: str) -> str:
     """Return the width of weights in words."""
-    bits = int(8 * ELEMENT_BYTES.get(precision, 2.0))
+    bits = int(8 * ELEMENT_BYTES.get(precision.rpartition("-")[2], 2.0))  # those of experts
     return f"{next((width for width in WIDTHS if bits <= width), bits)} bits"
 
 

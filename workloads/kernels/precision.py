@@ -18,6 +18,7 @@ ELEMENT_BYTES = {
     "mxfp8": 1.0 + SCALES,
     "fp4": 0.5,
     "mxfp4": 0.5 + SCALES,
+    "int4": 0.5 + 2 * SCALES,  # scales of 16 bits for groups of 32, as Kimi K2 has them
 }
 """Size of an element with its share of the scales [B]."""
 TRAINING = ("bf16", "fp8", "mxfp8", "mxfp4")  # precisions of a training step's products
@@ -46,6 +47,8 @@ def precisions_of(chip: str, catalogue: Catalogue, among: tuple[str, ...]) -> tu
     return tuple(precision for precision in among if catalogue.has(chip, f"{precision}_peak"))
 
 
+FP8_MXFP4 = "fp8-mxfp4"
+"""Stored precision of routed experts in mxfp4 beside others in fp8."""
 WIDENED = ("nccl", "rccl")
 """Collective runtimes of chips on which engines have kernels that read weights of 8 or 4 bits and
 widen them to 16 on the chip: Marlin and Triton kernels of GPUs."""
@@ -70,10 +73,15 @@ def served_formats(
     # (vLLM's Triton and Marlin kernels). Neuron's engine for chips without mxfp8 widens them when
     # it loads them, so that they take 16 bits of memory (AWS's gpt-oss recipe for Trn2).
     family = chip_family(chip, catalogue)
-    if precision == stored == "mxfp4":
-        products = "mxfp8" if catalogue.has(chip, "mxfp8_peak") else "bf16"
-        loaded = family.is_neuron and products == "bf16"
-        return Format("bf16", "bf16"), Format("bf16" if loaded else precision, products)
+    # Integers of four bits are widened everywhere, as they have no products. DeepSeek-V4 has fp8
+    # beside its experts, which chips without products in it widen as well.
+    if precision == stored and stored in ("mxfp4", "int4", FP8_MXFP4):
+        wide, experts = ("fp8", "mxfp4") if stored == FP8_MXFP4 else ("bf16", stored)
+        floats = experts == "mxfp4" and catalogue.has(chip, "mxfp8_peak")
+        products = "mxfp8" if floats else "bf16"
+        others = wide if catalogue.has(chip, f"{wide}_peak") else "bf16"
+        weights = "bf16" if family.is_neuron and products == "bf16" else experts
+        return Format(others if family.is_neuron else wide, others), Format(weights, products)
     if family.runtime not in WIDENED:
         check_precision(precision, chip, catalogue, SERVING, "serve")
     check_choice("--precision", precision, SERVING)

@@ -17,16 +17,17 @@ from workloads.models.layer_fields import (
     HEADS,
     HIDDEN,
     LAYERS,
-    Fields,
-    Reader,
     attention,
     feed_forward,
+    layer_input,
     layers,
     sizes,
+    streams,
 )
 from workloads.models.model import PREDICTION, Model
+from workloads.models.reader import Fields, Reader
 
-LARGEST_CONFIG_BYTES = 2**20
+LARGEST_CONFIG_BYTES = 2**24  # a quantization can name every expert
 CONFIG = "config.json"
 SHIPPED = Path(__file__).parent / "configs"  # directory of the shipped models' configs
 FACTS = Path(__file__).with_name("families.json")  # facts about families and released models
@@ -50,19 +51,17 @@ RESIDUALS = "attention residuals (under 4% of a training step, by their authors)
 """Sums over the outputs of blocks of layers before each layer (Kimi Team, Attention Residuals)."""
 
 
+IN_16_BITS = "16 bits of attention, which the quantization leaves as it is and this answer does not"
+
+
 def named(name: str) -> Model:
     """Return a shipped model, or one with the sizes of a shipped one."""
-    # Names of the Hub may be given as they are: the owner, capitals and ``-instruct`` do not count.
+    # Names of the Hub may be given as they are: the owner, capitals, ``-instruct`` and ``-it`` do
+    # not count.
     names, plain = models(), name.rpartition("/")[2].lower().removesuffix("-instruct")
+    plain = plain.removesuffix("-it")
     shipped = facts()["same_sizes"].get(plain, plain)
     if shipped not in names:
-        for part, field in facts()["not_modelled_names"].items():
-            if part in plain:
-                structure = facts()["not_modelled"][field]
-                raise InputError(
-                    f"model {name[:80]!r} has {structure} ({field}), which is not modelled. Use "
-                    "one of `cluster-sim list models`."
-                )
         near = suggestion(plain, names)
         raise InputError(
             f"unknown model {name[:80]!r}.{near} `cluster-sim list models` shows {len(names)}, "
@@ -147,7 +146,7 @@ def _document(path: Path) -> Fields:
         content = stream.read(LARGEST_CONFIG_BYTES + 1)
     if len(content) > LARGEST_CONFIG_BYTES:
         raise InputError(
-            f"{path} is over 1 MiB, more than any config.json. Name the config, not the weights."
+            f"{path} is over 16 MiB, more than any config.json. Name the config, not the weights."
         )
     try:
         document = json.loads(content.decode("utf-8"), object_pairs_hook=_once_each)
@@ -189,19 +188,31 @@ def from_fields(fields: Fields, name: str) -> Model:
             "modelled. Use a decoder without it."
         )
     _check_complete(read, family, kind)
+    quantization = stated_quantization(text, fields)
+    fours = read.value("expert_dtype") == "fp4"  # of routed experts, beside others in fp8
     described = {
         **sizes(read),
         **attention(read),
         **feed_forward(read),
         **layers(read),
-        "precision": precision(stated_quantization(text, fields), name),
+        "layer_input": layer_input(read),
+        "streams": streams(read),
+        "precision": "fp8-mxfp4" if fours else precision(quantization, name),
         **family.fixed,
     }
     read_as = Model(name=name, **described)
     # Layers that predict several tokens, and residuals of blocks of layers, are left out too.
     count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
     predicting = (f"{count} {PREDICTION}{'s' * (count > 1)}",) * (count > 0)
-    beside = (*predicting, *(RESIDUALS,) * read.has("attn_res_block_size"))
+    later = read.value("use_bidirectional_attention") not in (None, False, "vision")
+    beside = (
+        *predicting,
+        *(RESIDUALS,) * read.has("attn_res_block_size"),
+        *("attention to later tokens",) * later,
+        *("experts beside the next attention (one runs after the other here)",)
+        * read.has("zero_expert_num"),
+        *(IN_16_BITS,) * (read_as.precision in FLOATS.values() and _leaves_attention(quantization)),
+    )
     left_out = (*left_out, *beside, *_unread(read, text), *_beyond(kind, read_as))
     return replace(read_as, left_out=left_out)
 
@@ -212,10 +223,13 @@ def _beyond(kind: str, model: Model) -> tuple[str, ...]:
         return ()
     gated = "gated" if model.gated_mlp else "plain"
     norm = {"rms": "RMS", "layer": "layer", "plain": "plain"}[model.norm]
+    windows = sum(layer.window > 0 for layer in model.each_layer)
+    limited = f", with windows in {windows} of {model.layers}," * (windows > 0)
     return (
         f"what architecture {shown(kind, 40)}, which is unknown, has beyond its fields (read as "
-        f"layers with {gated} feed-forward parts, {model.norms} {norm} norms and biases that it "
-        f"states; compare its parameters with the published ones.{suggestion(kind, families())})",
+        f"layers{limited} with {gated} feed-forward parts, {model.norms} {norm} norms and biases "
+        f"that it states; compare its parameters with the published ones."
+        f"{suggestion(kind, families())})",
     )
 
 
@@ -224,11 +238,15 @@ def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
     towers = tuple(
         dict.fromkeys(word for key, word in facts()["towers"].items() if fields.get(key))
     )
+    if isinstance(fields.get("thinker_config"), dict):  # Qwen's Omni, whose talker is left out
+        text, beside = _decoder(fields["thinker_config"])
+        return text, (*towers, *beside, *("talker",) * ("talker_config" in fields))
     part = next((key for key in TEXT_PARTS if isinstance(fields.get(key), dict)), None)
     if part is None:
         return fields, towers
-    outer = {key: fields[key] for key in ("tie_word_embeddings",) if key in fields}
-    text = {**outer, **fields[part]}
+    # Transformers asks the whole model whether it ties its output layer; others ask the decoder.
+    tied = {key: fields[key] for key in ("tie_word_embeddings",) if fields.get(key) is not None}
+    text = {**tied, **fields[part], **(tied if part == TEXT_PARTS[0] else {})}
     text.setdefault("model_type", fields.get("model_type"))
     return text, towers
 
@@ -336,7 +354,7 @@ def precision(stated: Any, model: str) -> str:
         raise InputError(f"model {model}: quantization_config is no object. Correct the config.")
     method = str(stated.get("quant_method", "none stated")).lower()
     stored = METHODS.get(method) or ALGORITHMS.get(str(stated.get("quant_algo", "")).upper())
-    stored = stored or _grouped(stated) or _typed(stated)
+    stored = stored or _of_experts(stated) or _grouped(stated) or _typed(stated)
     if stored is None or _is_sparse(stated):
         raise InputError(
             f"model {model}: quantization_config {method[:40]!r}{_details(stated)} is not "
@@ -353,6 +371,24 @@ def _grouped(stated: dict[str, Any]) -> str | None:
         return None
     kind, bits = kinds.pop()
     return FLOATS.get(bits) if kind == "float" and isinstance(bits, int) else None
+
+
+def _of_experts(stated: Mapping[str, Any]) -> str | None:
+    """Precision of compressed-tensors' weights of four bits, of routed experts alone (Kimi)."""
+    groups = stated.get("config_groups")
+    every = groups.values() if isinstance(groups, dict) else ()
+    inputs = [isinstance(group, dict) and group.get("input_activations") for group in every]
+    if any(inputs) or not _leaves_attention(stated):
+        return None
+    if str(stated.get("format")).startswith("mxfp4"):
+        return "mxfp4"
+    return "int4" if _kinds_of_groups(stated) == {("int", 4)} else None
+
+
+def _leaves_attention(stated: Mapping[str, Any] | None) -> bool:
+    """Return whether a quantization names attention among the parts that it leaves."""
+    names = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
+    return any("attn" in str(stated.get(name, "")) for name in names) if stated else False
 
 
 def _kinds_of_groups(stated: Mapping[str, Any]) -> set[tuple[Any, Any]]:
@@ -418,7 +454,7 @@ def _details(stated: dict[str, Any]) -> str:
 # that needs neither has an empty row, which says that its parameters were compared. Besides, the
 # facts name released models with the ``same_sizes`` as a shipped one; ``towers`` beside a decoder,
 # as ``Model.left_out`` names them, by field; structures that are ``not_modelled``, by field; and
-# models and families that have one, by a part of their names. Fields ``without_time``, by their
+# families that have one. Fields ``without_time``, by their
 # whole name, their ending or their beginning, are not named where nobody reads them. Sources: their
 # config.json.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,101 +16,20 @@ from workloads.models.model import (
     Keys,
     LatentAttention,
     Layer,
+    LayerInput,
+    LowRank,
     Mixer,
     Recurrence,
+    Streams,
+    Summaries,
 )
-
-# Typed reader of the fields of a ``config.json``, under any of the names that families use.
-
-LARGEST_NUMBER = 10**9
-Fields = Mapping[str, Any]
-
-
-class Reader:
-    """Fields of one config, each checked when it is read."""
-
-    # Families have several names for one field, so each method takes all of them. A name may be
-    # dotted, for a field of a nested object. A null counts as absent.
-
-    def __init__(self, fields: Fields, name: str):
-        self.fields = fields
-        self.name = name
-        self.asked: set[str] = set()
-
-    def value(self, *names: str) -> Any:
-        """Return the value of the first of these fields that is there and not null, else None."""
-        return self._first(names)[1]
-
-    def has(self, *names: str) -> bool:
-        """Return whether any of these fields is there and not null."""
-        return self.value(*names) is not None
-
-    def _first(self, names: Sequence[str]) -> tuple[str, Any]:
-        """Name and value of the first of these fields that is there and not null."""
-        self.asked.update(name.partition(".")[0] for name in names)
-        for name in names:
-            at: Any = self.fields
-            for key in name.split("."):
-                at = at.get(key) if isinstance(at, Mapping) else None
-            if at is not None:
-                return name, at
-        return "", None
-
-    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return the whole number of the first of these fields."""
-        name, value = self._first(names)
-        if value is None:
-            if default is None:
-                raise InputError(f"model {self.name}: the config has no {names[0]}. Add it.")
-            return default
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if isinstance(value, float) and value.is_integer():
-            whole = True
-        if not whole or not least <= value <= LARGEST_NUMBER:
-            raise InputError(
-                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a whole number "
-                f"from {least} to {LARGEST_NUMBER:.0e}. Correct the config."
-            )
-        return int(value)
-
-    def flag(self, *names: str, default: bool = False) -> bool:
-        """Return the truth value of the first of these fields."""
-        name, value = self._first(names)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InputError(
-                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be true or false."
-            )
-        return value
-
-    def number(self, name: str, default: float) -> float:
-        """Return the positive number of a field."""
-        value = self.value(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise InputError(
-                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a positive number."
-            )
-        return float(value)
-
-    def items(self, *names: str) -> list[Any]:
-        """Return the list of the first of these fields; an empty one if there is no such field."""
-        value = self.value(*names)
-        if value is None:
-            return []
-        if not isinstance(value, list | tuple) or len(value) > 10_000:
-            raise InputError(f"model {self.name}: {names[0]} is {str(value)[:40]!r}; give a list.")
-        return list(value)
-
-    def dropout(self, *names: str) -> bool:
-        """Return whether any of these rates of dropout is above zero."""
-        rates = [self.value(name) for name in names]
-        return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
-
+from workloads.models.reader import Reader, first_count
 
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
+PATTERN = (
+    "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+    "layer_switch",
+)  # fmt: skip
 WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
 RECURRENT = ("linear_attention", "mamba", "conv", "recurrent", "lightning_attention", "mamba2")
 KIMI = "linear_attn_config"
@@ -155,18 +74,30 @@ def layers(read: Reader) -> dict[str, Any]:
         mixer, moe = _mixer(read, layer), sparse and has_experts(read, layer)
         window, keys = _keys_of(read, layer) if mixer in ATTENTION else (0, "last")
         others = wide if mixer in ATTENTION and not window else {}
+        others = {**others, **_heads_of(read, layer, window), **_beyond_first(read, layer)}
+        if read.has(NAS):
+            others = _block(read, layer)
+            mixer = others.pop("mixer")
+        if read.has("o_lora_rank"):
+            others = {"kv_products": 1, "summaries": _summaries(read, layer)}
+            window, keys = _window(read), "last"
+            keys = "selected" if others["summaries"] and others["summaries"].most else "last"
         kinds.append(Layer(mixer, window, keys, experts=moe, **others))
     layout = tuple(kinds)
     mixes = any(layer.mixer in RECURRENCE for layer in layout)
+    if not mixes and read.items(*TYPES):  # sizes of mixers that no layer has say nothing
+        read.has(*(name for name in read.fields if name.startswith("mamba_")))
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
     regular = [layer.experts for layer in layout] == from_first_sparse
     fields: dict[str, Any] = {}
     if any(layer.keys != "last" for layer in layout):
         count = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
         width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
-        fields = {"indexer": Indexer(count, width, weighs=not read.has(BLOCKS))}
+        sums = {layer.summaries.tokens for layer in layout if layer.summaries}
+        tokens = min(sums, default=1)  # selected ones are the finer
+        fields = {"indexer": Indexer(count, width, weighs=not read.has(BLOCKS), tokens=tokens)}
     alike = len({replace(layer, experts=False) for layer in layout}) == 1
-    if regular and not mixes and alike and not wide:
+    if regular and not mixes and alike and not (wide or read.has("o_lora_rank")):
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
         return {"window": layout[0].window, "keys": layout[0].keys, **fields}
     return {"layout": layout, "recurrence": recurrence(read) if mixes else None, **fields}
@@ -188,6 +119,68 @@ def _keys_of(read: Reader, layer: int) -> tuple[int, Keys]:
     return (_window(read) if _is_windowed(read, layer) else 0), "last"
 
 
+SUMMED = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+"""Tokens that one key sums up in layers of these kinds (DeepSeek-V4)."""
+
+
+def _summaries(read: Reader, layer: int) -> Summaries | None:
+    """Return the keys of several tokens that a layer has; None for a layer with a window alone."""
+    ratios, kinds = read.items("compress_ratios"), read.items(*TYPES)
+    kind = str(kinds[layer]) if layer < len(kinds) else ""
+    ratio = read.count(f"compress_rates.{kind}", default=SUMMED.get(kind, 0), least=0)
+    if layer < len(ratios):
+        ratio = Reader({"compress_ratios": ratios[layer]}, read.name).count(
+            "compress_ratios", least=0
+        )
+    if not ratio:
+        return None
+    if ratio not in SUMMED.values():
+        raise InputError(
+            f"model {read.name}: a key sums up {ratio} tokens in layer {layer}; 4 and 128 are "
+            "modelled. Correct compress_ratios."
+        )
+    fine = ratio == SUMMED["compressed_sparse_attention"]
+    return Summaries(ratio, read.count("index_topk") if fine else 0, overlap=fine)
+
+
+OTHERS = "attention_other_setting"
+"""Field of the heads of layers with a window, as Step 3.5 has it."""
+
+
+OF_LAYER = {
+    "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
+}  # fmt: skip
+"""Fields that ``per_layer_config`` may state for a layer, as transformers 5 writes them."""
+
+
+def _heads_of(read: Reader, layer: int, window: int) -> dict[str, Any]:
+    """Heads of a layer, where a list states them or layers with a window have others."""
+    listed = read.items("num_attention_heads_per_layer")
+    windowed = ("swa_num_attention_heads", "num_sliding_attention_heads")
+    others = {
+        "heads": (*windowed, f"{OTHERS}.num_attention_heads"),
+        "kv_heads": ("swa_num_key_value_heads", f"{OTHERS}.num_attention_groups"),
+    }
+    counts = {name: read.count(*names, default=0) for name, names in others.items()}
+    fields = counts if window else {}
+    if window and read.has("swa_head_dim"):
+        fields["head_dim"] = _head_dim(read, 0, ("swa_head_dim",), "swa_v_head_dim")
+    if layer < len(listed):
+        fields["heads"] = Reader({"heads": listed[layer]}, read.name).count("heads")
+    padded = (f"per_layer_config.{layer:0{digits}}" for digits in (1, 2, 3))
+    differing = read.value(*padded)
+    for name, value in differing.items() if isinstance(differing, Mapping) else ():
+        if name not in OF_LAYER:
+            raise InputError(
+                f"model {read.name}: per_layer_config has {str(name)[:40]!r}; layers may differ in "
+                f"{', '.join(OF_LAYER)}. Use a decoder whose layers do."
+            )
+        fields[OF_LAYER[name]] = Reader({name: value}, read.name).count(name)
+    same = {"heads": read.count(*HEADS, default=0), "kv_heads": read.count(*KV_HEADS, default=0)}
+    same["head_dim"] = _head_dim(read, 1)
+    return {name: count for name, count in fields.items() if count and count != same[name]}
+
+
 def _global_heads(read: Reader) -> dict[str, Any]:
     """Heads of layers without a window, where they are others than those of the rest (Gemma 4)."""
     if not read.has("global_head_dim"):
@@ -195,8 +188,47 @@ def _global_heads(read: Reader) -> dict[str, Any]:
     return {
         "head_dim": read.count("global_head_dim"),
         "kv_heads": read.count("num_global_key_value_heads", default=0, least=0),
-        "tied_values": read.flag("attention_k_eq_v"),
+        "kv_products": 2 - read.flag("attention_k_eq_v"),
     }
+
+
+NAS = "block_configs"
+"""Field of the parts and widths of every layer, as a search found them (Llama-Nemotron)."""
+
+
+def _block(read: Reader, layer: int) -> dict[str, Any]:
+    """Fields of a layer that ``block_configs`` states."""
+    blocks = read.items(NAS)
+    stated = blocks[layer] if layer < len(blocks) else None
+    block = Reader(stated if isinstance(stated, Mapping) else {}, read.name)
+    parts = ("attention.replace_with_linear", "ffn.replace_with_linear", "attention.window_length")
+    for name in parts:
+        if block.value(name):
+            raise InputError(
+                f"model {read.name}: {name} of layer {layer} is not modelled. "
+                "Use a decoder without it."
+            )
+    width = math.ceil(int(2 * block.number("ffn.ffn_mult", 4.0) * read.count(*HIDDEN) / 3) / 256)
+    fields: dict[str, Any] = {"mixer": "none", "mlp": not block.flag("ffn.no_op")}
+    if not block.flag("attention.no_op"):
+        group = block.count("attention.n_heads_in_group", default=1)
+        fields |= {"mixer": "attention", "kv_heads": read.count(*HEADS) // group}
+    return {**fields, "ffn": 256 * width}
+
+
+def _beyond_first(read: Reader, layer: int) -> dict[str, Any]:
+    """Fields of a layer that reads keys of an earlier one, or has a width of its own."""
+    shared = layer >= depth(read) - read.count("num_kv_shared_layers", default=0, least=0)
+    share = read.count("cla_share_factor", default=1)  # Hunyuan's cross-layer attention
+    others: dict[str, Any] = {}
+    if shared or (read.flag("use_cla") and layer % share):
+        others = {"kv_products": 0}
+    widths = read.value("intermediate_size")
+    if isinstance(widths, list) and layer < len(widths) and widths[layer] != widths[0]:
+        others["ffn"] = Reader({"intermediate_size": widths[layer]}, read.name).count(FFN[0])
+    if shared and read.flag("use_double_wide_mlp"):
+        others["ffn"] = 2 * read.count(*FFN)
+    return others
 
 
 def _window(read: Reader) -> int:
@@ -208,14 +240,15 @@ def _window(read: Reader) -> int:
 
 def _is_windowed(read: Reader, layer: int) -> bool:
     """Return whether the attention of a layer has the window that the model states."""
-    kinds = read.items(*TYPES)
+    kinds, pattern = read.items(*TYPES), read.value(*PATTERN)
+    if listed := read.items("hybrid_layer_pattern"):  # MiMo-V2: 1 for a layer with a window
+        return layer < len(listed) and bool(listed[layer])
     if kinds:
         return layer < len(kinds) and kinds[layer] in WINDOWED
-    pattern = read.value("sliding_window_pattern", "_sliding_window_pattern")
     if isinstance(pattern, str) and pattern:
         return pattern[layer % len(pattern)] == "L"
     if pattern is not None:
-        return (layer + 1) % read.count("sliding_window_pattern", "_sliding_window_pattern") > 0
+        return (layer + 1) % read.count(*PATTERN) > 0
     if read.flag("use_sliding_window") and read.has("max_window_layers"):
         return layer >= read.count("max_window_layers", least=0)
     return True
@@ -243,9 +276,8 @@ def _mixer(read: Reader, layer: int) -> Mixer:
         # Kimi counts its layers from 1.
         whole = read.items(f"{KIMI}.full_attn_layers")
         return "attention" if layer + 1 in whole else "recurrence"
-    if read.has("full_attention_interval"):
-        return "recurrence" if (layer + 1) % read.count("full_attention_interval") else "attention"
-    return "attention"
+    period = read.count("full_attention_interval", "layer_group_size", default=1)
+    return "recurrence" if (layer + 1) % period else "attention"
 
 
 STATE = ("state_size", "ssm_state_size", "mamba_d_state")
@@ -257,7 +289,7 @@ def recurrence(read: Reader) -> Recurrence:
     """Return the mixer of the layers without attention."""
     if read.has("linear_num_value_heads"):
         return _gated_delta(read)
-    if read.has(KIMI):
+    if read.has(KIMI, "linear_num_heads", "short_conv_kernel_size"):
         return _kimi_delta(read)
     if read.has("conv_L_cache"):
         return _short_convolution(read)
@@ -275,8 +307,8 @@ def _mamba(read: Reader) -> Recurrence:
     inner = read.count(*EXPAND, default=2) * hidden
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         inner = read.count("intermediate_size", default=inner)
-    rank = read.value("time_step_rank", "mamba_dt_rank")
-    rank = math.ceil(hidden / 16) if rank in (None, "auto") else int(rank)
+    names = ("time_step_rank", "mamba_dt_rank")
+    rank = math.ceil(hidden / 16) if read.value(*names) in (None, "auto") else read.count(*names)
     kernel, bias = read.count(*KERNEL, default=4), read.flag("use_bias", "mamba_proj_bias")
     other = inner * kernel + inner * read.flag("use_conv_bias", "mamba_conv_bias")
     other += inner + inner * state + inner  # bias of the time step, decay, skip
@@ -326,13 +358,16 @@ def _gated_delta(read: Reader) -> Recurrence:
 
 def _kimi_delta(read: Reader) -> Recurrence:
     """Sizes of a delta rule with a decay for each column (arXiv 2510.26692, section 4)."""
-    heads, width = read.count(f"{KIMI}.num_heads"), read.count(f"{KIMI}.head_dim")
-    inner, kernel = heads * width, read.count(f"{KIMI}.short_conv_kernel_size", default=4)
-    # The decay has a rank of one head's width, and so has the output gate unless it is whole.
-    whole = bool(read.value(f"{KIMI}.use_full_rank_gate"))
-    columns = 3 * inner + width + heads + (inner if whole else width)
+    heads = read.count(f"{KIMI}.num_heads", "linear_num_heads", *HEADS)
+    width = read.count(f"{KIMI}.head_dim", "linear_head_dim", *HEAD_DIM)
+    kernels = "short_conv_kernel_size", "linear_conv_kernel_dim"
+    inner, kernel = heads * width, read.count(f"{KIMI}.{kernels[0]}", *kernels, default=4)
+    # The decay has a rank of one head's width, and so has the output gate unless it is whole. Both
+    # are whole in Ling 3.
+    whole = bool(read.value(f"{KIMI}.use_full_rank_gate")) + 2 * read.has("layer_group_size")
+    columns = 3 * inner + heads + min(2, whole) * inner + max(0, 2 - whole) * width
     other = 3 * inner * kernel + heads + inner + width
-    products = (1 if whole else 2) * width * inner
+    products = max(0, 2 - whole) * width * inner
     return Recurrence("gated-delta", columns, inner, products, other, inner * width)
 
 
@@ -356,7 +391,13 @@ PER_TOKEN = (
     "moe_k", "ffn_config.moe_top_k", "num_selected_experts", "top_k_experts",
 )  # fmt: skip
 EXPERT_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", *FFN)
-SHARED_FFN = ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
+ROUTER_BIAS = (
+    "use_routing_bias", "use_moe_router_bias", "moe_router_enable_expert_bias", "use_expert_bias",
+    "moe_use_aux_free", "router_bias",
+)  # fmt: skip
+SHARED_FFN = (
+    "shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim",
+)  # fmt: skip
 SHARED_GATED = "shared_expert_intermediate_size"
 """Field of the width of Qwen's shared expert, whose output is weighted by a learned gate."""
 SHARED_COUNT = (
@@ -367,7 +408,8 @@ SHARED_COUNT = (
 def feed_forward(read: Reader) -> dict[str, Any]:
     """Read the inner width, gate and biases, and the experts of a mixture."""
     activation = str(read.value(*ACTIVATION) or "").lower()
-    gated = any(word in activation for word in GATED) or read.flag("use_glu")
+    gated = read.flag("use_glu", "use_gated_activation")
+    gated = gated or any(word in activation for word in GATED)
     bias = not read.flag("no_bias") if read.has("no_bias") else read.flag("mlp_bias", *BIAS)
     mixture = experts(read)
     return {
@@ -384,10 +426,13 @@ def _inner(read: Reader, *, sparse: bool, gated: bool) -> int:
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         return 0
     hidden = read.count(*HIDDEN)
+    if read.has(NAS):
+        return int(max(_block(read, layer)["ffn"] for layer in range(depth(read))))
     ratio = read.number("expansion_ratio", 4.0)
     widths = ("intermediate_size_mlp", "dense_intermediate_size", *FFN) if sparse else FFN
     shared = read.count(*SHARED_FFN, default=0, least=0)
     if not sparse and shared and read.count(*COUNT, default=0, least=0) == 0:
+        read.has(*FFN)
         return shared  # Granite's hybrids without experts have only their shared part
     usual = not gated or sparse or read.has("expansion_ratio")
     inner = first_count(read, widths, round(ratio * hidden) if usual else None)
@@ -402,35 +447,30 @@ def experts(read: Reader) -> Experts | None:
     """Return the experts of the layers that have some; None for a model with one or none."""
     count = first_count(read, COUNT, 0)
     if count <= 1:
+        read.has(*PER_TOKEN[: read.has(*COUNT) * 9], "expert_layer_period", "expert_layer_offset")
         return None
     ffn = first_count(read, EXPERT_FFN, None)
     shared = read.count(*SHARED_FFN, default=0, least=0)
     gated = read.count(SHARED_GATED, default=0, least=0)
     if read.flag("enable_moe_block"):  # Gemma 4 has its dense part beside its experts
         shared = read.count(*FFN)
-    elif not shared and not gated:
-        shared = ffn * first_count(read, SHARED_COUNT, 0)
+    elif not gated:
+        shared = max(shared, ffn * first_count(read, SHARED_COUNT, 0))
+    # Experts that return their input take an equal part of the choices.
+    idle = read.count("zero_expert_num", default=0, least=0)
+    per_token = max(1, round(first_count(read, PER_TOKEN, None) * count / (count + idle)))
     return Experts(
         count=count,
-        per_token=first_count(read, PER_TOKEN, None),
+        per_token=per_token,
+        idle=idle,
         ffn=ffn,
         shared_ffn=shared or gated,
         shared_gate=gated > 0,
         dense_layers=dense_layers(read),
-        router_bias=read.value("topk_method") == "noaux_tc"
-        or read.flag("use_routing_bias", "moe_router_enable_expert_bias", "router_bias"),
+        router_bias=read.value("topk_method") == "noaux_tc" or read.flag(*ROUTER_BIAS),
         bias=read.flag("expert_bias"),
         latent=read.count("moe_latent_size", "routed_expert_hidden_size", default=0, least=0),
     )
-
-
-def first_count(read: Reader, names: tuple[str, ...], default: int | None) -> int:
-    """Return a count, which some families list for each layer: then that of the first layer."""
-    value = read.value(*names)
-    if isinstance(value, list) and value:
-        name = next(field for field in names if read.has(field))
-        return Reader({name: value[0]}, read.name).count(name)
-    return read.count(*names, default=default, least=0)
 
 
 def dense_layers(read: Reader) -> int:
@@ -443,10 +483,12 @@ def has_experts(read: Reader, layer: int) -> bool:
     """Return whether a layer of a mixture has experts, by a list of layers or a period."""
     listed = read.value("mlp_layer_types")
     if isinstance(listed, list):
-        return layer < len(listed) and listed[layer] == "sparse"
+        return layer < len(listed) and listed[layer] != "dense"
     if layer < dense_layers(read) or layer in read.items("mlp_only_layers"):
         return False
-    chosen = read.value("moe_layers")
+    chosen = read.value("moe_layers", "moe_layers_enum")
+    if isinstance(chosen, str):
+        return str(layer) in chosen.replace(" ", "").split(",")
     if isinstance(chosen, list):
         return layer in chosen
     frequency = read.value("moe_layer_freq")
@@ -454,6 +496,8 @@ def has_experts(read: Reader, layer: int) -> bool:
         return layer < len(frequency) and bool(frequency[layer])
     period = read.count("expert_layer_period", default=1)
     if layer % period != read.count("expert_layer_offset", default=0, least=0) % period:
+        return False
+    if layer > read.count("moe_layer_end_index", default=layer, least=-1) >= 0:
         return False
     step = read.count("decoder_sparse_step", "interleave_moe_layer_step", default=1)
     if (layer + 1) % step:
@@ -485,9 +529,13 @@ def sizes(read: Reader) -> dict[str, Any]:
         "layers": depth(read),
         "hidden": hidden,
         "vocab": read.count("padded_vocab_size", "vocab_size"),
-        "norm": "rms" if read.has(*RMS) else "layer",
+        "norm": "rms" if read.value("norm_type") == "rms" or read.has(*RMS) else "layer",
         "tied_embeddings": read.flag(
-            "shared_input_output_embedding", "tie_word_embeddings", "tie_embeddings"
+            "shared_input_output_embedding",
+            "tie_word_embeddings",
+            "tie_embeddings",
+            "tie_embedding",
+            "use_embedding_sharing",
         ),
         "head_bias": read.flag("lm_head_bias"),
         "embedding_width": narrow if narrow != hidden else 0,
@@ -501,7 +549,7 @@ def sizes(read: Reader) -> dict[str, Any]:
     if read.flag("new_decoder_architecture"):
         norms = read.count("num_ln_in_parallel_attn", default=2)
         return {**fields, "parallel": True, "norms": norms}
-    if read.flag("parallel_attn", "use_parallel_residual"):
+    if read.flag("parallel_attn", "use_parallel_residual", "use_parallel_block"):
         return {**fields, "parallel": True, "norms": read.count("parallel_norms", default=1)}
     return fields
 
@@ -511,6 +559,7 @@ def depth(read: Reader) -> int:
     letters = read.value("hybrid_override_pattern")
     listed = letters if isinstance(letters, str) else read.items("layers_block_type")
     layers = read.count(*LAYERS, default=len(listed) or None)
+    layers *= read.count("attentions_a_layer", default=1)  # LongCat's layers have two each
     if layers > MOST_LAYERS:
         raise InputError(
             f"model {read.name}: {layers:,} layers, and at most {MOST_LAYERS:,} are simulated. "
@@ -544,7 +593,8 @@ def attention(read: Reader) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "heads": heads,
         "kv_heads": _kv_heads(read, heads),
-        "head_dim": read.count(*HEAD_DIM, default=max(1, hidden // heads)),
+        "head_dim": _head_dim(read, max(1, hidden // heads)),
+        "head_gate": read.value("gating", "use_head_wise_attn_gate") in (True, "per-head"),
         "qk_norm": normalised and not wide,
         "qk_norm_wide": normalised and wide,
         "qkv_bias": _bias(
@@ -554,7 +604,55 @@ def attention(read: Reader) -> dict[str, Any]:
     }  # fmt: skip
     if read.has("kv_lora_rank"):
         fields |= _latent(read)
+    if read.has("o_lora_rank"):
+        sizes_of = [read.count(name) for name in ("q_lora_rank", "o_groups", "o_lora_rank")]
+        fields |= {"low_rank": LowRank(*sizes_of), "kv_products": 1}
     return fields
+
+
+def streams(read: Reader) -> Streams | None:
+    """Return the copies of the hidden state that layers mix; None for a model without any."""
+    count, hidden = read.count("altup_num_inputs", "hc_mult", default=1), read.count(*HIDDEN)
+    if count == 1:
+        return None
+    if read.has("hc_mult"):
+        # Weights for the input, the output and the copies of each of a layer's two parts come from
+        # all copies. They are read for these weights and for the mixture, and again, and written,
+        # where the part's result is added (section 2.2 of DeepSeek-V4's report).
+        mixed = 2 * count + (0 if read.has("hc_magnitude") else count**2)  # Hy4 mixes no copies
+        return Streams(
+            count, 2 * count * mixed, 2 * (mixed + 3), 2 * (3 * count + 1), count**2 * hidden
+        )
+    rank = read.count("laurel_rank", default=0, least=0)
+    # Predictions read and write all copies, and so do corrections; a low-rank sum stands beside
+    # attention; and the layer's embedding goes to all copies but one. Layers that keep the largest
+    # columns alone find their mean and deviation before.
+    sparse = sum(1 for share in read.items("activation_sparsity_pattern") if share)
+    columns = 3 * first_count(read, FFN, None) * sparse / depth(read)
+    return Streams(
+        count=count,
+        columns=count + 2 * rank,
+        vectors=count**2 + count**3 + 3 * hidden,
+        passes=6 * count + 4 + math.ceil(columns / hidden),
+        ends=2 * (count - 1) * hidden**2,
+    )
+
+
+def layer_input(read: Reader) -> LayerInput | None:
+    """Return the embedding that each layer has of its own; None for a model without any."""
+    width = read.count("hidden_size_per_layer_input", default=0, least=0)
+    vocab = read.count("vocab_size_per_layer_input", "vocab_size", default=0, least=0)
+    return LayerInput(width, vocab) if width else None
+
+
+def _head_dim(
+    read: Reader, usual: int, names: tuple[str, ...] = HEAD_DIM, of_values: str = "v_head_dim"
+) -> int:
+    """Width of a head: the mean of keys and values where they differ (MiMo-V2)."""
+    # With it their products, scores, sums and caches are as large in all.
+    width = read.count(*names, default=usual, least=0) or usual
+    values = width if read.has("kv_lora_rank") else read.count(of_values, default=width)
+    return (width + values) // 2
 
 
 def _bias(read: Reader, *names: str) -> bool:
@@ -570,7 +668,9 @@ def _kv_heads(read: Reader, heads: int) -> int:
         return 1
     if read.has("multi_query_attention") and not read.flag("multi_query_attention"):
         return heads
-    return read.count(*KV_HEADS, default=heads)
+    blocks = [_block(read, layer) for layer in range(depth(read)) if read.has(NAS)]
+    usual = next((block["kv_heads"] for block in blocks if "kv_heads" in block), heads)
+    return read.count(*KV_HEADS, default=usual)
 
 
 def _latent(read: Reader) -> dict[str, Any]:
@@ -579,7 +679,7 @@ def _latent(read: Reader) -> dict[str, Any]:
         query_rank=read.count("q_lora_rank", default=0, least=0),
         kv_rank=read.count("kv_lora_rank"),
         nope_dim=read.count("qk_nope_head_dim"),
-        rope_dim=read.count("qk_rope_head_dim"),
+        rope_dim=read.count("qk_rope_head_dim", default=0, least=0),
         value_dim=read.count("v_head_dim", default=read.count("qk_nope_head_dim")),
     )
     width = latent.nope_dim + latent.rope_dim

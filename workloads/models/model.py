@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from topologies.support import display
 from topologies.support.errors import InputError
@@ -18,6 +18,8 @@ ATTENTION, RECURRENCE = ("attention", "both"), ("recurrence", "both")
 Keys = Literal["last", "selected", "shared"]
 """Which keys a query of a window sees: the last ones, those that the layer's own indexer selects,
 or those that an earlier layer's selected."""
+OF_HEADS = ("heads", "head_dim", "kv_heads", "kv_products", "summaries")
+"""Attributes of a layer's heads; of the first three, 0 stands for the model's."""
 PREDICTION = "multi-token prediction layer"
 """Name of prediction heads in ``Model.left_out``, where a checkpoint has them."""
 
@@ -39,6 +41,7 @@ class Experts:
     # which another one brings the sum of their results back (LatentMoE, arXiv 2512.20848); 0 if
     # experts take the hidden state
     latent: int = 0
+    idle: int = 0  # experts of the router that return their input
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,58 @@ class Indexer:
     heads: int
     dim: int  # width of a head, and of the key that a cache stores for each token
     weighs: bool = True  # whether heads have weights for one sum; else each selects by itself
+    tokens: int = 1  # tokens that one of its keys sums up, see ``Summaries``
 
     @property
     def columns(self) -> int:
         """Columns of the products of the hidden state: a token's key, and weights of the heads."""
-        return self.dim + self.heads * self.weighs
+        return self.dim * (1 if self.tokens == 1 else 4) + self.heads * self.weighs
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Low-rank queries and output of DeepSeek-V4's attention, whose one key is its value too."""
+
+    queries: int  # width of the compressed query
+    groups: int  # groups of heads, each of which has a product of its own to the next width
+    output: int  # width of one group's result, of which one product makes the layer's
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """Keys that sum up several tokens each, beside the last keys (DeepSeek-V4, section 2.3)."""
+
+    tokens: int
+    most: int = 0  # number that the layer's indexer selects for a query; 0 for all
+    overlap: bool = False  # whether one also sums up the tokens of the one before it
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """Embedding that each layer has of its own: the per-layer embeddings of Gemma 3n and Gemma 4.
+
+    Columns of a table and a projection of the model's embedding are added and, in the layer, gated
+    by a product of the hidden state, and brought to its width by another one.
+    """
+
+    width: int  # columns of one layer
+    vocab: int  # tokens of the table
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Copies of the hidden state, of which layers read and write mixtures.
+
+    They are alternating updates, with learned augmented residuals (Gemma 3n; arXiv 2301.13310,
+    2411.07501), or hyper-connections (DeepSeek-V4; arXiv 2409.19606).
+    """
+
+    count: int
+    columns: int  # columns of one layer's products with a hidden state, for what it mixes
+    vectors: int  # one layer's parameters that no product multiplies
+    # Hidden states that one layer reads or writes more often than a layer without copies
+    passes: int
+    ends: int = 0  # weights of products that make copies before the first layer and merge them
 
 
 @dataclass(frozen=True)
@@ -94,9 +144,13 @@ class Layer:
     keys: Keys = "last"  # which ones they are
     experts: bool = False  # whether the feed-forward part has experts
     mlp: bool = True  # whether there is a feed-forward part
+    heads: int = 0  # query heads; 0 for the model's
     head_dim: int = 0  # width of a head; 0 for the model's
     kv_heads: int = 0  # key-value heads; 0 for the model's
-    tied_values: bool = False  # whether values come from the keys' projection
+    # Projections to keys and values: 2, 1 that gives both, or 0 if both are an earlier layer's
+    kv_products: int = 2
+    summaries: Summaries | None = None  # keys of several tokens beside those of the window
+    ffn: int = 0  # inner width of a dense feed-forward part; 0 for the model's
 
 
 @dataclass(frozen=True)
@@ -113,7 +167,7 @@ class Model:
     heads, kv_heads : int
         Query heads and key-value heads of a layer.
     head_dim : int
-        Width of a head.
+        Width of a head; the mean of keys and values where they differ.
     ffn : int
         Inner width of the dense feed-forward part; 0 if no layer has one.
     vocab : int
@@ -126,8 +180,9 @@ class Model:
         Number of learned positions; 0 for none (rotary, ALiBi).
     norm : {"rms", "layer", "plain"}
         RMSNorm has a scale, LayerNorm a scale and a shift, a plain norm no parameters.
-    tied_values : bool
-        Whether one projection gives keys and, without norm and position, values.
+    kv_products : {2, 1, 0}
+        Projections to keys and values of a layer: one for each; one that gives keys and, without
+        norm and position, values; or none in a layer that reads those of an earlier one.
     qkv_bias, output_bias, mlp_bias : bool
         Whether the projections to queries, keys and values, of attention's output, and of the
         feed-forward part have a bias.
@@ -146,6 +201,10 @@ class Model:
         Indexer of layers that select keys.
     recurrence : Recurrence or None
         Mixer of layers without attention.
+    low_rank : LowRank or None
+    summaries : Summaries or None
+    layer_input : LayerInput or None
+    streams : Streams or None
     layout : tuple of Layer
         Kind of every layer, in order. It is empty if all layers are alike, apart from leading ones
         without experts that ``experts.dense_layers`` counts.
@@ -159,8 +218,9 @@ class Model:
         parts share; or 4, before and after each.
     qk_norm_wide : bool
         Whether queries and keys are normalised with a scale for every column of every head.
-    attention_gate : bool
-        Whether a projection as wide as the heads' values gates attention's output.
+    attention_gate, head_gate : bool
+        Whether a projection gates attention's output: one as wide as the heads' values, or one
+        with a column for each head.
     sinks : bool
         Whether each head has a learned score that belongs to no key (an attention sink).
     final_norm, embedding_norm : bool
@@ -170,8 +230,9 @@ class Model:
     head_bias : bool
         Whether the output layer has a bias.
     precision : str
-        Precision of the stored weights; ``"mxfp4"`` is that of routed experts alone, beside which
-        others have 16 bits (gpt-oss).
+        Precision of the stored weights; ``"mxfp4"`` and
+        ``"int4"`` are those of routed experts alone, beside which
+        others have 16 bits (gpt-oss, Kimi), or fp8 in ``"fp8-mxfp4"`` (DeepSeek-V4).
     prediction_heads : int
         Last ones of the layers that each predict one token more, see :meth:`with_prediction_heads`.
     left_out : tuple of str
@@ -190,7 +251,7 @@ class Model:
     tied_embeddings: bool = False
     positions: int = 0
     norm: Literal["rms", "layer", "plain"] = "rms"
-    tied_values: bool = False
+    kv_products: int = 2
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -202,12 +263,17 @@ class Model:
     latent: LatentAttention | None = None
     indexer: Indexer | None = None
     recurrence: Recurrence | None = None
+    low_rank: LowRank | None = None
+    summaries: Summaries | None = None
+    layer_input: LayerInput | None = None
+    streams: Streams | None = None
     layout: tuple[Layer, ...] = ()
     mixer: Mixer = "attention"
     parallel: bool = False
     norms: int = 2
     qk_norm_wide: bool = False
     attention_gate: bool = False
+    head_gate: bool = False
     sinks: bool = False
     final_norm: bool = True
     embedding_norm: bool = False
@@ -239,7 +305,7 @@ class Model:
         if self.layout:
             return self.layout
         plain = Layer(
-            self.mixer, self.window, self.keys, mlp=self.ffn > 0, tied_values=self.tied_values
+            self.mixer, self.window, self.keys, mlp=self.ffn > 0, kv_products=self.kv_products
         )
         if self.experts is None:
             return (plain,) * self.layers
@@ -265,21 +331,25 @@ class Model:
     @cached_property
     def by_heads(self) -> tuple[Model, ...]:
         """Models of the attention layers with alike heads, for each kind of heads that occurs."""
-        heads: dict[tuple[int, int, bool], list[Layer]] = {}
+        heads: dict[tuple[object, ...], list[Layer]] = {}
         for layer in self.each_layer:
             if layer.mixer in ATTENTION:
-                alike = layer.head_dim, layer.kv_heads, layer.tied_values
+                alike = tuple(getattr(layer, name) for name in OF_HEADS)
                 heads.setdefault(alike, []).append(layer)
         if len(heads) <= 1:
             return (self,)
         return tuple(
             replace(
-                self, layers=len(layers), layout=tuple(layers), prediction_heads=0,
-                head_dim=width or self.head_dim, kv_heads=count or self.kv_heads,
-                tied_values=tied,
+                self, layers=len(some), layout=tuple(some), prediction_heads=0,
+                **self._heads_of(some[0]),
             )
-            for (width, count, tied), layers in heads.items()
+            for some in heads.values()
         )  # fmt: skip
+
+    def _heads_of(self, kind: Layer) -> dict[str, Any]:
+        return {name: getattr(kind, name) or getattr(self, name) for name in OF_HEADS[:3]} | {
+            name: getattr(kind, name) for name in OF_HEADS[3:]
+        }
 
     def _with_one_kind(self, kind: Layer) -> Model:
         sparse = self.experts if kind.experts else None
@@ -289,11 +359,9 @@ class Model:
             mixer=kind.mixer,
             window=kind.window,
             keys=kind.keys,
-            head_dim=kind.head_dim or self.head_dim,
-            kv_heads=kind.kv_heads or self.kv_heads,
-            tied_values=kind.tied_values,
+            **self._heads_of(kind),
             indexer=self.indexer if kind.keys == "selected" else None,
-            ffn=self.ffn if kind.mlp else 0,
+            ffn=(kind.ffn or self.ffn) if kind.mlp else 0,
             experts=replace(sparse, dense_layers=0) if sparse else None,
         )
 
@@ -333,6 +401,12 @@ class Model:
         return self.heads * (self.latent.value_dim if self.latent else self.head_dim)
 
     @property
+    def key_columns(self) -> int:
+        """Columns of keys and values, and of what summaries of several tokens are made of."""
+        series = 1 + self.summaries.overlap if self.summaries else 0
+        return (self.kv_products * self.kv_heads + 2 * series) * self.head_dim
+
+    @property
     def latent_width(self) -> float:
         """Width of a head where all heads read the cache as it lies: mean of keys and values."""
         if self.latent is None:
@@ -343,6 +417,18 @@ class Model:
     def moe_layers(self) -> int:
         """Number of layers with experts."""
         return sum(layer.experts for layer in self.each_layer)
+
+    @property
+    def most_stages(self) -> int:
+        """Largest number of pipeline stages: 1 where layers read what the first layers made."""
+        reads = self.layer_input or any(not layer.kv_products for layer in self.each_layer)
+        return 1 if reads else self.layers
+
+    @property
+    def dense_columns(self) -> int:
+        """Inner columns of the dense feed-forward parts of all layers."""
+        dense = [layer for layer in self.each_layer if layer.mlp and not layer.experts]
+        return sum(layer.ffn or self.ffn for layer in dense)
 
     @property
     def expert_hidden(self) -> int:
@@ -360,7 +446,10 @@ class Model:
         width = self.embedding_width or self.hidden
         projection = self.embedding_width * self.hidden
         norm = self.norm_parameters * self.embedding_norm
-        return self.vocab * width + self.positions * self.hidden + projection + norm
+        size = self.vocab * width + self.positions * self.hidden + projection + norm
+        if inputs := self.layer_input:
+            size += self.layers * inputs.width * (inputs.vocab + self.hidden) + inputs.width
+        return size + (self.streams.ends if self.streams else 0)
 
     @property
     def head_parameters(self) -> int:
@@ -435,11 +524,16 @@ def mixer_size(model: Model) -> Size:
         weights += output * (1 + model.attention_gate)
         vectors = rank + latent.kv_rank + index.vectors
         return Size(weights + index.weights + state.weights, vectors + state.vectors)
-    kv = model.kv_heads * model.head_dim
-    both = (2 - model.tied_values) * kv
-    weights = h * (q * (1 + model.attention_gate) + both) + output
+    kv, both = model.kv_heads * model.head_dim, model.key_columns
+    if low := model.low_rank:
+        weights = low.queries * (h + q) + h * both + low.output * (q + low.groups * h)
+        summed = model.summaries.tokens * (both - kv) // 2 + kv if model.summaries else 0
+        vectors = low.queries + kv + summed + model.heads * model.sinks
+        return Size(weights + index.weights, vectors + index.vectors)
+    heads = 1 + (model.kv_products > 0)
+    weights = h * (q * (1 + model.attention_gate) + both + model.heads * model.head_gate) + output
     biases = (q + both) * model.qkv_bias + h * model.output_bias
-    norms = 2 * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
+    norms = heads * model.head_dim * model.qk_norm + (q + kv) * model.qk_norm_wide
     vectors = biases + norms + model.heads * model.sinks + index.vectors
     return Size(weights + index.weights + state.weights, vectors + state.vectors)
 
@@ -449,9 +543,10 @@ def index_size(model: Model) -> Size:
     index = model.indexer
     if index is None or model.keys != "selected":
         return Size(0, 0)
-    rank = model.latent.query_rank if model.latent else 0
+    rank = model.latent.query_rank if model.latent else model.low_rank and model.low_rank.queries
     queries = (rank or model.hidden) * index.heads * index.dim
-    return Size(queries + model.hidden * index.columns, 2 * index.dim)
+    vectors = 2 if index.tokens == 1 else 1 + 2 * index.tokens  # places within a summary
+    return Size(queries + model.hidden * index.columns, vectors * index.dim)
 
 
 def expert_parameters(model: Model) -> int:
@@ -475,8 +570,19 @@ def mlp_size(model: Model, *, moe: bool, visited: bool = False) -> Size:
         return Size(matrices * h * model.ffn, biases if model.ffn else 0)
     one, count = _expert_size(model), experts.per_token if visited else experts.count
     shared = matrices * h * experts.shared_ffn + h * experts.shared_gate
-    weights = count * one.weights + shared + experts.count * h + 2 * h * experts.latent
-    return Size(weights, count * one.vectors + experts.count * experts.router_bias)
+    routed = experts.count + experts.idle
+    weights = count * one.weights + shared + routed * h + 2 * h * experts.latent
+    return Size(weights, count * one.vectors + routed * experts.router_bias)
+
+
+def beside_size(model: Model) -> Size:
+    """Count one layer's parameters for an embedding of its own and copies of the hidden state."""
+    inputs, streams = model.layer_input, model.streams
+    columns = 2 * inputs.width if inputs else 0
+    norms = model.norm_parameters if inputs else 0
+    if streams:
+        columns, norms = columns + streams.columns, norms + streams.vectors
+    return Size(model.hidden * columns, norms)
 
 
 def layer_norms(model: Model, *, moe: bool) -> int:
@@ -487,7 +593,7 @@ def layer_norms(model: Model, *, moe: bool) -> int:
 
 def layer_parameters(model: Model, *, moe: bool) -> int:
     """Count the parameters of one layer: mixer, feed-forward part and norms."""
-    norms = layer_norms(model, moe=moe) * model.norm_parameters
+    norms = layer_norms(model, moe=moe) * model.norm_parameters + sum(beside_size(model))
     return sum(mixer_size(model)) + sum(mlp_size(model, moe=moe)) + norms
 
 
@@ -502,7 +608,11 @@ BACKWARD = 2  # matrix products of the backward pass for each one of the forward
 
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
     """Return the number of keys that a query sees, in the mean over the positions of a sequence."""
-    return _mean_keys(min(seq, model.window or seq), seq, causal=causal)
+    seen = _mean_keys(min(seq, model.window or seq), seq, causal=causal)
+    if some := model.summaries:
+        most = min(seq, some.most * some.tokens or seq)
+        seen += _mean_keys(most, seq, causal=causal) / some.tokens
+    return seen
 
 
 def _mean_keys(most: int, seq: int, *, causal: bool) -> float:
@@ -510,12 +620,20 @@ def _mean_keys(most: int, seq: int, *, causal: bool) -> float:
     return (most * (most + 1) / 2 + (seq - most) * most) / seq if causal else float(most)
 
 
-def index_flops(model: Model, seq: int, most: int = 0, *, causal: bool = True) -> float:
-    """FLOPs of the scores that one layer's indexer gives ``most`` keys of a query, or all."""
+def keys_scored(model: Model, seq: int, *, selected: bool = False, causal: bool = True) -> float:
+    """Return the mean number of keys of a query that an indexer scores, or of those selected."""
+    each, most = model.indexer.tokens if model.indexer else 1, model.window
+    if model.summaries:
+        most = model.summaries.most * each
+    return _mean_keys(min(seq, most) if selected else seq, seq, causal=causal) / each
+
+
+def index_flops(model: Model, seq: int, *, selected: bool = False, causal: bool = True) -> float:
+    """FLOPs of the scores that one layer's indexer gives all keys of a query, or those selected."""
     if model.indexer is None or model.keys != "selected":
         return 0.0
     width = model.indexer.heads * model.indexer.dim
-    return 2 * width * _mean_keys(min(seq, most or seq), seq, causal=causal)
+    return 2 * width * keys_scored(model, seq, selected=selected, causal=causal)
 
 
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
@@ -540,6 +658,7 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
     """FLOPs of one layer for the forward pass of one token: two for each weight, and attention."""
     weights = mixer_size(model).weights + mlp_size(model, moe=moe, visited=True).weights
+    weights += beside_size(model).weights
     return 2 * weights + attention_flops(model, seq, causal=causal)
 
 
@@ -558,7 +677,10 @@ def output_flops(model: Model) -> float:
     """FLOPs of a token outside of layers: the output layer, for each prediction head again."""
     # A head also projects its input and an embedding to the hidden width.
     heads, hidden = model.prediction_heads, model.hidden
-    return 2 * (1 + heads) * model.vocab * hidden + 4 * heads * hidden * hidden
+    inputs = model.layers * model.layer_input.width if model.layer_input else 0
+    columns = (1 + heads) * model.vocab + inputs
+    ends = model.streams.ends if model.streams else 0
+    return 2 * columns * hidden + 4 * heads * hidden * hidden + 2 * ends
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
@@ -567,7 +689,7 @@ def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) 
     # indexer: only those of selected keys have gradients (DeepSeek-V3.2-Exp, section 2.1.1).
     idle = sum(
         index_flops(model.of_kind(kind), seq, causal=causal)
-        - index_flops(model.of_kind(kind), seq, kind.window, causal=causal)
+        - index_flops(model.of_kind(kind), seq, selected=True, causal=causal)
         for kind in model.each_layer
     )
     forward = forward_flops(model, seq, causal=causal)

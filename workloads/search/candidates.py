@@ -462,7 +462,7 @@ def _degrees(model: Model, base: ParallelPlan, fixed: Stated, ranks: int) -> Col
     dividing = [pair[:2] for pair, fits in pairs.items() if fits and pair[2]]
     divides_sequence = among(columns, ("tp", "cp"), dividing).astype(np.int64)
     columns = {**columns, "divides_sequence": divides_sequence}
-    layers = model.layers // max(1, fixed.get("vpp", 1))
+    layers = model.most_stages // max(1, fixed.get("vpp", 1))
     columns = crossed(columns, "pp", [d for d in _only(fixed, "pp", inner) if d <= layers])
     replica = columns["tp"] * columns["cp"] * columns["pp"]
     columns = {**columns, "dp": ranks // replica}

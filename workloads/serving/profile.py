@@ -305,7 +305,7 @@ def _profile_of(rank: RankShare) -> Profile:
         weights_bytes=weights,
         kv_bytes_per_token=alone.kv_bytes_per_token(),
         kv_budget_bytes=(1 - divided) * left,
-        state_bytes=0.0 if divided else rank.state_bytes,
+        state_bytes=0.0 if divided else rank.state_bytes + alone.window_bytes,
         most_requests=int(divided * left / rank.kept_state_bytes) if divided else MOST_REQUESTS,
         request_s=rank.overhead("request_overhead"),
     )

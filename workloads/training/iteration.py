@@ -510,7 +510,7 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
     if layers_run_again(plan, merged) or projections_kept:
         layers = forward_flops(model, plan.context) - output_flops(model)
         if ends_early(model, plan, catalogue):
-            layers -= 2 * (model.layers - model.moe_layers) * model.hidden * model.ffn
+            layers -= 2 * model.hidden * model.dense_columns
         if projections_kept:
             kinds = [(model.each_layer.count(kind), model.of_kind(kind)) for kind in model.kinds]
             return layers - 2 * sum(count * mixer_size(each).weights for count, each in kinds)
@@ -518,17 +518,18 @@ def recomputed_flops(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> 
     scores = plan.recompute == "selective" and plan.attention == "unfused"
     flops = all_attention_flops(model, plan.context) if scores else 0.0
     if fed_again(plan, catalogue.integer("training", "feed_again_tokens")):
-        dense_layers = model.layers - model.moe_layers
-        flops += 2 * dense_layers * model.hidden * model.ffn * (2 if model.gated_mlp else 1)
+        flops += 2 * model.hidden * model.dense_columns * (2 if model.gated_mlp else 1)
     return flops
 
 
 KERNELS = {
     "gemm": (
         "attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits", "attention.down",
-        "attention.queries", "attention.keys-values", "attention.gate", "attention.index.queries",
+        "attention.queries", "attention.groups", "attention.keys-values", "attention.gate",
+        "attention.index.queries",
         "experts.up", "experts.down", "experts.latent.down", "experts.latent.up", "shared.up",
-        "shared.down", "router.logits",
+        "shared.down", "router.logits", "layer-input.gate", "layer-input.out",
+        "streams.weights",
     ),
     "attention": ("attention.core", "attention.index"),
     "elementwise": (

@@ -34,7 +34,15 @@ from workloads.serving.rank.share import RankShare
 from workloads.serving.rank.times import mixer_s, products_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.adapters import trained_share
-from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.layer import (
+    backward,
+    embedding,
+    embedding_backward,
+    forward,
+    output,
+    output_backward,
+)
+from workloads.training.layers.mixers import attention_backward, attention_forward
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import check_model
@@ -68,6 +76,8 @@ def test_an_unknown_family_with_the_usual_fields_is_read_by_them():
     assert beyond.startswith("what architecture brand_new, which is unknown, has beyond its fields")
     assert "gated feed-forward parts, 2 RMS norms" in beyond
     assert not small().left_out
+    (windowed,) = small(**fields, sliding_window=8).left_out
+    assert "read as layers, with windows in 4 of 4, with gated" in windowed
 
 
 def test_a_family_states_only_fields_that_the_reader_asks_for():
@@ -117,6 +127,13 @@ def test_a_dense_layer_of_a_mixture_has_no_experts():
     assert (dense.experts, sparse.experts) == (None, replace(SPARSE.experts, dense_layers=0))
 
 
+@pytest.mark.parametrize("rank", ["x", [1], -1])
+def test_a_rank_of_time_steps_is_a_whole_number_or_auto(rank):
+    jamba = {"model_type": "jamba", "attn_layer_period": 4, "mamba_d_state": 8}
+    assert small(**jamba, mamba_dt_rank="auto") == small(**jamba) == small(**jamba, mamba_dt_rank=4)
+    refused(r"mamba_dt_rank is .*; it must be a whole number", small, **jamba, mamba_dt_rank=rank)
+
+
 @pytest.mark.parametrize("listed", ["full_attention", 3, [1] * 10_001])
 def test_a_list_of_layers_is_a_list_of_no_great_length(listed):
     with pytest.raises(InputError, match=r"attn_type_list is .*; give a list\."):
@@ -159,10 +176,7 @@ def test_the_gates_of_kimi_are_factored_or_whole():
 
 
 def test_structures_that_would_be_timed_wrongly_are_refused():
-    for field in ("altup_num_inputs", "hc_mult", "hidden_size_per_layer_input"):
-        refused(rf"\({field}\), which is not modelled", small, **{field: 512})
-    for name in ("google/gemma-3n-E4B-it", "gemma-4-E2B", "deepseek-v4-flash"):
-        refused(r"has .*which is not modelled\. Use one of", named, name)
+    refused(r"\(gated_norm_rank\), which is not modelled", small, gated_norm_rank=4)
 
 
 def test_towers_and_further_predictions_are_left_out_by_name():
@@ -172,6 +186,33 @@ def test_towers_and_further_predictions_are_left_out_by_name():
     assert model.left_out == ("vision tower", "2 multi-token prediction layers")
     assert model.parameters == small().parameters
     assert model.with_prediction_heads(2).left_out == ("vision tower",)
+
+
+@pytest.mark.parametrize(("part", "whole", "decoder", "tied"), [
+    ("text_config", True, False, True), ("text_config", False, True, False),
+    ("text_config", None, True, True), ("llm_config", False, True, True),
+])  # fmt: skip
+def test_a_model_in_transformers_ties_its_output_layer_and_others_their_decoder_s(
+    part, whole, decoder, tied
+):
+    inner = {**SMALL, "tie_word_embeddings": decoder}
+    model = from_fields({part: inner, "tie_word_embeddings": whole}, "seeing")
+    assert model.tied_embeddings == tied
+
+
+def test_the_thinker_of_an_omni_model_is_read_and_its_talker_left_out():
+    thinker = {"text_config": SMALL, "audio_config": {"d_model": 8}}
+    model = from_fields({"thinker_config": thinker, "talker_config": SMALL}, "omni")
+    assert (model.parameters, model.left_out) == (small().parameters, ("audio tower", "talker"))
+
+
+def test_what_a_quantization_leaves_and_attention_to_later_tokens_are_named():
+    four = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    model = small(quantization_config={**four, "ignore": ["lm_head", "model.layers.0.self_attn*"]})
+    assert [part.partition(",")[0] for part in model.left_out] == ["16 bits of attention"]
+    assert small(quantization_config={**four, "ignore": ["lm_head"]}).left_out == ()
+    assert small(use_bidirectional_attention="vision").left_out == ()
+    assert small(use_bidirectional_attention="all").left_out == ("attention to later tokens",)
 
 
 def test_a_model_without_attention_is_linear_in_the_sequence_and_not_served():
@@ -265,7 +306,7 @@ BOTH = replace(TOY, mixer="both", recurrence=STATE)
 ALONE = [replace(BOTH, mixer=mixer) for mixer in ("attention", "recurrence")]
 
 WINDOWED = {
-    "model_type": "gemma4_text", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 1024,
+    "model_type": "gemma3_text", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 1024,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "num_hidden_layers": 6,
     "sliding_window": 128,
 }  # fmt: skip
@@ -367,7 +408,284 @@ def test_wide_global_heads_and_tied_values_are_counted_where_they_are():
     assert rank.kv_bytes_on_rank() == 2 * (5 * 2 * 4 * 32 + 2 * 64)
     longer = attention_flops(model.of_kind(model.kinds[1]), 512)
     assert longer == 2 * attention_flops(plain.of_kind(plain.kinds[1]), 512)
-    assert model.kinds[1].tied_values
+    assert model.kinds[1].kv_products == 1
+
+
+SHARING = WITH_WIDE_HEADS | {
+    "attention_k_eq_v": False, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 3,
+    "sliding_window_pattern": 2, "use_double_wide_mlp": True, "vocab_size_per_layer_input": 512,
+}  # fmt: skip
+"""Six layers of which every other has a window, and the last three read the keys of others."""
+
+
+def test_layers_that_read_keys_of_others_and_embeddings_of_their_own_are_counted():
+    model, plain = from_fields(SHARING, "e"), from_fields({**SHARING, **APART}, "plain")
+    windowed, full = 256 * 2 * 4 * 32 + 32, 256 * 2 * 64 + 64  # products of keys, and their norm
+    wider, inputs = 3 * 3 * 256 * 512, 6 * (2 * 256 * 16 + 256)
+    table = 6 * 16 * (512 + 256) + 16
+    assert model.parameters - plain.parameters == wider + inputs + table - windowed - 2 * full
+    assert [layer.kv_products for layer in model.each_layer] == [2, 2, 2, 0, 0, 0]
+    assert model.dense_columns == 3 * 512 + 3 * 1024
+    kept, every = (replace(share(each), chips=1).kv_bytes_on_rank() for each in (model, plain))
+    assert (kept, every) == (2 * 2 * (2 * 4 * 32 + 64), 2 * 2 * 3 * (4 * 32 + 64))
+
+
+APART = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_layers_with_embeddings_of_their_own_do_the_work_that_is_counted(tp):
+    """Every rank has both products of such a layer, for its part of the sequence."""
+    model = from_fields(SHARING, "e")
+    for kind in model.kinds:
+        shapes = counted(model.of_kind(kind), tp=tp)
+        flops = layer_flops(shapes.model, 1024, moe=False) - attention_flops(shapes.model, 1024)
+        heads = 1024 * 2 * 256 * 64 * 2 * (kind.kv_products > 0 and kind.head_dim > 0)
+        expected = 1024 / tp * flops + heads * (1 - 1 / tp)  # of a head that all ranks have
+        assert product_flops(list(forward(shapes))) == pytest.approx(expected, rel=1e-9)
+        assert product_flops(list(backward(shapes))) == pytest.approx(2 * expected, rel=1e-9)
+    ends = counted(model, tp=tp)
+    expected = 2 * 1024 * 256 * 6 * 16 / tp
+    assert product_flops(embedding(ends)) == pytest.approx(expected, rel=1e-9)
+    assert product_flops(embedding_backward(ends)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+COPIES = SHARING | {
+    "model_type": "gemma3n_text", "global_head_dim": None, "use_double_wide_mlp": False,
+    "altup_num_inputs": 4, "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0, 0, 0, 0, 0],
+    "intermediate_size": [512, 512, 512, 256, 256, 1024],
+}  # fmt: skip
+"""Layers that mix four copies of the hidden state, and of which some are narrower."""
+
+
+def test_copies_of_the_hidden_state_are_counted_mixed_and_kept():
+    model, single = (from_fields({**COPIES, **more}, "e") for more in ({}, {"altup_num_inputs": 1}))
+    layer, ends = 256 * (4 + 2 * 8) + 4**2 + 4**3 + 3 * 256, 2 * 3 * 256**2
+    assert model.parameters - single.parameters == 6 * layer + ends
+    assert [each.ffn for each in model.each_layer] == [0, 0, 0, 256, 256, 1024]
+    assert model.dense_columns == 3 * 512 + 2 * 256 + 1024
+    # Three passes over the columns of one layer in six are less than a hidden state.
+    assert model.streams.passes == 6 * 4 + 4 + 1
+    for kind in model.kinds:
+        steps = [counted(each.of_kind(kind)) for each in (model, single)]
+        more = 2 * 1024 * 256 * (4 + 2 * 8)
+        for passed, times in ((forward, 1), (backward, 2)):
+            flops = [product_flops(list(passed(each))) for each in steps]
+            assert flops[0] - flops[1] == pytest.approx(times * more, rel=1e-9)
+    for passed, times in (
+        (embedding, 1),
+        (embedding_backward, 2),
+        (output, 1),
+        (output_backward, 2),
+    ):
+        flops = [product_flops(passed(counted(each))) for each in (model, single)]
+        assert flops[0] - flops[1] == pytest.approx(times * 1024 * ends, rel=1e-6)
+    how = counted(model).plan
+    kept, once = (layer_activations(each.of_kind(each.kinds[0]), how) for each in (model, single))
+    assert kept - once == 2 * 3 * 2 * 1024 * 256
+    served, plain = (profile(each, cluster("dgx-h100")) for each in (model, single))
+    assert served.linear_s.sum() > plain.linear_s.sum()
+
+
+V4 = {
+    "model_type": "deepseek_v4", "hidden_size": 256, "num_hidden_layers": 4, "vocab_size": 1024,
+    "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 32, "q_lora_rank": 64,
+    "o_groups": 4, "o_lora_rank": 16, "sliding_window": 16, "compress_ratios": [0, 4, 128, 4, 0],
+    "index_topk": 8, "index_n_heads": 4, "index_head_dim": 16, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 64, "hc_mult": 4, "rms_norm_eps": 1e-6,
+}  # fmt: skip
+"""DeepSeek-V4's kinds of layers: a window alone, and beside keys of 4 or of 128 tokens."""
+
+
+def test_keys_of_several_tokens_are_counted_and_seen_as_deepseek_has_them():
+    model = from_fields(V4, "v4")
+    last, fine, coarse = (model.of_kind(kind) for kind in model.kinds)
+    assert [layer.summaries and layer.summaries.tokens for layer in model.each_layer] == [
+        None,
+        4,
+        128,
+        4,
+    ]
+    # Queries, a key, and an output by groups; then two series, or one, of keys and their weights.
+    plain = 256 * (64 + 32) + 64 * 256 + 16 * (256 + 4 * 256)
+    index = 64 * 4 * 16 + 256 * (4 * 16 + 4)
+    assert mixer_size(last) == (plain, 64 + 32 + 8)
+    assert mixer_size(coarse) == (plain + 2 * 256 * 32, 64 + 32 + 8 + 32 + 128 * 32)
+    summed = 4 * 2 * 32 + 32 + 16 * (1 + 2 * 4)
+    assert mixer_size(fine) == (plain + 4 * 256 * 32 + index, 64 + 32 + 8 + summed)
+    windowed = (16 * 17 / 2 + 1008 * 16) / 1024
+    assert keys_seen(last, 1024) == windowed
+    assert keys_seen(coarse, 1024) == windowed + 512.5 / 128
+    assert keys_seen(fine, 1024) == windowed + (32 * 33 / 2 + 992 * 32) / 1024 / 4
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_low_rank_attention_divides_queries_and_groups_and_makes_all_keys_on_each_rank(tp):
+    model = from_fields(V4, "v4")
+    for kind in model.kinds:
+        shapes = counted(model.of_kind(kind), tp=tp)
+        divided = 64 * 256 + 16 * (256 + 4 * 256)
+        whole = mixer_size(shapes.model).weights - divided
+        expected = 2 * 1024 * (whole + divided / tp)
+        assert product_flops(attention_forward(shapes)) == pytest.approx(expected, rel=1e-9)
+        assert product_flops(attention_backward(shapes)) == pytest.approx(2 * expected, rel=1e-9)
+    with pytest.raises(InputError, match=r"4 groups of heads of v4 are not divisible by tp 8"):
+        check_model(ParallelPlan(tp=8, global_batch=8), model)
+    with pytest.raises(InputError, match=r"cp 2: keys of v4 sum up tokens .* Use cp 1\."):
+        check_model(ParallelPlan(cp=2, seq=512), model)
+    with pytest.raises(InputError, match=r"sums up 8 tokens in layer 0; 4 and 128 are modelled"):
+        from_fields({**V4, "compress_ratios": [8, 4, 4, 4]}, "v4")
+
+
+@pytest.mark.parametrize(("name", "flops", "cache"), [
+    ("deepseek-v4-pro", 0.27, 0.10), ("deepseek-v4-flash", 0.10, 0.07),
+])  # fmt: skip
+def test_a_million_tokens_cost_deepseek_v4_what_its_authors_say(name, flops, cache):
+    """The model card states work and cache of a token at 1M tokens as shares of V3.2's."""
+    old, new = named("deepseek-v3.2"), named(name)
+
+    def at_a_million(model):
+        more = 2**20 + 4096
+        whole = forward_flops(model, more) * more - forward_flops(model, 2**20) * 2**20
+        return whole / 4096
+
+    assert at_a_million(new) / at_a_million(old) == pytest.approx(flops, abs=0.03)
+    stored = [
+        profile(model, cluster("p6-b300.48xlarge"), cache_precision="fp8", precision=precision)
+        for model, precision in ((old, "fp8"), (new, None))
+    ]
+    assert stored[1].kv_bytes_per_token / stored[0].kv_bytes_per_token == pytest.approx(
+        cache, abs=0.005
+    )
+
+
+def test_heads_are_others_in_layers_with_a_window():
+    """MiMo-V2 has more key-value heads there, Step 3.5 more query heads and a gate of each."""
+    mimo, step = (
+        from_fields(HUB[name]["config"], name)
+        for name in ("XiaomiMiMo/MiMo-V2-Flash", "stepfun-ai/Step-3.5-Flash")
+    )
+    assert [(m.kv_heads, m.head_dim, m.layers) for m in mimo.by_heads] == [
+        (4, 160, 9),
+        (8, 160, 39),
+    ]
+    assert [(m.heads, m.layers) for m in step.by_heads] == [(64, 12), (96, 33)]
+    assert [layer.experts for layer in step.each_layer] == [False] * 3 + [True] * 42
+    wide = step.of_kind(step.kinds[1])
+    assert mixer_size(wide).weights == 4096 * (2 * 96 * 128 + 2 * 8 * 128 + 96)
+    # A key of 192 columns and a value of 128 are as large as two of 160.
+    assert share(mimo).kv_bytes_on_rank() == (192 + 128) * (9 + 39) * 2
+    with pytest.raises(InputError, match=r"32 attention heads of .* are not divisible by tp 64"):
+        check_model(ParallelPlan(tp=64, global_batch=64), step)
+    for kind in step.kinds:
+        shapes = counted(step.of_kind(kind), tp=2)
+        expected = 1024 * mixer_size(shapes.model).weights  # two operations, on half of the weights
+        assert product_flops(attention_forward(shapes)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_layers_of_longcat_are_two_and_a_third_of_its_choices_does_nothing():
+    model = from_fields(HUB["meituan-longcat/LongCat-Flash-Chat"]["config"], "longcat")
+    assert [layer.experts for layer in model.each_layer] == [True, False] * 28
+    assert (model.experts.per_token, model.experts.idle, model.experts.shared_ffn) == (
+        8,
+        256,
+        12_288,
+    )
+    # Its authors say that 27 billion parameters work for a token in the mean.
+    assert forward_flops(model, 1) / 2e9 == pytest.approx(27, rel=0.05)
+
+
+@pytest.mark.parametrize(("chip", "others", "experts"), [
+    ("dgx-h200", ("fp8", "fp8"), ("mxfp4", "bf16")),
+    ("dgx-a100", ("fp8", "bf16"), ("mxfp4", "bf16")),
+    ("dgx-b200", ("fp8", "fp8"), ("mxfp4", "mxfp8")),
+])  # fmt: skip
+def test_experts_of_deepseek_v4_have_four_bits_beside_eight(chip, others, experts):
+    model = named("deepseek-v4-flash")
+    assert (model.precision, model.left_out) == ("fp8-mxfp4", ("1 multi-token prediction layer",))
+    rank = replace(share(model), cluster=cluster(chip), precision=model.precision)
+    assert (rank.format[:2], rank.experts.format[:2]) == (others, experts)
+    assert profile(model, rank.cluster).weights_bytes < 0.55 * model.parameters + 8e9
+
+
+@pytest.mark.parametrize(("chip", "weights"), [("dgx-h200", "int4"), ("trn2.48xlarge", "bf16")])
+def test_experts_of_integers_are_widened_within_the_product_or_when_they_are_loaded(chip, weights):
+    rank = replace(
+        share(replace(SPARSE, precision="int4")), cluster=cluster(chip), precision="int4"
+    )
+    assert rank.experts.format == (weights, "bf16", True)
+    assert rank.format == ("bf16", "bf16", True)
+
+
+def test_heads_that_a_config_states_for_each_layer_are_read():
+    stated = {"01": {"head_dim": 32, "num_key_value_heads": 1}, "03": {"num_attention_heads": 8}}
+    model = small(per_layer_config=stated)
+    assert [(layer.heads, layer.head_dim, layer.kv_heads) for layer in model.each_layer] == [
+        (0, 0, 0), (0, 32, 1), (0, 0, 0), (8, 0, 0),
+    ]  # fmt: skip
+    message = (
+        r"per_layer_config has 'kv_lora_rank'; layers may differ in num_attention_heads, num_k"
+    )
+    refused(message, small, per_layer_config={"0": {"kv_lora_rank": 8}})
+
+
+def test_layers_that_a_search_found_have_parts_and_widths_of_their_own():
+    """Llama-Nemotron's widths are two thirds of a multiple, in whole 256."""
+    whole = {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 12.0}}
+    blocks = [
+        whole,
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 5.25}},
+        {**whole, "ffn": {"no_op": True}},
+    ]
+    fields = {"intermediate_size": None, "num_key_value_heads": None, "num_hidden_layers": 3}
+    model = small(model_type="nemotron-nas", block_configs=blocks, **fields)
+    parts = [(layer.mixer, layer.kv_heads, layer.mlp, layer.ffn) for layer in model.each_layer]
+    assert parts[:2] == [("attention", 2, True, 512), ("none", 0, True, 256)]
+    assert parts[2][:3] == ("attention", 2, False)
+    attention, norm = 64 * 16 * (4 + 2 + 2 + 4), 64
+    expected = 2 * (attention + norm) + 3 * 64 * (512 + 256) + 2 * norm + norm
+    assert model.parameters == expected + 2 * model.vocab * 64
+    blocks[0] = {"attention": {"replace_with_linear": True}}
+    message = r"attention\.replace_with_linear of layer 0 is not modelled"
+    refused(message, small, model_type="nemotron-nas", block_configs=blocks, **fields)
+
+
+def test_every_sixth_layer_of_ling_3_has_attention_to_all_keys():
+    model = from_fields(HUB["inclusionAI/defaults-of-bailing_hybrid"]["config"], "ling")
+    whole = [place for place, layer in enumerate(model.each_layer, 1) if layer.mixer == "attention"]
+    assert whole == [6, 12, 18, 24, 30, 36, 42]
+    assert (model.recurrence.columns, model.recurrence.products) == (5 * 32 * 128 + 32, 0)
+
+
+def test_a_pipeline_sends_all_copies_of_the_hidden_state():
+    plan, where = ParallelPlan(pp=2, dp=8, global_batch=16, seq=512), cluster("trn2.48xlarge")
+    once, four = (
+        iteration(from_fields({**V4, "hc_mult": count}, "v4"), where, plan) for count in (1, 4)
+    )
+    sent = [step.program.steps for step in (once, four)]
+    sizes = [{x.size_bytes for x in steps if x.name == "forward.send"} for steps in sent]
+    assert sizes == [{2 * 512 * 256}, {4 * 2 * 512 * 256}]
+
+
+def test_layers_that_read_keys_of_others_are_no_slower_and_stay_in_one_stage():
+    narrow = {**SHARING, "use_double_wide_mlp": False}
+    sharing, apart = (
+        from_fields({**narrow, **more}, "e") for more in ({}, {"num_kv_shared_layers": 0})
+    )
+    plan, where = ParallelPlan(tp=4, dp=4, global_batch=8, seq=512), cluster("trn2.48xlarge")
+    assert iteration(sharing, where, plan).time_s < iteration(apart, where, plan).time_s
+    fewer, every = (profile(model, cluster("dgx-h100"), tp=2) for model in (sharing, apart))
+    assert fewer.kv_bytes_per_token < every.kv_bytes_per_token
+    assert fewer.linear_s.sum() < every.linear_s.sum()
+    with pytest.raises(InputError, match=r"pp 2: layers of e read .* first layers, .* Use pp 1\."):
+        check_model(ParallelPlan(pp=2), sharing)
+    assert (sharing.most_stages, small().most_stages) == (1, 4)
+
+
+def test_cross_layer_attention_shares_keys_by_twos():
+    shared = small(use_cla=True, cla_share_factor=2)
+    assert [layer.kv_products for layer in shared.each_layer] == [2, 0, 2, 0]
+    assert small(use_cla=False, cla_share_factor=2).parameters == small().parameters
 
 
 def test_gemma_4_has_its_dense_part_beside_its_experts():

@@ -226,7 +226,7 @@ def test_flops_of_selected_keys_by_hand():
     widths, scores = 16 * (96 + 64), 4 * 32
     assert attention_flops(SELECTING, 1024) == 2 * widths * seen + 2 * scores * 512.5
     assert index_flops(SELECTING, 1024) == 2 * scores * 512.5
-    assert index_flops(SELECTING, 1024, 128) == 2 * scores * seen
+    assert index_flops(SELECTING, 1024, selected=True) == 2 * scores * seen
     assert index_size(SELECTING) == (256 * scores + 1024 * (32 + 4), 2 * 32)
     plain = replace(TOY, window=128, keys="selected", indexer=SELECTING.indexer)
     assert index_size(plain) == (1024 * (scores + 32 + 4), 2 * 32)  # no compressed queries
@@ -234,7 +234,7 @@ def test_flops_of_selected_keys_by_hand():
     assert product_flops(forward(counted(plain))) == pytest.approx(1024 * products)
     assert SELECTING.parameters - LATENT.parameters == 4 * sum(index_size(SELECTING))
     # Scores of keys that are not selected have no gradients.
-    idle = 4 * (index_flops(SELECTING, 1024) - index_flops(SELECTING, 1024, 128))
+    idle = 4 * (index_flops(SELECTING, 1024) - index_flops(SELECTING, 1024, selected=True))
     needed = training_flops(SELECTING, 1024, 1)
     assert needed == pytest.approx(3 * forward_flops(SELECTING, 1024) - 2 * idle, rel=1e-12)
 

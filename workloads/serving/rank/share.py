@@ -77,9 +77,10 @@ class RankShare:
         """Sentence on how weights are held, where not all in the precision of their products."""
         experts, others = self.experts.format, self.format
         weights, products = experts.weights, experts.products
-        if weights != self.precision:
+        stored = self.precision.rpartition("-")[2]  # those of experts, where others differ
+        if weights != stored:
             return (
-                f"Weights that the checkpoint has in {self.precision} are widened to {weights} "
+                f"Weights that the checkpoint has in {stored} are widened to {weights} "
                 f"when they are loaded, as {self.cluster.chip} has no products with them."
             )
         if others == experts and weights == products:
@@ -202,8 +203,15 @@ class RankShare:
     def kv_bytes_on_rank(self) -> float:
         """Return the size of one cached token on one rank, in all layers [B]."""
         # All heads share a latent cache and the keys of an indexer, so every rank holds the whole.
-        index = self.index_layers * self.index_key_bytes if self.index_layers else 0.0
-        return index + sum(part.attention_layers * part.layer_kv_bytes for part in self.by_heads)
+        index, each = 0.0, self.model.indexer.tokens if self.model.indexer else 1
+        if self.index_layers:
+            index = self.index_layers * self.index_key_bytes / each
+        # Layers that read the cache of an earlier one have none.
+        # Those of a window beside layers with summaries keep that alone, see ``window_bytes``.
+        cached = [part for part in self.by_heads if part.model.kv_products]
+        if self.window_bytes:
+            cached = [part for part in cached if part.model.summaries]
+        return index + sum(part.attention_layers * part.layer_kv_bytes for part in cached)
 
     @property
     def layer_kv_bytes(self) -> float:
@@ -214,8 +222,19 @@ class RankShare:
             return SCALED * model.latent.kv_rank + 2.0 * model.latent.rope_dim
         if model.latent:
             return (model.latent.kv_rank + model.latent.rope_dim) * element
+        if model.low_rank:
+            return model.head_dim * element / (model.summaries.tokens if model.summaries else 1)
         heads = model.kv_heads / self.ranks if self.divides_sequences else self.kv_heads
         return 2 * heads * model.head_dim * element
+
+    @property
+    def window_bytes(self) -> float:
+        """Size of the last keys of one request, beside summaries, on all ranks [B]."""
+        layers = [layer for layer in self.model.each_layer if layer.mixer in ATTENTION]
+        if not any(layer.summaries for layer in layers):
+            return 0.0
+        element = 1.0 if self.cached_as == "fp8" else 2.0
+        return self.ranks * sum(layer.window for layer in layers) * self.model.head_dim * element
 
     @property
     def index_key_bytes(self) -> float:

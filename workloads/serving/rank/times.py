@@ -37,11 +37,18 @@ def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     model = rank.model
     values = rank.query_heads * (model.value_width // model.heads)
     queries = rank.query_heads * (model.query_width // model.heads)
+    if low := model.low_rank:  # every rank makes all keys
+        rows = low.groups * low.output / rank.ranks
+        down = rank.product_s(tokens, low.queries + model.key_columns, model.hidden)
+        grouped = rank.product_s(tokens, rows, model.query_width // low.groups)
+        sides = down + grouped + rank.product_s(tokens, model.hidden, round(rows))
+        return sides + rank.product_s(tokens, queries, low.queries)
     output = rank.product_s(tokens, model.hidden, values)
     if not model.latent:
         qkv = (
             queries * (1 + model.attention_gate)
-            + (2 - model.tied_values) * rank.kv_heads * model.head_dim
+            + rank.query_heads * model.head_gate
+            + model.kv_products * rank.kv_heads * model.head_dim
         )
         return output + rank.product_s(tokens, qkv, model.hidden)
     if model.attention_gate:
@@ -62,6 +69,7 @@ def index_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     if index is None:
         return np.zeros_like(tokens)
     compressed = model.latent.query_rank if model.latent else 0
+    compressed = model.low_rank.queries if model.low_rank else compressed
     queries = rank.product_s(tokens, index.heads * index.dim, compressed or model.hidden)
     return queries + rank.product_s(tokens, index.columns, model.hidden)
 
@@ -194,9 +202,20 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
     """Return the time of all matrix products of an iteration [s]."""
     # The output layer runs for one token of each request; prompts may run experts by blocks.
     model, alone, some = rank.model, rank.alone, tokens / rank.attention_dp
-    dense = mlp_s(alone, some, model.ffn)
     layers = sum(part.attention_layers * projections_s(part, some) for part in alone.by_heads)
-    layers = layers + rank.dense_layers * dense
+    widths = [
+        layer.ffn or model.ffn for layer in model.each_layer if layer.mlp and not layer.experts
+    ]
+    for ffn in sorted(set(widths)):
+        layers = layers + widths.count(ffn) * mlp_s(alone, some, ffn)
+    if inputs := model.layer_input:
+        columns = model.layers * inputs.width / alone.ranks  # of the projection of the embedding
+        layers = layers + rank.product_s(some, columns, model.hidden)
+        gate_s = rank.product_s(some, inputs.width, model.hidden)
+        layers = layers + model.layers * (gate_s + rank.product_s(some, model.hidden, inputs.width))
+    if streams := model.streams:
+        layers = layers + model.layers * rank.product_s(some, streams.columns, model.hidden)
+        layers = layers + rank.product_s(some, streams.ends / model.hidden, model.hidden)
     if model.indexer:
         layers = layers + rank.index_layers * index_s(alone, some)
     if model.recurrence:
@@ -217,6 +236,8 @@ def _block_scales_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     return np.asarray(products * each)
 
 
+INPUT_KERNELS = 3
+"""Kernels with which a layer takes an embedding of its own: gate, norm and sum."""
 SHARED_KERNELS, NORM_KERNELS = 2, 2
 """Kernels of a shared expert, of those of a layer with experts: its activation and its sum. Kernels
 that normalise queries and keys head by head, beside those of any layer."""
@@ -228,6 +249,8 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     each = rank.catalogue.value(family, "layer_kernels")
     count = rank.parts / 2 * each + rank.attention_layers * min(each, NORM_KERNELS * model.qk_norm)
     count += rank.index_layers * rank.overhead("index_kernels")
+    count += INPUT_KERNELS * model.layers * (model.layer_input is not None)
+    count += model.layers * model.streams.passes / 2 if model.streams else 0
     if model.experts:
         each = rank.catalogue.value(family, "expert_kernels")
         each -= min(each, SHARED_KERNELS) if not model.experts.shared_ffn else 0
@@ -290,6 +313,18 @@ def key_times(
     return KeyTimes(all_s, most, share * key_s * gathered)
 
 
+def _summarised(rank: RankShare, key_s: float, score_s: float) -> KeyTimes:
+    """Times of keys in layers that read a window, and summaries of tokens if they have some."""
+    # ``key_s``: a key in all layers; ``score_s``: an indexer's key in one layer. A window beside
+    # selected summaries is added to the time of these, as a cached token has one limit.
+    window, some = rank.model.each_layer[0].window, rank.model.summaries
+    if some is None or not some.most:
+        return KeyTimes(key_s / some.tokens if some else 0.0, window, key_s)
+    most = some.most * some.tokens
+    scores_s = rank.index_layers * score_s / some.tokens
+    return KeyTimes(scores_s, most, key_s / some.tokens + window * key_s / most)
+
+
 def decode_keys(rank: RankShare) -> KeyTimes:
     """Return the times of a cached token of one request on one rank."""
     return _all_layers([_decode_keys(part) for part in rank.by_heads])
@@ -325,9 +360,17 @@ def _decode_keys(rank: RankShare) -> KeyTimes:
         columns = latent.kv_rank + 0.5 * latent.rope_dim
         key_s = decode_key_s(chip, rank.query_heads, columns, selected=False, **rank.part)
         scored_s = layers * key_s
-    key_s = max(layers * rank.layer_kv_bytes / rate, scored_s)
+    each = rank.model.summaries.tokens if rank.model.summaries else 1
+    if rank.model.low_rank:
+        width = rank.model.head_dim
+        key_s = decode_key_s(chip, rank.query_heads, width, selected=False, **rank.part)
+        scored_s = layers * key_s
+    key_s = max(layers * each * rank.layer_kv_bytes / rate, scored_s)
     windows = not chip_family(chip, catalogue).is_neuron
     index = rank.model.indexer
+    if rank.model.low_rank:
+        score_s = index_score_s(chip, index.heads, index.dim, **rank.part) if index else 0.0
+        return _summarised(rank, key_s, max(score_s, rank.index_key_bytes / rate))
     if index is None:
         return key_times(rank, key_s, 1.0, 0.0, windows=windows)
     selected_s = decode_key_s(chip, rank.query_heads, rank.model.latent_width, **rank.part)
@@ -347,6 +390,9 @@ def _prefill_keys(rank: RankShare) -> KeyTimes:
     seconds = attention_s(chip, shape, **rank.part)
     all_s = float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))
     index = model.indexer
+    if model.low_rank:
+        score_s = index_score_s(chip, index.heads, index.dim, **rank.part) if index else 0.0
+        return _summarised(rank, all_s, score_s)
     if index is None:
         return key_times(rank, all_s, 1.0, 0.0, windows=False)
     window = max(layer.window for layer in model.each_layer if layer.keys != "last")

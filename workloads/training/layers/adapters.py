@@ -50,7 +50,7 @@ def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
     """Return the columns in and out of each product of a layer on one rank that has adapters."""
     model, plan = shapes.model, shapes.plan
     inner = part(model.ffn, plan.tp)
-    columns = (shapes.heads + (2 - model.tied_values) * shapes.kv_heads) * model.head_dim
+    columns = (shapes.heads + model.kv_products * shapes.kv_heads) * model.head_dim
     sizes = {
         "attention.qkv": (model.hidden, columns),
         "attention.out": (shapes.values, model.hidden),
@@ -63,7 +63,8 @@ def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
 def _adapted_in(model: Model, plan: ParallelPlan, name: str) -> bool:
     """Return whether layers like a model's have the product of this name, with adapters."""
     # Routed experts have none, nor have the compressed products of latent attention.
-    held = model.mixer in ATTENTION and (name == "attention.out" or model.latent is None)
+    compressed = model.latent or model.low_rank
+    held = model.mixer in ATTENTION and (name == "attention.out" or not compressed)
     if name.startswith("mlp"):
         held = model.ffn > 0 and model.experts is None
     return held and adapted(plan, name)
@@ -81,7 +82,7 @@ def gathered_apart(shapes: RankShapes) -> int:
     if not shapes.plan.lora_rank:
         return 0
     apart = {
-        "attention.qkv": 3 - shapes.model.tied_values,
+        "attention.qkv": 1 + shapes.model.kv_products,
         "mlp.up": 2 if shapes.model.gated_mlp else 1,
     }
     adapters = sum(apart.get(name, 1) for name in products(shapes))
@@ -183,7 +184,7 @@ def layer_adapters(model: Model, plan: ParallelPlan) -> int:
     """Count the parameters of the adapters of one layer on one rank."""
     heads, kv_heads = part(model.heads, plan.tp), max(1, model.kv_heads // plan.tp)
     inner = part(model.ffn, plan.tp)
-    both = (kv_heads,) * (2 - model.tied_values)
+    both = (kv_heads,) * model.kv_products
     pairs = {
         "attention.qkv": [(model.hidden, count * model.head_dim) for count in (heads, *both)],
         "attention.out": [(part(model.value_width, plan.tp), model.hidden)],
@@ -208,19 +209,15 @@ def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     if plan.train_only == "attention":
         attending = [(count, alike) for count, alike in kinds if alike.mixer in ATTENTION]
         return Share(sum(count * _attention(alike, plan) for count, alike in attending), 0)
-    inner = (
-        sum(count for count, alike in kinds if alike.ffn)
-        * part(model.ffn, plan.tp)
-        * model.hidden
-        * (3 if model.gated_mlp else 2)
-    )
+    inner = sum(count * part(alike.ffn, plan.tp) for count, alike in kinds)
+    inner *= model.hidden * (3 if model.gated_mlp else 2)
     return Share(min(inner, held.dense) if not model.experts else 0, held.experts)
 
 
 def _attention(model: Model, plan: ParallelPlan) -> int:
     """Parameters of the products around one layer's attention on one rank."""
     columns = part(model.query_width, plan.tp) + part(model.value_width, plan.tp)
-    kv_heads = (2 - model.tied_values) * max(1, model.kv_heads // plan.tp)
+    kv_heads = model.kv_products * max(1, model.kv_heads // plan.tp)
     return model.hidden * (columns + kv_heads * model.head_dim)
 
 

@@ -56,6 +56,51 @@ def mlp_backward(shapes: RankShapes) -> list[LayerOp]:
     return _products_backward(shapes, shapes.model.ffn, "mlp")
 
 
+def beside_forward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps for copies of the hidden state, and for a layer's own embedding."""
+    # Every rank of a tensor-parallel group has all products, for its part of the sequence.
+    inputs, t, h = shapes.model.layer_input, shapes.tokens // shapes.plan.sp, shapes.model.hidden
+    steps = []
+    if streams := shapes.model.streams:
+        passes = shapes.passes(streams.passes * TWO * t * h)
+        mixed = kernel("streams.weights", shapes.gemm(t, streams.columns, h))
+        steps = [mixed, kernel("streams.mixtures", passes)]
+    if inputs is None:
+        return steps
+    return [
+        *steps,
+        kernel("layer-input.gate", shapes.gemm(t, inputs.width, h)),
+        kernel("layer-input.activation", shapes.stream(3 * TWO * t * inputs.width, "activation")),
+        kernel("layer-input.out", shapes.gemm(t, h, inputs.width)),
+        norm(shapes, "layer-input.norm"),
+        residual(shapes, "layer-input.residual"),
+    ]
+
+
+def beside_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps of the gradients of copies of the hidden state and a layer's embedding."""
+    inputs, t, h = shapes.model.layer_input, shapes.tokens // shapes.plan.sp, shapes.model.hidden
+    steps = []
+    if streams := shapes.model.streams:
+        steps = [
+            kernel("streams.mixtures.data", shapes.passes(2 * streams.passes * TWO * t * h)),
+            kernel("streams.weights.data", shapes.gemm(t, h, streams.columns)),
+            kernel("streams.weights.weight", shapes.gemm(h, streams.columns, t)),
+        ]
+    if inputs is None:
+        return steps
+    product = shapes.stream(5 * TWO * t * inputs.width, "activation")
+    return [
+        norm(shapes, "layer-input.norm.data", backward=True),
+        kernel("layer-input.out.data", shapes.gemm(t, inputs.width, h)),
+        kernel("layer-input.out.weight", shapes.gemm(inputs.width, h, t)),
+        kernel("layer-input.activation.data", product),
+        kernel("layer-input.gate.data", shapes.gemm(t, h, inputs.width)),
+        kernel("layer-input.gate.weight", shapes.gemm(h, inputs.width, t)),
+        *steps,
+    ]
+
+
 def _products(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
     """Return the steps of up-projection, activation and down-projection, with ``ffn`` columns."""
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp

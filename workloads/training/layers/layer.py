@@ -94,7 +94,7 @@ def _forward(alike: _Alike, moe: bool) -> tuple[LayerOp, ...]:
         mix = [step for step in mix if step.name != "attention.residual"]
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
-    after = _norms_after(shapes, mix, feed)
+    after = [*_norms_after(shapes, mix, feed), *feed_forward.beside_forward(shapes)]
     unsharded = _shard_handling(shapes, "layer.unshard", moe=moe)
     parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
     unsharded += _weight_kernels(shapes, "layer.cast", parameters, summed=False)
@@ -172,7 +172,8 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
         feed = without(feed, "mlp.input.", LEAVING)
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
-    after = _norms_after(shapes, mix, feed, backward=True)
+    norms = _norms_after(shapes, mix, feed, backward=True)
+    after = [*feed_forward.beside_backward(shapes), *norms]
     # The forward pass that runs again handles the gathered parameters itself.
     unsharded = [] if recomputed else _shard_handling(shapes, "layer.unshard", moe=moe)
     sharded = _shard_handling(shapes, "layer.shard", moe=moe)
@@ -186,7 +187,17 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
 
 PROJECTIONS = tuple(
     f"attention.{step}"
-    for step in ("qkv", "down", "queries", "keys-values", "out", "residual", *ENTERING, *LEAVING)
+    for step in (
+        "qkv",
+        "down",
+        "queries",
+        "groups",
+        "keys-values",
+        "out",
+        "residual",
+        *ENTERING,
+        *LEAVING,
+    )
 )
 """Beginnings of the names of the steps that make what policies of JAX keep of attention."""
 
@@ -297,7 +308,40 @@ def embedding(shapes: RankShapes) -> list[LayerOp]:
     if _one_hot(shapes):
         columns, h = _vocabulary(shapes), shapes.model.hidden
         looked_up = _in_bf16(shapes).gemm(shapes.tokens, h, columns)
-    return [kernel("embedding.look-up", looked_up), *leave(shapes, "embedding")]
+    inputs = _own_inputs(shapes, "embedding.layers")
+    copies = _copies(shapes, "embedding.streams")
+    return [kernel("embedding.look-up", looked_up), *leave(shapes, "embedding"), *inputs, *copies]
+
+
+def _copies(shapes: RankShapes, *names: str) -> list[LayerOp]:
+    """Products that make copies of the hidden state, or merge them, or gradients of these."""
+    if shapes.model.streams is None:
+        return []
+    columns = shapes.model.streams.ends // shapes.model.hidden // 2  # at either end of the model
+    product = shapes.gemm(shapes.tokens // shapes.plan.sp, columns, shapes.model.hidden)
+    return [kernel(name, product) for name in names if columns]
+
+
+def _own_inputs(shapes: RankShapes, name: str) -> list[LayerOp]:
+    """Steps of the embeddings that layers have of their own, forward or, by name, backward."""
+    # Ranks of a tensor-parallel group divide the columns of all layers, and gather them.
+    inputs, t, h, plan = shapes.model.layer_input, shapes.tokens, shapes.model.hidden, shapes.plan
+    if inputs is None:
+        return []
+    columns = -(-shapes.model.layers * inputs.width // plan.tp)
+    backward = "gradient" in name
+    size = TWO * t * columns * plan.tp
+    moved = "reduce-scatter" if backward else "all-gather"
+    exchange = [collective(f"{name}.columns", "tp", moved, size)] * (plan.tp > 1)
+    rows = shapes.gather(2 * TWO * t * columns, t, scattered=backward)
+    steps = [
+        kernel(f"{name}.look-up", rows),
+        *enter(shapes, name) * (not backward),
+        kernel(f"{name}.projection", shapes.gemm(t, columns, h)),
+        *[kernel(f"{name}.projection.weight", shapes.gemm(h, columns, t))] * backward,
+        kernel(f"{name}.norm", shapes.stream((4 if backward else 2) * TWO * t * columns, "norm")),
+    ]
+    return [*exchange, *steps] if backward else [*steps, *exchange]
 
 
 def _one_hot(shapes: RankShapes) -> bool:
@@ -311,7 +355,10 @@ def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
     if _one_hot(shapes):
         columns, h = _vocabulary(shapes), shapes.model.hidden
         added = _in_bf16(shapes).gemm(columns, h, shapes.tokens)
-    return [*enter(_in_bf16(shapes), "embedding.gradient"), kernel("embedding.add", added)]
+    inputs = _own_inputs(shapes, "embedding.layers.gradient")
+    copies = _copies(shapes, "embedding.streams.data", "embedding.streams.weight")
+    added_rows = [*enter(_in_bf16(shapes), "embedding.gradient"), kernel("embedding.add", added)]
+    return [*copies, *inputs, *added_rows]
 
 
 PREDICTED = "prediction."
@@ -346,6 +393,7 @@ def _logits(shapes: RankShapes) -> list[LayerOp]:
     # Two sums in fp32 for each token.
     sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
     return [
+        *_copies(shapes, "output.streams"),
         norm(shapes, "output.norm"),
         *enter(_in_bf16(shapes), "output"),
         *_weight_kernels(shapes, "output.cast", columns * h, summed=False),
@@ -365,6 +413,7 @@ def output_backward(shapes: RankShapes) -> list[LayerOp]:
         *gradient,
         *column_backward(_in_bf16(shapes), "output", "output.logits", columns),
         *_weight_kernels(shapes, "output.cast.weight", weights, summed=False),
+        *_copies(shapes, "output.streams.data", "output.streams.weight"),
     ]
     projected = -(-shapes.model.hidden // shapes.plan.tp)
     one = [

@@ -16,7 +16,7 @@ from topologies.catalogue.catalogue import NCCL, chip_family
 from workloads.kernels import times as kernel_times
 from workloads.kernels.attention import Direction, index_score_s, scattered
 from workloads.kernels.chip_share import Timing, rank_of
-from workloads.models.model import LatentAttention, Model, Recurrence, keys_seen
+from workloads.models.model import LatentAttention, Model, Recurrence, keys_scored, keys_seen
 from workloads.training.layers.steps import (
     NOTHING,
     PREVIOUS,
@@ -43,10 +43,12 @@ def attention_forward(shapes: RankShapes) -> list[LayerOp]:
     return [
         norm(shapes, "attention.norm"),
         *gathered_product(shapes, "attention", "attention.qkv", _columns(shapes), h),
+        *_low_rank(shapes, "queries", "forward"),
         *_rotate(shapes),
         *_choice(shapes, "forward"),
         *_core_forward(shapes),
-        *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
+        *_low_rank(shapes, "groups", "forward"),
+        *product_scattered(shapes, "attention", "attention.out", h, _result(shapes)),
         residual(shapes, "attention.residual"),
     ]
 
@@ -55,27 +57,61 @@ def attention_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of one layer's attention for the backward pass of a microbatch."""
     return [
         *_out_backward(shapes),
+        *_low_rank(shapes, "groups", "backward"),
         *_core_backward(shapes),
         *_choice(shapes, "backward"),
         *prefixed(_rotate(shapes), "gradient."),
+        *_low_rank(shapes, "queries", "backward"),
         *column_backward(shapes, "attention", "attention.qkv", _columns(shapes)),
     ]
 
 
 def _out_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of both gradients of the output projection."""
-    t, h = shapes.tokens, shapes.model.hidden
+    t, h, rows = shapes.tokens, shapes.model.hidden, _result(shapes)
     return [
-        *gathered_product(shapes, "attention.gradient", "attention.out.data", shapes.values, h),
-        kernel("attention.out.weight", shapes.gemm(shapes.values, h, t)),
+        *gathered_product(shapes, "attention.gradient", "attention.out.data", rows, h),
+        kernel("attention.out.weight", shapes.gemm(rows, h, t)),
+    ]
+
+
+def _result(shapes: RankShapes) -> int:
+    """Columns of what the last product of attention takes, on this rank."""
+    low = shapes.model.low_rank
+    return low.groups * low.output // shapes.plan.tp if low else shapes.values
+
+
+def _low_rank(shapes: RankShapes, name: str, direction: Direction) -> list[LayerOp]:
+    """Steps of low-rank attention: ``queries`` and summaries before the core, ``groups`` after."""
+    # Every rank of a tensor-parallel group makes all keys and summaries, and its heads' queries.
+    model, t = shapes.model, shapes.tokens
+    if model.low_rank is None:
+        return []
+    n, k, batch = shapes.heads * model.head_dim, model.low_rank.queries, 1
+    if name == "queries" and model.indexer:
+        n += model.indexer.heads * model.indexer.dim
+    if name == "groups":
+        batch = model.low_rank.groups // shapes.plan.tp
+        n, k = model.low_rank.output, model.query_width // model.low_rank.groups
+    summed = shapes.stream(2 * TWO * t * model.key_columns)
+    steps = [kernel("attention.summaries", summed)] * (name == "queries")
+    if direction == "forward":
+        return [kernel(f"attention.{name}", shapes.gemm(t, n, k, batch)), *steps]
+    return [
+        *prefixed(steps, "gradient."),
+        kernel(f"attention.{name}.data", shapes.gemm(t, k, n, batch)),
+        kernel(f"attention.{name}.weight", shapes.gemm(k, n, t, batch)),
     ]
 
 
 def _columns(shapes: RankShapes) -> int:
     """Columns of queries, keys and values on one rank, of the output gate, and of an indexer."""
     gate, index = shapes.heads * shapes.model.attention_gate, shapes.model.indexer
+    if low := shapes.model.low_rank:
+        return low.queries + shapes.model.key_columns + (index.columns if index else 0)
     columns = index.heads * index.dim + index.columns if index else 0
-    both = (2 - shapes.model.tied_values) * shapes.kv_heads
+    both = shapes.model.kv_products * shapes.kv_heads
+    columns += shapes.heads * shapes.model.head_gate
     return (shapes.heads + both + gate) * shapes.model.head_dim + columns
 
 
@@ -84,7 +120,8 @@ def _rotate(shapes: RankShapes) -> list[LayerOp]:
     # A model with learned positions rotates nothing.
     if shapes.model.positions:
         return []
-    width = (shapes.heads + shapes.kv_heads) * shapes.model.head_dim
+    keys = shapes.kv_heads * (shapes.model.kv_products > 0)
+    width = (shapes.heads + keys) * shapes.model.head_dim
     element_bytes = shapes.catalogue.integer("training", "rotation_bytes")
     if shapes.model.qk_norm or shapes.model.qk_norm_wide:
         element_bytes += 2 * TWO  # its kernel reads and writes its whole input
@@ -111,10 +148,10 @@ def _choice(shapes: RankShapes, direction: Direction) -> list[LayerOp]:
         return []
     backward = direction == "backward"
     products, ending = (3, ".weight") if backward else (1, "")
-    seen = shapes.model if backward else replace(shapes.model, window=0)
     precision = "bf16" if plan.precision == "bf16" else "fp8"
     score_s = index_score_s(shapes.chip, index.heads, index.dim, precision, **shapes.rank)
-    launch, scores = shapes.stream(0), shapes.tokens * keys_seen(seen, plan.context)
+    launch = shapes.stream(0)
+    scores = shapes.tokens * keys_scored(shapes.model, plan.context, selected=backward)
     seconds = (1 + products) * launch.seconds + products * scores * score_s
     steps = [kernel(f"attention.index{ending}", launch._replace(seconds=seconds))]
     if plan.cp == 1:
@@ -221,7 +258,7 @@ def _whole(shapes: RankShapes, direction: Direction) -> Timing:
             **shapes.rank,
         )  # fmt: skip
     window = min(plan.context, model.window or plan.context)
-    if model.keys != "last" and window < plan.context:
+    if (model.keys != "last" or model.summaries) and window < plan.context:
         return _gathered(shapes, direction)
     return _core(shapes, direction, window, causal=window == plan.context)
 

@@ -103,14 +103,19 @@ def layer_activations(
 ) -> int:
     """Size of the activations that one layer keeps of a microbatch on one rank [B]."""
     tokens = tokens_of(plan)
-    elements = tokens * model.hidden // plan.sp
+    elements, input_bytes = tokens * model.hidden // plan.sp, 0
+    if model.layer_input:  # what the layer takes of the embedding, whichever way it runs
+        input_bytes = ELEMENT_BYTES * tokens * model.layer_input.width
+    copies = model.streams.count if model.streams else 1
     if layers_run_again(plan, stack.merged_with_adapters):
-        return ELEMENT_BYTES * elements * stack.layer_inputs_kept
+        return copies * ELEMENT_BYTES * elements * stack.layer_inputs_kept + input_bytes
     masks = elements if model.dropout else 0
     # Inputs of the norms, and of the projections of the mixer and of the feed-forward part.
     halves = [name for name, has in (
         ("attention", model.mixer != "none"), ("mlp", moe or model.ffn)) if has]  # fmt: skip
     size = len(halves) * (ELEMENT_BYTES * elements + masks) + _mixer(model, plan, tokens, stack)
+    size += 2 * (copies - 1) * ELEMENT_BYTES * elements  # before a layer's mixture and after it
+    size += input_bytes and input_bytes + 2 * input_bytes // plan.sp + 2 * ELEMENT_BYTES * elements
     if _runs_again(plan, stack):
         # The result of attention is computed again.
         result = model.value_width // plan.tp if model.mixer in ATTENTION else 0
@@ -167,8 +172,10 @@ def _heads(model: Model, plan: ParallelPlan, tokens: int, stack: Stack) -> int:
         return size + ELEMENT_BYTES * tokens * (
             compressed + stack.latent_kept * (2 * queries + values)
         )
-    kv = max(model.kv_heads // plan.tp, 1) * model.head_dim
-    return size + ELEMENT_BYTES * tokens * (queries + 2 * kv)
+    kv = max(model.kv_heads // plan.tp, 1) * model.head_dim * (2 if model.kv_products else 0)
+    if low := model.low_rank:
+        kv += low.queries + model.key_columns + low.groups * low.output // plan.tp
+    return size + ELEMENT_BYTES * tokens * (queries + kv)
 
 
 def _inner(model: Model, plan: ParallelPlan, elements: int, stack: Stack) -> int:

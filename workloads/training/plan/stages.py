@@ -27,6 +27,7 @@ from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import (
     ATTENTION,
     Model,
+    beside_size,
     expert_parameters,
     index_size,
     layer_norms,
@@ -235,9 +236,9 @@ def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
     whole = _undivided(model, moe=moe)
     split = part(layer_parameters(model, moe=moe) - experts - whole, tp)
     replicated = 0  # parameters of key-value heads beyond an equal part
-    if model.mixer in ATTENTION and not model.latent:
+    if model.mixer in ATTENTION and not (model.latent or model.low_rank):
         copies = max(0, tp - model.kv_heads)
-        replicated = (2 - model.tied_values) * copies * model.head_dim * model.hidden // tp
+        replicated = model.kv_products * copies * model.head_dim * model.hidden // tp
     return Share(split + whole + replicated, part(experts, parts))
 
 
@@ -249,10 +250,12 @@ def _undivided(model: Model, *, moe: bool) -> int:
         # The down-projections of queries, and of keys and values, each with the norm behind it.
         whole += latent.query_rank * (model.hidden + 1) + latent.kv_rank
         whole += model.hidden * (latent.kv_rank + latent.rope_dim)
-    whole += sum(index_size(model))
+    if model.low_rank and model.mixer in ATTENTION:
+        whole += model.low_rank.queries * (model.hidden + 1) + model.key_columns * model.hidden
+    whole += sum(index_size(model)) + sum(beside_size(model))
     if moe and model.experts:
         experts = model.experts
-        router = experts.count * (model.hidden + experts.router_bias)
+        router = (experts.count + experts.idle) * (model.hidden + experts.router_bias)
         whole += router + model.hidden * (experts.shared_gate + 2 * experts.latent)
     return whole
 
@@ -318,6 +321,16 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
         raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
     _check_model_experts(plan, model)
     _check_heads(plan, model)
+    if plan.cp > 1 and model.low_rank:
+        raise InputError(
+            f"cp {plan.cp}: keys of {model.name} sum up tokens of several ranks, whose exchange is "
+            "not modelled. Use cp 1."
+        )
+    if plan.pp > model.most_stages == 1:
+        raise InputError(
+            f"pp {plan.pp}: layers of {model.name} read embeddings or keys of the first layers, "
+            "which no stage sends on. Use pp 1."
+        )
     stages = plan.pp * plan.vpp
     if stages > model.layers + CHUNKS_WITHOUT_LAYERS:
         fits = plan.vpp > 1 and plan.pp <= model.layers
@@ -347,9 +360,11 @@ def _check_heads(plan: ParallelPlan, model: Model) -> None:
 
 
 def _check_tp(plan: ParallelPlan, model: Model) -> None:
-    sizes = {"attention heads": model.heads}
+    sizes = {"attention heads": math.gcd(*(alike.heads for alike in model.by_heads))}
     if model.moe_layers < model.layers:
         sizes["feed-forward columns"] = model.ffn
+    if model.low_rank:
+        sizes["groups of heads"] = model.low_rank.groups
     if plan.sequence_parallel:
         sizes["tokens of a sequence (sequence parallel)"] = plan.local_seq
     mistakes = [

@@ -90,7 +90,7 @@ def _received(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
     receive = LayerOp(f"{way}.receive", "pp", STREAMS[axis], 0.0, size, axis, "send", after=NOTHING)
     if plan.sp == plan.tp:
         return [receive]
-    return [receive, collective(f"{way}.gather", "tp", "all-gather", shapes.wide_bytes)]
+    return [receive, collective(f"{way}.gather", "tp", "all-gather", plan.tp * size)]
 
 
 def _axis(plan: ParallelPlan, number: int, way: str, *, leaves: bool) -> str:
@@ -110,7 +110,8 @@ def _carried(shapes: RankShapes) -> int:
     # With sequence parallelism a rank has only this part. Without it every rank has the whole,
     # sends a part, and the next stage gathers the parts (arXiv 2104.04473, section 4.1;
     # Megatron-LM's default).
-    return shapes.wide_bytes // shapes.plan.tp
+    copies = shapes.model.streams.count if shapes.model.streams else 1
+    return copies * shapes.wide_bytes // shapes.plan.tp
 
 
 def as_tried(shapes: RankShapes, time_s: Callable[[LayerOp], float]) -> RankShapes:
