@@ -16,8 +16,6 @@ from workloads.demand.trace import MINUTES_PER_DAY
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workloads.fleet.policies.view import View
-
 EVERY = 15  # minutes between two decisions, and of the interval that each is about
 EXCEEDED = 0.001  # share of the minutes in which a load may exceed capacity with a headroom
 MOST = 3.0  # largest margin on an expected load
@@ -99,12 +97,12 @@ class Margins:
         # those of the last eight weeks by size; by pool and the minutes before the first decision
         self._errors: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
 
-    def of(self, view: View) -> FloatArray:
-        """Expected load of the next interval, with its margin; (pools,)."""
-        if not view.minute:
+    def expected(self, loads: FloatArray, minute: int, lead: int, first_weekday: int) -> FloatArray:
+        """Return the expected loads of the next interval, with their margins; (pools,)."""
+        if not minute:  # another run
             self._errors.clear()
-        when = view.lead_minutes, view.first_weekday
-        return np.array([self.expect(load, *when, pool) for pool, load in enumerate(view.load)])
+        each = enumerate(loads)
+        return np.array([self.expect(load, lead, first_weekday, pool) for pool, load in each])
 
     def expect(self, load: FloatArray, lead: int, first_weekday: int, pool: int = 0) -> float:
         """Expected load of the next interval, times the margin between 1 and ``MOST``."""
@@ -173,10 +171,11 @@ def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> Floa
     width = int((end - first).max())
     if width < 1:
         raise InputError(f"a window of {width} minutes is empty; give at least one.")
-    padded = np.concatenate([np.full(width, -np.inf), values, np.full(width, -np.inf)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
-    start = np.clip(first, -width, len(values)) + width
-    return np.asarray(windows[start].max(axis=1))
+    minute = first[:, None] + np.arange(width)
+    inside = (minute >= 0) & (minute < len(values))
+    return np.asarray(
+        values[np.where(inside, minute, 0)].max(axis=1, initial=-np.inf, where=inside)
+    )
 
 
 def lendable(load: FloatArray, *, lead_minutes: Sequence[int] = (5, 15, 30, 60)) -> pd.DataFrame:

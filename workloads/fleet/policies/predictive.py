@@ -390,7 +390,8 @@ def expected_by_forecast(*, quantile: float = 0.999, headroom: float = 0.05) -> 
         """Units that the next intervals need, with margin and without."""
         lead, first_weekday = view.lead_minutes, view.first_weekday
         rows, loads = [], []
-        for load, soon in zip(view.load, margins.of(view).tolist(), strict=True):
+        with_margin = margins.expected(view.load, view.minute, lead, first_weekday)
+        for load, soon in zip(view.load, with_margin.tolist(), strict=True):
             ahead = largest_ahead(
                 load, every=STEP, steps=intervals, lead=lead, first_weekday=first_weekday
             )

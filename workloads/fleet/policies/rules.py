@@ -116,7 +116,8 @@ def forecast(*, quantile: float = 0.999, headroom: float = USUAL_HEADROOM) -> Po
         if view.minute % EVERY and view.minute > 0:
             return None
         # Units to work off the waiting requests within ten minutes come on top.
-        return np.asarray(margins.of(view) * (1 + headroom) + view.backlog / 10.0)
+        when = view.minute, view.lead_minutes, view.first_weekday
+        return np.asarray(margins.expected(view.load, *when) * (1 + headroom) + view.backlog / 10.0)
 
     return policy
 
