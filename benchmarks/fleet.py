@@ -1,4 +1,4 @@
-"""Speed of a week of 7,812 UltraServers, compared with a SimPy process for each of them.
+"""Speed of a week of 7,812 UltraServers beside a SimPy process for each, and of long runs of 100.
 
 All times are processor time.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import simpy
 
 UNITS, WEEK_MINUTES = 7812, 10_080
+LONG = (4, 8, 16)  # weeks of the runs whose time for a day is compared
 NAIVE_MINUTES = 60  # minutes that the SimPy processes run; their time for a week is extrapolated
 
 
@@ -38,6 +40,17 @@ def main() -> None:
             f"{naive / took:5.1f} x the per-unit loop, {len(result.changes):,} orders, "
             f"{result.failures:,} failures"
         )
+    small = scenario(cluster("trn2-ultraserver:100"), azure_code(), models=named("llama-3.1-70b"))
+    first = None
+    for weeks in LONG:
+        horizon = small.horizon
+        minutes = weeks * WEEK_MINUTES
+        long = small.at(replace(horizon, demand=horizon.demand.repeated(minutes)))
+        begun = time.process_time()
+        run(long, policy_of("forecast", long))
+        a_day = (time.process_time() - begun) / (7 * weeks)
+        first = first or a_day
+        print(f"{7 * weeks:3} days of 100 units: {a_day:.3f} s a day, {a_day / first:.2f} x")
 
 
 def naive_s(minutes: int) -> float:

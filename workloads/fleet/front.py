@@ -24,7 +24,7 @@ from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.intervals import fleet_intervals
 from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.results import regret, role_chip_ms, summary, timeline
+from workloads.fleet.results import GROUPS, regret, role_chip_ms, summary, timeline
 from workloads.fleet.scenario import (
     Scenario,
     check_question,
@@ -38,7 +38,6 @@ from workloads.fleet.scenario import (
 )
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.store import MS
-from workloads.fleet.state.world import GROUPS
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
 from workloads.options.fleet import (

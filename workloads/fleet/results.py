@@ -14,12 +14,19 @@ import pandas as pd
 from topologies.support.arrays import FloatArray, IntArray
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.simulation import FleetRun
+from workloads.fleet.simulation import COMPUTING, FleetRun
 from workloads.fleet.state.services import Queue, split_tokens, waits_s
 from workloads.fleet.state.store import MINUTE_MS, MS
-from workloads.fleet.state.world import GROUPS, OUT, ROLES, Role, World
+from workloads.fleet.state.world import OUT, ROLES, Role, World
 
-BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
+GROUPS = {
+    "inference": (Role.SERVING, Role.BATCH, Role.WARMING, Role.DRAINING),
+    "training": (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING),
+    "moving": (Role.LOADING, Role.COMPILING),
+    "idle": (Role.SPARE, Role.PAUSED),
+    "broken": (Role.BROKEN, Role.MAINTENANCE),
+}
+"""Groups of roles; every role but that of absent units is in exactly one of them."""
 CHANGE_MINUTES = 15  # minutes over which reports state changes of power and the worst attainment
 
 
@@ -113,7 +120,7 @@ def _kind_w(run: FleetRun, kind: World) -> FloatArray:
     # power.
     units, chip = kind_units(kind), kind.economics
     level = np.full(len(Role), chip.idle_w)
-    level[list(BUSY)] = chip.busy_w
+    level[list(COMPUTING)] = chip.busy_w
     level[list(OUT)] = 0.0
     draw = units @ level
     for number, queue in enumerate(run.queues):

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, wh
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.rules import best_static, static
-from workloads.fleet.policies.view import JobView, KindView, Policy, View, answer
+from workloads.fleet.policies.view import Decision, JobView, KindView, Policy, View, answer
 from workloads.fleet.processes.failures import (
     Fleet,
     failing,
@@ -35,15 +36,16 @@ from workloads.fleet.processes.failures import (
     reserve,
 )
 from workloads.fleet.processes.moves import (
+    Calm,
     Process,
     balance,
     dispatch,
     hold_for_power,
     limit_training,
     order,
-    training_limits,
 )
 from workloads.fleet.processes.power import power_limits
+from workloads.fleet.processes.targets import targets, training_limits
 from workloads.fleet.state.services import (
     BatchQueue,
     BatchWork,
@@ -57,6 +59,8 @@ from workloads.fleet.state.services import (
 from workloads.fleet.state.store import MINUTE_MS, MS, Store, milliseconds
 from workloads.fleet.state.world import NOBODY, Change, Gang, Ledger, Role, Tally, World
 
+COMPUTING = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
+"""Roles of units that draw their full power, beside those that serve."""
 UNKNOWN = Economics(0.0, 0.0)
 """Power and price of a chip of which neither is known."""
 
@@ -100,59 +104,6 @@ def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
     )
 
 
-def targets(worlds: Sequence[World], wanted: FloatArray) -> list[npt.NDArray[np.int64]]:
-    """Return the units of each kind that should serve; each (pools,)."""
-    # ``wanted`` (pools,) in units of the first kind, or (kinds, pools) in those of each kind, which
-    # are placed as their sum where floor and cap do not allow them.
-    limits, speeds = worlds[0].limits, [world.speed for world in worlds]
-    last = {world.region: number for number, world in enumerate(worlds) if world.serves}
-    one_region = len({world.region for world in worlds}) == 1
-    for world in worlds:
-        world.moved[:] = 0.0
-    # Floor and cap hold for all kinds together.
-    each = [replace(world.limits, floor=0, cap=0) for world in worlds]
-    if one_region:
-        each[0] = limits
-    if wanted.ndim == 2:
-        placed = [
-            replace(limit, floor=0, cap=0).quantised(row * (world.speed > 0), len(world.ledger))
-            for limit, row, world in zip(each, wanted, worlds, strict=True)
-        ]
-        if limits.floor <= np.sum(placed * np.stack(speeds)) <= (limits.cap or math.inf):
-            return placed
-        wanted = (wanted * np.stack(speeds)).sum(axis=0)
-    whole = sum(len(world.ledger) * world.speed.max() for world in worlds)
-    left = replace(limits, block=1).quantised(wanted, int(whole)).astype(float)
-    result = []
-    for number, (limit, world, speed) in enumerate(zip(each, worlds, speeds, strict=True)):
-        units = np.divide(left, speed, out=np.zeros_like(left), where=speed > 0)
-        most = len(world.ledger)
-        if number != last.get(world.region):
-            most -= world.ledger.out_of_service()
-        result.append(limit.quantised(units, most))
-        left = np.maximum(left - result[-1] * speed, 0.0)
-    if not one_region:
-        _serve_elsewhere(worlds, left, result)
-    return result
-
-
-def _serve_elsewhere(
-    worlds: Sequence[World], left: FloatArray, result: Sequence[npt.NDArray[np.int64]]
-) -> None:
-    """Add to the units of regions what others lack, the nearest region first."""
-    for pool in np.flatnonzero(left > 1e-9).tolist():
-        service = worlds[0].pools[pool].services[0]
-        for number in sorted(range(len(worlds)), key=lambda at: worlds[at].round_trip_s[service]):
-            world, speed = worlds[number], float(worlds[number].reach[pool])
-            room = len(world.ledger) - world.ledger.out_of_service() - int(result[number].sum())
-            if speed and world.own[pool] != pool:
-                units = max(0, min(room, math.ceil(left[pool] / speed - 1e-9)))
-                home = world.own[pool]
-                result[number][home] += units
-                world.moved[[pool, home]] += units * speed, -units * float(world.reach[home])
-                left[pool] = max(0.0, left[pool] - units * speed)
-
-
 @dataclass(frozen=True, eq=False)
 class Signals:
     """Signals from outside the fleet: earlier demand, prices, minutes without training."""
@@ -186,39 +137,53 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Proc
     minutes, env = worlds[0].rate_max_per_s.shape[1], worlds[0].env
     wanted = np.zeros(len(worlds[0].pools))
     carry = [0.0] * len(worlds[0].services)  # parts of requests that the last minute had begun
+    view, held, seen, calm = None, inputs.signals.held, -1, Calm(worlds)
     for minute in range(minutes):
-        view = view_at(worlds, inputs, minute)
+        events = calm.events()
+        view = view_at(worlds, inputs, minute, view if seen == events else None)
+        seen = events
         decision = answer(policy, view, wanted)
         wanted = np.asarray(decision.serving, float)
-        serving, held = targets(worlds, wanted), inputs.signals.held
-        limits = training_limits(worlds, serving, decision.training)
-        stops = np.broadcast_to(False if held is None else held[..., minute], len(worlds))
-        for world, target in zip(worlds, serving, strict=True):
-            # The first roles are free: there is nothing before the run that could be changed.
-            if minute:
-                order(world, target + world.surge)
-            else:
-                place(world, target)
-        within: list[int] | list[None] = [None] * len(worlds)
-        if decision.power_w is not None:
-            inputs.cap_w[minute] = decision.power_w
-            wishes = decision.training if isinstance(decision.training, Sequence) else ()
-            within = power_limits(worlds, view, decision.power_w, wishes)
-        for world, limit, most, stop in zip(worlds, limits, within, stops, strict=True):
-            world.training_limit, world.job_limits = 0 if stop else limit, decision.jobs or {}
-            world.power_limit = most
-            if not minute:
-                place_training(world)
-            limit_training(world)
-            dispatch(world)
-        balance(worlds, view, decision.batch)
-        for world in worlds:
-            hold_for_power(world)
+        stops = [False] * len(worlds)
+        if held is not None:
+            stops = np.broadcast_to(held[..., minute], len(worlds)).tolist()
+        if not calm.lasts(wanted, decision, stops):
+            _steer(worlds, inputs, view, replace(decision, serving=wanted), stops)
         yield env.timeout(MINUTE_MS)
         for world in worlds:
             world.ledger.advance(world.now)
             world.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
         _serve(worlds, minute, carry)
+
+
+def _steer(
+    worlds: Sequence[World], inputs: Inputs, view: View, decision: Decision, stops: Sequence[bool]
+) -> None:
+    """Give the orders of a minute."""
+    minute = view.minute
+    serving = targets(worlds, np.asarray(decision.serving, float))
+    limits = training_limits(worlds, serving, decision.training)
+    for world, target in zip(worlds, serving, strict=True):
+        # The first roles are free: there is nothing before the run that could be changed.
+        if minute:
+            order(world, target + world.surge)
+        else:
+            place(world, target)
+    within: list[int] | list[None] = [None] * len(worlds)
+    if decision.power_w is not None:
+        inputs.cap_w[minute] = decision.power_w
+        wishes = decision.training if isinstance(decision.training, Sequence) else ()
+        within = power_limits(worlds, view, decision.power_w, wishes)
+    for world, limit, most, stop in zip(worlds, limits, within, stops, strict=True):
+        world.training_limit, world.job_limits = 0 if stop else limit, decision.jobs or {}
+        world.power_limit = most
+        if not minute:
+            place_training(world)
+        limit_training(world)
+        dispatch(world)
+    balance(worlds, view, decision.batch)
+    for world in worlds:
+        hold_for_power(world)
 
 
 def _serve(worlds: Sequence[World], minute: int, carry: list[float]) -> None:
@@ -276,20 +241,36 @@ def _help_elsewhere(worlds: Sequence[World], minute: int, possible: list[float])
             lacking -= part * could
 
 
-def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
+def view_at(
+    worlds: Sequence[World], inputs: Inputs, minute: int, before: View | None = None
+) -> View:
     """Return the knowledge of an operator at the start of a minute."""
+    # The last view is given if nothing has happened since, so that sums of it still hold.
     clock = (inputs.first_minute_of_week + minute) % MINUTES_PER_WEEK
     # No minute has ended before the first one, which policies are therefore shown.
     past = inputs.history + max(minute, 1)
     first = worlds[0]
-    rates = first.rate_max_per_s[:, max(minute - 1, 0)]
-    waiting = np.array([queue.waiting for queue in first.queues], float)
-    backlog, batch = by_pool(waiting / (rates * 60.0), first.pools), first.batch
+    waiting = [queue.waiting for queue in first.queues]
+    backlog, batch = np.zeros(len(first.pools)), first.batch
+    if any(waiting):
+        rates = first.rate_max_per_s[:, max(minute - 1, 0)]
+        backlog = by_pool(np.array(waiting, float) / (rates * 60.0), first.pools)
     batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
     prices = np.atleast_2d(inputs.signals.prices_usd_per_mwh)[:, minute:]
-    kinds = [_kind_view(world, prices[min(at, len(prices) - 1)]) for at, world in enumerate(worlds)]
-    units = sum(kind.units for kind in kinds)
-    shares = [kind.units / units for kind in kinds]  # exactly 1 for one kind
+    if before is None:
+        kinds = tuple(map(_kind_view, worlds))
+        sums = _sums(kinds, worlds)
+    else:
+        kinds = tuple(
+            kind._replace(serving=kind.serving.copy(), coming=kind.coming.copy())
+            for kind in before.kinds
+        )
+        sums = {name: getattr(before, name) for name in SUMS}
+    if prices.size:
+        kinds = tuple(
+            kind._replace(prices_usd_per_mwh=prices[min(at, len(prices) - 1)])
+            for at, kind in enumerate(kinds)
+        )
     serving = [
         kind.serving * kind.speed + world.moved for kind, world in zip(kinds, worlds, strict=True)
     ]
@@ -299,26 +280,37 @@ def view_at(worlds: Sequence[World], inputs: Inputs, minute: int) -> View:
         hour=(clock % MINUTES_PER_DAY) / 60.0,
         load=inputs.load[:, :past],
         history=inputs.history,
-        serving=np.maximum(np.sum(serving, axis=0), 0.0),
-        coming=np.sum([kind.coming * kind.speed for kind in kinds], axis=0),
+        serving=np.maximum(sum(serving), 0.0),
+        coming=np.asarray(sum(kind.coming * kind.speed for kind in kinds)),
         backlog=backlog,
-        units=units,
-        broken=sum(kind.broken for kind in kinds),
-        lead_s=max(world.lead_s for world in worlds if world.serves),
         prices_usd_per_mwh=prices[0],
-        power_w=sum(_power_w(world, minute) for world in worlds),
-        unit_busy_w=float(np.average([kind.unit_busy_w for kind in kinds], weights=shares)),
-        unit_idle_w=float(np.average([kind.unit_idle_w for kind in kinds], weights=shares)),
+        power_w=sum(
+            _power_w(world, kind, minute) for world, kind in zip(worlds, kinds, strict=True)
+        ),
         batch_due=np.empty(0) if batch is None else batch.due(minute) / batch_rate,
-        training=sum(kind.training for kind in kinds),
         look_at_jobs=lambda: tuple(
             _job_view(world, gang) for world in worlds for gang in world.gangs if gang.waits
         ),
-        kinds=tuple(kinds),
+        kinds=kinds,
+        **sums,
     )
 
 
-def _kind_view(world: World, prices_usd_per_mwh: FloatArray) -> KindView:
+SUMS = ("units", "broken", "training", "lead_s", "unit_busy_w", "unit_idle_w")
+
+
+def _sums(kinds: Sequence[KindView], worlds: Sequence[World]) -> dict[str, Any]:
+    """Return what a view says of all kinds together."""
+    sums = {name: sum(getattr(kind, name) for kind in kinds) for name in SUMS[:3]}
+    sums["lead_s"] = max(world.lead_s for world in worlds if world.serves)
+    shares = [kind.units / sums["units"] for kind in kinds]  # exactly 1 for one kind
+    for name in SUMS[4:]:
+        each = zip(kinds, shares, strict=True)
+        sums[name] = sum(getattr(kind, name) * share for kind, share in each)
+    return sums
+
+
+def _kind_view(world: World) -> KindView:
     return KindView(
         name=world.name,
         units=len(world.ledger),
@@ -331,7 +323,6 @@ def _kind_view(world: World, prices_usd_per_mwh: FloatArray) -> KindView:
         unit_idle_w=world.unit_idle_w,
         region=world.region,
         reach=world.reach,
-        prices_usd_per_mwh=prices_usd_per_mwh,
         worth=world.worth,
         rest_units=world.rest_units,
     )
@@ -351,19 +342,16 @@ def _job_view(world: World, gang: Gang) -> JobView:
     )
 
 
-def _power_w(world: World, minute: int) -> float:
+def _power_w(world: World, kind: KindView, minute: int) -> float:
     """Draw of the site for the units of a kind in the last minute [W]."""
-    rise_w = world.unit_busy_w - world.unit_idle_w
-    if not rise_w or not minute:
+    if not kind.rise_w or not minute:
         return 0.0
-    counts = world.ledger.counts
-    busy = float(counts[Role.TRAINING] + counts[Role.EVALUATION] + counts[Role.BATCH])
-    for number, pool in enumerate(world.pools):
+    busy = float(sum(map(world.ledger.count, COMPUTING)))
+    for pool, units in zip(world.pools, kind.serving.tolist(), strict=True):
         served = sum(int(world.queues[name].served[minute - 1]) for name in pool.services)
         possible = sum(int(world.queues[name].capacity[minute - 1]) for name in pool.services)
-        busy += world.ledger.serving(number) * served / max(possible, 1)
-    alive = len(world.ledger) - world.ledger.out_of_service()
-    return alive * world.unit_idle_w + busy * rise_w
+        busy += units * served / max(possible, 1)
+    return kind.alive * kind.unit_idle_w + busy * kind.rise_w
 
 
 def place(world: World, target: npt.NDArray[np.int64]) -> None:

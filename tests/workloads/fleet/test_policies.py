@@ -16,13 +16,7 @@ from topologies.support.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.demand.trace import MINUTES_PER_DAY as DAY
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.policies.forecast import (
-    days_back,
-    largest_ahead,
-    predict,
-    smoothed,
-    with_margin,
-)
+from workloads.fleet.policies.forecast import Margins, days_back, largest_ahead, predict, smoothed
 from workloads.fleet.policies.registry import KINDS, bound_of, load_policy, policy_named
 from workloads.fleet.policies.rules import clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Decision, Limits, Situation, View, answer
@@ -131,22 +125,35 @@ def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp():
     assert orders(range(4, 9), ramp=1) == [1, 1, 2, 3, 4]
 
 
-def test_a_forecast_looks_back_eight_weeks():
-    """What came before them changes nothing, so that each minute of a year takes as long."""
+def test_a_forecast_learns_from_the_errors_of_eight_weeks():
+    """What came before them, and their reference days, changes nothing."""
     rng = np.random.default_rng(5)
     shape = 100 + 50 * np.sin(np.arange(DAY) / DAY * 2 * np.pi)
     load = np.tile(shape, 70) * np.exp(rng.normal(0, 0.05, 70 * DAY))
     other = load.copy()
-    other[: 13 * DAY] *= rng.uniform(0.2, 5, 13 * DAY)  # wild, and forgotten
+    other[: 6 * DAY] *= rng.uniform(0.2, 5, 6 * DAY)  # wild, and forgotten
     for first_weekday in (0, 3):
         seen = [(each[: 70 * DAY - 5], first_weekday) for each in (load, other)]
+        assert len({Margins(0.999).expect(each, 15, begins) for each, begins in seen}) == 1
         seen.append((load[13 * DAY : 70 * DAY - 5], (first_weekday + 13) % 7))
-        assert len({with_margin(each, 15, begins, 0.999) for each, begins in seen}) == 1
         words = {"every": 15, "steps": 96, "lead": 15}
         ahead = [largest_ahead(each, **words, first_weekday=begins) for each, begins in seen]
         assert (ahead[0] == ahead).all()
         # The reference of a day is the same day of the week before, whatever is left out.
         assert ahead[0][50] == pytest.approx(shape[(70 * DAY - 6 + 15 + 750) % DAY], rel=0.15)
+
+
+@pytest.mark.parametrize("lead", [1, 22, 200])
+def test_errors_that_are_remembered_are_those_of_the_whole_load(lead):
+    """A margin that grows with the load is the quantile of the errors of all decisions so far."""
+    rng = np.random.default_rng(lead)
+    load = rng.uniform(0, 9, 9 * DAY) * (rng.random(9 * DAY) < 0.1)  # often nothing for a while
+    margins = Margins(0.97)
+    for end in [1, *range(8, len(load), 45)]:
+        expected, came = predict(load[:end], every=15, lead=lead, first_weekday=4)
+        ended = np.isfinite(came) & (expected > 0)
+        ratio = np.quantile(came[ended] / expected[ended], 0.97) if ended.any() else 1.0
+        assert margins.expect(load[:end], lead, 4) == expected[-1] * np.clip(ratio, 1.0, 3.0)
 
 
 def test_forecast_looks_at_the_same_kind_of_day():

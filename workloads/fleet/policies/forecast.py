@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,21 +21,23 @@ EXCEEDED = 0.001  # share of the minutes in which a load may exceed capacity wit
 MOST = 3.0  # largest margin on an expected load
 SMOOTHING = 5  # minutes of the trailing mean by which the load is smoothed
 RECENT = 15  # minutes whose largest smoothed load counts as the load now
-LONGEST = 56  # whole days to which a forecast looks back, so that its time does not grow further
+LONGEST = 56 * MINUTES_PER_DAY // EVERY  # errors from which a forecast learns, of eight weeks
+REFERENCE = 9  # whole days that hold a load and that of its reference day
 
 
-def _latest(load: FloatArray, first_weekday: int) -> tuple[FloatArray, int]:
-    """Return the load of the last eight weeks, and the day of the week on which they begin."""
-    days = max(0, len(load) // MINUTES_PER_DAY - LONGEST)
+def _from_reference(load: FloatArray, first_weekday: int, day: int) -> tuple[FloatArray, int]:
+    """Return the load from nine days before a day on, and the day of the week of its begin."""
+    days = max(0, day - REFERENCE)
     return load[days * MINUTES_PER_DAY :], (first_weekday + days) % 7
 
 
 def smoothed(load: FloatArray) -> FloatArray:
     """Trailing mean of five minutes, shorter at the start; (minutes,)."""
-    sums = np.concatenate([[0.0], np.cumsum(load)])
-    last = np.arange(1, len(load) + 1)
-    first = np.maximum(last - SMOOTHING, 0)
-    return np.asarray((sums[last] - sums[first]) / (last - first))
+    # Sums of five values, unlike differences of longer sums, do not depend on what came before.
+    sums = np.array(load, float)
+    for back in range(1, SMOOTHING):
+        sums[back:] += load[:-back]
+    return sums / np.minimum(np.arange(1, len(load) + 1), SMOOTHING)
 
 
 def recent(smooth: FloatArray, at: IntArray) -> FloatArray:
@@ -63,16 +67,16 @@ def days_back(at: IntArray, first_weekday: int) -> IntArray:
 
 
 def predict(
-    load: FloatArray, *, every: int, lead: int, first_weekday: int
+    load: FloatArray, *, every: int, lead: int, first_weekday: int, decisions: int = 0
 ) -> tuple[FloatArray, FloatArray]:
-    """Expectations of all decisions so far, and the loads that followed."""
+    """Expectations of all decisions so far, or of the last few, and the loads that followed."""
     # Decisions fall on the last minute of ``load`` and on every ``every``-th minute before it. Each
     # is about the interval of ``every`` minutes that begins ``lead`` minutes after the decision.
     # Returns ``expected, came`` (decisions,): largest smoothed load expected in the interval, and
     # observed; ``came`` is NaN where the interval has not ended.
     smooth = smoothed(load)
     last = len(load) - 1
-    at = np.arange(last % every, last + 1, every)
+    at = np.arange(last % every, last + 1, every)[-decisions:]
     begin = at + lead
     lag = days_back(begin, first_weekday) * MINUTES_PER_DAY
     # Without a reference day the lag points before the first minute, where the load is NaN.
@@ -84,15 +88,55 @@ def predict(
     return expected, came
 
 
-def with_margin(load: FloatArray, lead: int, first_weekday: int, quantile: float) -> float:
-    """Expected load of the next interval, times the learned margin between 1 and ``MOST``."""
-    load, first_weekday = _latest(load, first_weekday)
-    expected, came = predict(load, every=EVERY, lead=lead, first_weekday=first_weekday)
-    comparable = np.isfinite(came) & (expected > 0)
-    margin = 1.0
-    if comparable.any():
-        margin = float(np.quantile(came[comparable] / expected[comparable], quantile))
-    return float(expected[-1] * np.clip(margin, 1.0, MOST))
+class Margins:
+    """Expected loads with a margin, from the errors of a run, which are remembered as they come."""
+
+    def __init__(self, quantile: float) -> None:
+        self.quantile = quantile
+        # Observed over expected load of all decisions so far (NaN where nothing was expected), and
+        # those of the last eight weeks by size; by pool and the minutes before the first decision
+        self._errors: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+
+    def expected(self, loads: FloatArray, minute: int, lead: int, first_weekday: int) -> FloatArray:
+        """Return the expected loads of the next interval, with their margins; (pools,)."""
+        if not minute:  # another run
+            self._errors.clear()
+        each = enumerate(loads)
+        return np.array([self.expect(load, lead, first_weekday, pool) for pool, load in each])
+
+    def expect(self, load: FloatArray, lead: int, first_weekday: int, pool: int = 0) -> float:
+        """Expected load of the next interval, times the margin between 1 and ``MOST``."""
+        first = (len(load) - 1) % EVERY
+        errors, ranked = self._errors.setdefault((pool, first), ([], []))
+        decisions = 1 + (len(load) - 1) // EVERY - len(errors)
+        day = (first + EVERY * len(errors)) // MINUTES_PER_DAY
+        load, first_weekday = _from_reference(load, first_weekday, day)
+        how = {"every": EVERY, "lead": lead, "first_weekday": first_weekday}
+        expected, came = predict(load, **how, decisions=decisions)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(expected > 0, came / expected, np.nan)
+        for ratio in ratios[np.isfinite(came)].tolist():  # of intervals that have ended
+            errors.append(ratio)
+            _slide(ranked, errors)
+        return float(expected[-1] * min(max(_quantile(ranked, self.quantile), 1.0), MOST))
+
+
+def _slide(ranked: list[float], errors: Sequence[float]) -> None:
+    """Add the last error to those of the last eight weeks by size, and drop the oldest."""
+    if not math.isnan(errors[-1]):
+        insort(ranked, errors[-1])
+    if len(errors) > LONGEST and not math.isnan(errors[-1 - LONGEST]):
+        del ranked[bisect_left(ranked, errors[-1 - LONGEST])]
+
+
+def _quantile(ranked: Sequence[float], quantile: float) -> float:
+    """Quantile of sorted values, interpolated as numpy does; 1 of none."""
+    if not ranked:
+        return 1.0
+    place = (len(ranked) - 1) * quantile
+    low, high = ranked[int(place)], ranked[min(int(place) + 1, len(ranked) - 1)]
+    part = place % 1
+    return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
 
 
 def largest_ahead(
@@ -102,7 +146,7 @@ def largest_ahead(
     # The first interval has the expectation of ``predict``. Later ones follow the reference day,
     # times the load now over the load at the same time of that day; this factor is at most 2, at
     # least 0.5, and fades over the plan. Without a reference day the load now is expected to stay.
-    load, first_weekday = _latest(load, first_weekday)
+    load, first_weekday = _from_reference(load, first_weekday, (len(load) - 1) // MINUTES_PER_DAY)
     smooth = smoothed(load)
     last = len(load) - 1
     now = float(recent(smooth, np.array([last]))[0])
@@ -127,10 +171,11 @@ def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> Floa
     width = int((end - first).max())
     if width < 1:
         raise InputError(f"a window of {width} minutes is empty; give at least one.")
-    padded = np.concatenate([np.full(width, -np.inf), values, np.full(width, -np.inf)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
-    start = np.clip(first, -width, len(values)) + width
-    return np.asarray(windows[start].max(axis=1))
+    minute = first[:, None] + np.arange(width)
+    inside = (minute >= 0) & (minute < len(values))
+    return np.asarray(
+        values[np.where(inside, minute, 0)].max(axis=1, initial=-np.inf, where=inside)
+    )
 
 
 def lendable(load: FloatArray, *, lead_minutes: Sequence[int] = (5, 15, 30, 60)) -> pd.DataFrame:

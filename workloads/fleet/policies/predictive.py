@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.support.arrays import FloatArray
-from workloads.fleet.policies.forecast import EVERY, largest_ahead, with_margin
+from workloads.fleet.policies.forecast import EVERY, Margins, largest_ahead
 from workloads.fleet.policies.view import (
     Decision,
     JobView,
@@ -384,13 +384,14 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
 
 def expected_by_forecast(*, quantile: float = 0.999, headroom: float = 0.05) -> Expected:
     """Expect the need of the policy ``forecast``, and the shape of an earlier day after it."""
+    margins = Margins(quantile)
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
         """Units that the next intervals need, with margin and without."""
         lead, first_weekday = view.lead_minutes, view.first_weekday
         rows, loads = [], []
-        for load in view.load:
-            soon = with_margin(load, lead, first_weekday, quantile)
+        with_margin = margins.expected(view.load, view.minute, lead, first_weekday)
+        for load, soon in zip(view.load, with_margin.tolist(), strict=True):
             ahead = largest_ahead(
                 load, every=STEP, steps=intervals, lead=lead, first_weekday=first_weekday
             )

@@ -12,7 +12,7 @@ from topologies.support.arrays import FloatArray
 from topologies.support.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 from workloads.fleet.policies import predictive
-from workloads.fleet.policies.forecast import EVERY, with_margin
+from workloads.fleet.policies.forecast import EVERY, Margins
 from workloads.fleet.policies.view import (
     Decision,
     Policy,
@@ -109,14 +109,15 @@ def forecast(*, quantile: float = 0.999, headroom: float = USUAL_HEADROOM) -> Po
     if not 0 < quantile <= 1:
         raise InputError(f"forecast with quantile {quantile}; it must lie in (0, 1].")
 
+    margins = Margins(quantile)
+
     def policy(view: View) -> FloatArray | None:
         """Return the units that serve in a minute."""
         if view.minute % EVERY and view.minute > 0:
             return None
-        when = (view.lead_minutes, view.first_weekday)
-        expected = [with_margin(load, *when, quantile) for load in view.load]
         # Units to work off the waiting requests within ten minutes come on top.
-        return np.asarray(np.array(expected) * (1 + headroom) + view.backlog / 10.0)
+        when = view.minute, view.lead_minutes, view.first_weekday
+        return np.asarray(margins.expected(view.load, *when) * (1 + headroom) + view.backlog / 10.0)
 
     return policy
 

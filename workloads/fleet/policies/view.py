@@ -279,7 +279,9 @@ def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]
 def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
     """Ask a policy, and check its answer."""
     reply = policy(view)
-    decision = reply if isinstance(reply, Decision) else Decision(reply)
+    if not isinstance(reply, Decision):
+        return Decision(before if reply is None else _checked(reply, view))
+    decision = reply
     trains = _limits_of_training(decision.training, view)
     least = min(trains) if isinstance(trains, list) else trains
     limits = {"train": least, "do batch work": decision.batch}

@@ -500,8 +500,10 @@ def _group(world: World, units: IntArray, length_ms: int, role: Role = Role.MAIN
     if len(units):
         pools = world.ledger.owner[units]
         np.add.at(world.surge, pools, 1)
+        world.ledger.events += 1
         yield world.env.timeout(milliseconds(world.lead_s + 60.0, world.horizon_ms))
         np.subtract.at(world.surge, pools, 1)
+        world.ledger.events += 1
         leaving.append(world.env.process(_out(world, units, length_ms, role)))
     yield world.env.all_of(leaving)
 

@@ -27,7 +27,7 @@ import simpy
 
 from topologies.support.arrays import FloatArray, IntArray
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.fleet.policies.view import View
+from workloads.fleet.policies.view import Decision, View
 from workloads.fleet.state.services import BatchQueue
 from workloads.fleet.state.store import MINUTE_MS, MS, milliseconds
 from workloads.fleet.state.world import NOBODY, NONE, SINGLE, Change, Gang, Role, World
@@ -314,25 +314,6 @@ def _up_to(count: int, offers: Iterator[Part]) -> list[Part]:
     return parts
 
 
-def training_limits(
-    worlds: Sequence[World],
-    serving: Sequence[IntArray],
-    most: int | Sequence[int] | None,
-) -> list[int | None]:
-    """Return the most units of each kind that may train; of a sum those that serve last first."""
-    if isinstance(most, Sequence):
-        return [*most]
-    limits: list[int | None] = []
-    for world, target in zip(reversed(worlds), reversed(serving), strict=True):
-        if most is not None and len(limits) < len(worlds) - 1:
-            room = len(world.ledger) - world.ledger.out_of_service() - int(target.sum())
-            limits.append(min(most, max(0, room)))
-            most -= limits[-1] or 0
-        else:
-            limits.append(most)
-    return limits[::-1]
-
-
 def limit_training(world: World) -> None:
     """Stop units that train or evaluate beyond the policy's limit; they stay idle."""
     # Jobs beyond limits of their own give units back before that, and other work may have those.
@@ -615,3 +596,37 @@ def _lead(world: World, units: IntArray, phases: list[Phase], role: Role) -> Non
     if len(units):
         world.joining[role] += len(units)
         world.env.process(_loading(world, units, world.take_ticket(units), phases, role))
+
+
+class Calm:
+    """Tells minutes whose orders are those of the last one, which changed nothing.
+
+    They would change nothing again, as nothing has happened since and nothing waits for a time.
+    """
+
+    def __init__(self, worlds: Sequence[World]) -> None:
+        self.worlds = worlds
+        self._orders: tuple[object, ...] | None = None
+        self._until_ms = 0.0
+
+    def events(self) -> int:
+        """Events so far in all kinds of units."""
+        return sum(world.ledger.events for world in self.worlds)
+
+    def lasts(self, wanted: FloatArray, decision: Decision, stops: Sequence[bool]) -> bool:
+        """Return whether the orders of this minute need not be given."""
+        first, orders = self.worlds[0], None
+        if first.batch is None and decision.power_w is None and not first.limits.min_lease_s:
+            jobs = dict(decision.jobs or {})
+            orders = self.events(), wanted.tolist(), decision.training, jobs, stops
+        if orders and orders == self._orders and first.now < self._until_ms:
+            return True
+        self._orders = orders
+        # Gangs that have just changed size wait before they grow again.
+        ends = [
+            gang.changed_ms + milliseconds(world.costs.snooze_s, world.horizon_ms)
+            for world in self.worlds
+            for gang in world.gangs
+        ]
+        self._until_ms = min((end for end in ends if end > first.now), default=math.inf)
+        return False

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import simpy
 
@@ -72,10 +71,10 @@ class Store:
         self._round += 1
         if self._loads:
             delay_ms = min(_until_done_ms(entry) for entry in self._loads)
-            self.env.process(self._wake(self._round, delay_ms))
+            # A call at the end of a time costs a third of a process that waits for it.
+            self.env.timeout(delay_ms).callbacks.append(partial(self._wake, self._round))
 
-    def _wake(self, this_round: int, delay_ms: int) -> Generator[simpy.Event, Any, None]:
-        yield self.env.timeout(delay_ms)
+    def _wake(self, this_round: int, _event: simpy.Event) -> None:
         if this_round != self._round:
             return
         self._progress()
