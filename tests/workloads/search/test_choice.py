@@ -159,9 +159,18 @@ def test_the_default_batch_is_a_sequence_a_chip_up_to_a_limit():
     assert usual_batch(3, BATCH_TOKENS) == 3  # an odd number is not halved
 
 
-def test_a_model_that_fits_in_no_way_is_refused_with_a_remedy():
-    with pytest.raises(InputError, match=r"none of .* fits on trn2\.48xlarge: .* Use more chips"):
-        usual_or_searched({}, named("llama-3.1-405b"), cluster("trn2.48xlarge"))
+@pytest.mark.parametrize(
+    ("size", "stated", "remedy"),
+    [
+        ("405b", {}, "more chips"),
+        ("405b", {"tp": 16}, "more chips or fewer stated fields"),
+        ("70b", {"seq": 262_144}, "more chips or a shorter --seq"),
+    ],
+)
+def test_a_model_that_fits_in_no_way_is_refused_with_a_remedy(size, stated, remedy):
+    """Weights alone are too large for 16 chips at 405B; at 70B only the sequence is."""
+    with pytest.raises(InputError, match=rf"none of .* fits on trn2\.48xlarge: .* Use {remedy}\."):
+        usual_or_searched(stated, named(f"llama-3.1-{size}"), cluster("trn2.48xlarge"))
 
 
 def test_a_searched_plan_leaves_memory_free_where_one_does():
