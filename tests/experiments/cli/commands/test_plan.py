@@ -168,7 +168,7 @@ def test_the_best_plan_is_a_file_that_train_reads(few, question, tmp_path):
 
 
 def test_the_best_plan_is_written_for_another_tool(few, question, tmp_path):
-    few += " --lnc 2 --top 1 --zero 1"
+    plain, few = few, f"{few} --lnc 2 --top 1 --zero 1"
     document = document_of(few, f"--write=nxd:{tmp_path}/new/")
     file = tmp_path / "new" / "nxd.yaml"
     assert document["written"]["file"] == str(file)
@@ -179,8 +179,19 @@ def test_the_best_plan_is_written_for_another_tool(few, question, tmp_path):
         (("--write=nxd:.", "--rank=9"), "--rank 9: 4 plans are simulated"),
         (("--rank=2",), "State one of them"),
         (("--write=megatron",), "framework megatron-core does not train on trn2"),
+        (
+            (f"--write=nxd:{file.parent}",),
+            f"{file} exists already. To replace it, name it: --write",
+        ),
     ):
         assert message in refusal_of(few, *words)
+    first = file.read_text()
+    file.write_text("of somebody else")
+    best = tmp_path / "best.yaml"
+    assert "logical core" in refusal_of(plain, f"--write=nxd:{file}", f"--best={best}")
+    assert (file.read_text(), best.exists()) == ("of somebody else", False)
+    document_of(few, f"--write=nxd:{file}", f"--best={best}")
+    assert (file.read_text(), best.exists()) == (first, True)
 
 
 def test_stated_fields_that_change_nothing_are_named(line):
