@@ -291,10 +291,10 @@ CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"
 @pytest.mark.parametrize(("stated", "reason"), [
     ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens too."),
     ("--tokens=1T", "state --global-batch too."),
-    ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "2 of trn2.48xlarge take"),
+    ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "on 2 of trn2.48xlarge. A"),
     ("--tokens=1T --global-batch=32 --objective=energy", "--objective energy may take slower"),
     ("--tokens=1T --global-batch=32 --with=--tp=2", "--with is for one size of the cluster"),
-    ("--tokens=1e18 --global-batch=32 --cluster=rainier:128", "2 of trn2-ultraserver take"),
+    ("--tokens=1e18 --global-batch=32 --cluster=rainier:128", "of trn2-ultraserver. "),
     ("--tokens=1T --global-batch=32 --cluster=" + CLUSTER, f"{CLUSTER} is a whole cluster"),
 ])  # fmt: skip
 def test_a_deadline_that_cannot_be_answered_is_refused(stated, reason, question):
