@@ -481,14 +481,14 @@ def check_memory(
 
 def _advice(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> str:
     """Return what makes a plan fit, with few changes if few do."""
-    both = {"zero": 3} if plan.replicas > 1 and plan.reshard else {}
-    some: dict[str, bool] = {}
-    for ways in (_changes(model, plan), [[{**both, "recompute": "full"}]]):
-        some |= _remedies(model, plan, catalogue, chip, ways)
-        if sure := [words for words, tight in some.items() if not tight][:SHOWN]:
+    sharded = {"zero": 3} if plan.replicas > 1 and plan.reshard else {}
+    remedies: dict[str, bool] = {}
+    for ways in (_changes(model, plan), [[{**sharded, "recompute": "full"}]]):
+        remedies |= _remedies(model, plan, catalogue, chip, ways)
+        if sure := [words for words, tight in remedies.items() if not tight][:SHOWN]:
             return f"Use {' or '.join(sure)}"
-    if some:
-        words = " or ".join([*some][:SHOWN])
+    if remedies:
+        words = " or ".join([*remedies][:SHOWN])
         return f"With {words} it fits only in a stack that keeps little: use more chips"
     return "No change of one field makes it fit: use more chips, for more tp or pp"
 
@@ -502,7 +502,7 @@ def _remedies(
 ) -> dict[str, bool]:
     """Return changes that make a plan fit, the fastest first, and whether it is tight with each."""
     # Of each way to save memory it is the smallest change that is likely to fit, or the greatest.
-    found: dict[str, bool] = {}
+    remedies: dict[str, bool] = {}
     for ways in changes:
         best = None
         for change in ways:
@@ -517,8 +517,8 @@ def _remedies(
                 best = words, needed.tight
             if best and not needed.tight:
                 break
-        found |= dict([best] if best else [])
-    return found
+        remedies |= dict([best] if best else [])
+    return remedies
 
 
 def _changes(model: Model, plan: ParallelPlan) -> Iterator[list[dict[str, Any]]]:
