@@ -21,7 +21,7 @@ class Command:
     module: str  # module of ``experiments.cli.commands`` with the function of that name
     summary: str  # line of ``cluster-sim --help``, and first line of the function's docstring
     function: str = ""  # name of the function where it differs from the command's with underscores
-    resumes: bool = False  # whether ``--out`` may name the directory of an earlier run
+    begins: bool = False  # whether the command itself checks what ``--out`` names
 
     def load(self) -> Callable[..., int | None]:
         """Import the function of the command."""
@@ -33,7 +33,9 @@ class Command:
 
 
 COMMANDS = (
-    Command("topology", "topology", "Print sizes, distances, cuts and rates of a cluster."),
+    Command(
+        "topology", "topology", "Print sizes, distances, cuts and rates of a cluster.", begins=True
+    ),
     Command("collective", "collective", "Simulate a collective at one or many sizes."),
     Command("train", "train", "Simulate one optimizer step and say where its time goes."),
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
@@ -45,7 +47,7 @@ COMMANDS = (
     Command("fleet", "fleet", "Run a fleet that serves by day and trains by night."),
     Command("lend", "lend", "Say how many units can be lent tonight, at a stated confidence."),
     Command("experiment", "experiment", "Run one of the experiments, or list them."),
-    Command("sweep", "sweep", "Run a table of parameters on all processors.", resumes=True),
+    Command("sweep", "sweep", "Run a table of parameters on all processors.", begins=True),
     Command("validate", "validate", "Compare predictions with published measurements."),
     Command("calibrate", "calibrate", "Fit the catalogue to your own measurements."),
     Command("measure-kit", "calibrate", "Write the scripts that an owner of hardware runs."),
@@ -76,7 +78,7 @@ class LazyGroup(click.Group):
         function: Any = command.load()
         if isinstance(function, click.Group):
             return function
-        return as_options(name, function, resumes=command.resumes)
+        return as_options(name, function, begins=command.begins)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of the help page."""

@@ -16,7 +16,7 @@ from workloads.search.candidates import RECOMPUTE, Candidates
 from workloads.training.layers.adapters import whole
 from workloads.training.layers.replicas import sharded
 from workloads.training.memory.memory import Stack, likely, stack_of, worst
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, SEARCHED, ParallelPlan
 from workloads.training.plan.stages import OPTIMIZER_BYTES, Share, kind_shares, layer_weight_bytes
 from workloads.training.usual_plan import describe
 
@@ -91,7 +91,7 @@ def fit(
         for row in np.argsort(total)[:NEARLY].tolist():
             total[row] = worst(candidates.model, candidates.plans[row], catalogue, chip).least
     if not outcome.fits.any():
-        raise InputError(_nothing_fits(candidates, outcome))
+        raise InputError(_nothing_fits(candidates, outcome, settled))
     return outcome
 
 
@@ -143,7 +143,7 @@ _alike: Callable[[ParallelPlan], tuple[Hashable, ...]] = attrgetter(*SAME)
 """Function that returns a key which plans share that differ only in the memory that they save."""
 
 
-def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
+def _nothing_fits(candidates: Candidates, fit: Fit, settled: Collection[str]) -> str:
     """Message for candidates none of which fits, with the nearest one and the bytes it lacks."""
     catalogue, chip = candidates.cluster.numbers, candidates.cluster.chip
     # Some totals are lower bounds: look from the lowest on until the bounds exceed the best total.
@@ -151,13 +151,16 @@ def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
     for row in np.argsort(fit.total_bytes).tolist():
         if fit.total_bytes[row] >= total:
             break
-        needed = likely(candidates.model, candidates.plans[row], catalogue, chip).total
-        if needed < total:
-            nearest, total = row, needed
+        needed = likely(candidates.model, candidates.plans[row], catalogue, chip)
+        if needed.total < total:
+            nearest, total = row, needed.total
+            kept = needed.weights + needed.gradients + needed.optimizer
+    remedies = ["more chips", *["a shorter --seq"] * (kept < fit.capacity_bytes)]
+    remedies += ["fewer stated fields"] * (not {*SEARCHED}.isdisjoint(settled))
     plan, missing = candidates.plans[nearest], total - fit.capacity_bytes
     return (
         f"none of {len(candidates):,} plans for {candidates.model.name} fits on "
         f"{candidates.cluster.name}: the nearest, {describe(plan)}, needs {total / 1e9:.1f} GB a "
         f"rank, {missing / 1e9:.1f} GB more than its {fit.capacity_bytes / 1e9:.1f} GB. "
-        "Use more chips, a shorter --seq, or fewer stated fields."
+        f"Use {' or '.join(remedies)}."
     )

@@ -25,8 +25,11 @@ from workloads.training.plan.plan import PLAN_FIELDS
 if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
 
-MOST_TRIES = 10  # numbers of units that are tried, each with a search for a plan of some seconds
+MOST_TRIES = 12  # numbers of units that are tried, each with a search for a plan of some seconds
 GROWTH = 1.25  # factor by which guesses that follow one another in being too few grow faster
+MOST_GROWTH = 8  # most by which one guess exceeds the one before: on too many a job is no faster
+TURNED = 4  # times the fastest number up to which more units are tried that are no faster
+UNEVEN = 2  # times on a number that divides batch and layers badly, over those beside it
 LARGEST_FACTOR = 7
 LEAST_CHIPS, MOST_CHIPS = 64, 131_072  # the first that are tried, and the most
 FAR = 3  # times the deadline beyond which a size is no more than a step to others
@@ -55,34 +58,95 @@ def fewest_in_time(
     """Return the fewest units on which a job takes at most ``limit`` days, or None if none do.
 
     The list has the numbers that may be fewer, of which none was tried: at most ``MOST_TRIES`` are.
-    A number that ``days_on`` refuses has no plan, and others are tried. Longer jobs are taken to
-    need more units, so that few are tried.
+    A number that ``days_on`` refuses has no plan, and others are tried. Beyond some number a job
+    is no faster on more units, and numbers that divide worse take up to ``UNEVEN`` times as long.
 
     >>> fewest_in_time(lambda count: 60 / count, 10, usable_counts(24, 3), 1)
     (6, [])
     """
-    # The first guess after each answer is that of a job whose speed is that of its units; where
-    # more units hardly help, the guesses grow.
-    tried: dict[int, float] = {}
-    refused: dict[int, InputError] = {}
-    aim, short, enough, misses = float(start), 0, 1 << 62, 0
-    while left := [each for each in counts if short < each < enough and each not in refused]:
-        if len(tried) + len(refused) == MOST_TRIES:
-            break
-        count = next((each for each in left if each >= aim), left[-1])
+    days: dict[int, float] = {}
+    refused: InputError | None = None
+    while len(days) < MOST_TRIES and (count := _next_count(days, limit, counts, start)):
         try:
-            days = tried[count] = days_on(count)
+            days[count] = days_on(count)
         except InputError as mistake:
-            refused[count] = mistake
-            # Too few lack memory; more than a number that has a plan are too many for the batch.
-            aim = math.sqrt(short * count) or 2.0 * count
-            continue
-        misses = misses + 1 if days > limit else 0
-        aim = count * max(days / limit, GROWTH ** (misses - 1) if misses else 0.0)
-        short, enough = (count, enough) if misses else (short, count)
-    if not tried:
-        raise next(reversed(refused.values()))
-    return (None if enough == 1 << 62 else enough), left
+            days[count], refused = math.inf, mistake
+    if refused and not _with_plan(days):
+        raise refused
+    enough = [count for count in days if days[count] <= limit]
+    return min(enough, default=None), _may_do(days, limit, counts)
+
+
+def _with_plan(days: Mapping[int, float]) -> list[int]:
+    """Return the numbers of units that have a plan, the fastest first."""
+    return sorted((count for count in days if days[count] < math.inf), key=lambda each: days[each])
+
+
+def _odd(count: int) -> int:
+    """Return the odd part of a number; times of numbers that share it fall and rise smoothly."""
+    return count // (count & -count)
+
+
+def _may_do(days: Mapping[int, float], limit: float, counts: Sequence[int]) -> list[int]:
+    """Return the numbers that may be fewer than those that are enough, and were not tried."""
+    planned = _with_plan(days)
+    fewest = min((count for count in planned if days[count] <= limit), default=math.inf)
+    # The speed grows with the units at most: from the least number with a plan on, fewer are slow.
+    reach = min((count * days[count] for count in planned), default=0.0) / limit
+    least = min(planned, default=0)
+    slow = [count for count in days if days[count] > limit and count < fewest < math.inf]
+    far = max((each for each in slow if UNEVEN * limit < days[each] < math.inf), default=0)
+    smooth: dict[int, int] = {}
+    for count in slow:
+        smooth[_odd(count)] = max(count, smooth.get(_odd(count), 0))
+    return [
+        count
+        for count in counts
+        if max(far, smooth.get(_odd(count), 0)) < count < fewest
+        and count not in days
+        and not least < count < reach
+    ]
+
+
+def _next_count(
+    days: Mapping[int, float], limit: float, counts: Sequence[int], start: int
+) -> int | None:
+    """Return the number of units to try next; None where none may do that was not tried."""
+    if not days:
+        return next((count for count in counts if count >= start), counts[-1])
+    planned, left = _with_plan(days), _may_do(days, limit, counts)
+    enough = min((count for count in planned if days[count] <= limit), default=None)
+    if enough:
+        lower = max((count for count in days if count < enough), default=0)
+        between = [count for count in left if count > lower] or left
+        if lower or not left:
+            return between[len(between) // 2] if between else None
+        aim = enough * days[enough] / limit
+        return max((count for count in left if count <= aim), default=left[0])
+    last, fastest = max(days), planned[0] if planned else None
+    above = [count for count in counts if count > last]
+    if above and not (fastest and last >= TURNED * fastest):
+        # The first guess is that of a job whose speed is that of its units; guesses that follow
+        # one another in being too few grow. After a slower one, unevenness is kept out.
+        if fastest and fastest < last:
+            above = [count for count in above if _odd(count) == _odd(fastest)] or above
+        ratio = 2.0 if days[last] == math.inf else days[last] / limit
+        aim = last * min(max(ratio, GROWTH ** (len(days) - 1)), MOST_GROWTH)
+        return next((count for count in above if count >= aim), above[-1])
+    return _near_fastest(days, limit, counts, left) if fastest else None
+
+
+def _near_fastest(
+    days: Mapping[int, float], limit: float, counts: Sequence[int], left: Sequence[int]
+) -> int | None:
+    """Return a number beside the fastest that was tried, of which no number is enough."""
+    fastest = _with_plan(days)[0]
+    like = [count for count in {*counts, *days} if _odd(count) == _odd(fastest)]
+    low = max((count for count in like if count in days and count < fastest), default=0)
+    high = min((count for count in like if count in days and count > fastest), default=math.inf)
+    near = like if days[fastest] > UNEVEN * limit else [*like, *left]
+    between = [count for count in near if low < count < high and count not in days]
+    return min(between, key=lambda count: abs(math.log(count / fastest)), default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,25 +222,28 @@ def sizes_in_time(
     counts = usable_counts(cluster.domains if most else MOST_CHIPS // domain, shared)
     weighed: dict[int, Estimates] = {}
     rows: dict[int, dict[str, Any]] = {}
+    least: dict[int, float] = {}  # days without failures
 
     def on(count: int, key: str = "days") -> float:
         """Days of the job of the plan with the best estimate on a number of units."""
         if count not in rows:
             weighed[count] = weigh(f"{name}:{count * scale}")
             step = weighed[count].first_step()
-            least = tokens / step.plan.tokens * step.iteration_s / DAY_S
-            if least > FAR * days:
-                return least  # too far off for its failures to matter
+            least[count] = tokens / step.plan.tokens * step.iteration_s / DAY_S
+            if least[count] > FAR * days:
+                return least[count]  # too far off for its failures to matter
             rows[count] = _row(count, step, tokens, seed)
         return float(rows[count][key])
 
     fewest, untried = fewest_in_time(on, days, counts, max(1, LEAST_CHIPS // domain))
     if fewest is None:
-        tried = f"of {MOST_TRIES} numbers of {unit} all that have a plan, " if untried else ""
-        tried += f"up to {max(weighed):,}," if untried else f"up to {max(weighed):,} of {unit}"
+        fastest = min(least, key=lambda count: least[count])
+        remedy = "Allow more days, units or sequences of a batch."
+        if fastest < counts[-1]:
+            remedy = "More units are no faster: allow more days or sequences of a batch."
         raise InputError(
-            f"days is {days:g}, and {tried} take longer for {tokens:,} tokens at this batch. Allow "
-            "more days, units or sequences of a batch."
+            f"days is {days:g}, and {tokens:,} tokens at this batch take at least "
+            f"{least[fastest]:,.3g} days, on {fastest:,} of {unit}. {remedy}"
         )
     search = finish(weighed[fewest])
     rows[fewest] = _row(fewest, search.first, tokens, seed)

@@ -47,7 +47,10 @@ class MeasurementInputs:
         None, "Chips that the ranks run on", least=1, default="as the kit states, or one a rank"
     )
     overlay: Path | None = setting(
-        None, "Write the fitted rows to this file", metavar="OUT.csv", recorded=False
+        None,
+        "Write the fitted rows to this file, which is replaced",
+        metavar="OUT.csv",
+        recorded=False,
     )
 
 

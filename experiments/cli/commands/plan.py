@@ -39,6 +39,7 @@ from workloads.training.plan.plan import SEARCHED, ParallelPlan
 
 if TYPE_CHECKING:
     from workloads.search.search import Estimates, Search
+    from workloads.training.write_other_tools import Tool
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,15 @@ class SearchInputs(Conditions):
     )
     best: Path | None = setting(
         None,
-        "Write the best plan to this file, for train --plan",
+        "Write the best plan to this file, which is replaced, for train --plan",
         metavar="FILE.yaml",
         recorded=False,
     )
     write: str | None = setting(
         None,
         "Write the best plan as the file that another tool launches: megatron, nemo, torchtitan, "
-        "deepspeed, nxd or maxtext; plans are searched with the tool's framework. A path is a file "
-        "or a folder, by default the current one",
+        "deepspeed, nxd or maxtext; plans are searched with the tool's framework. A path is a "
+        "file, which is replaced, or a folder, by default the current one, in which none is",
         metavar="TOOL[:PATH]",
         recorded=False,
     )
@@ -117,6 +118,15 @@ class SearchInputs(Conditions):
         self.check_rank(self.finalists or 2 * self.top)
         if self.best is not None:
             check_target(self.best)
+        if self.write is not None:
+            self.target()
+
+    def target(self) -> tuple[Tool, Path]:
+        """Return the tool and the file of ``--write``."""
+        from workloads.training.write_other_tools import tool_named
+
+        tool = tool_named((self.write or "").partition(":")[0])
+        return tool, target_of(self.write or "", tool.file)
 
     def check_rank(self, simulated: int) -> None:
         """Refuse the rank of a plan that is not among those that are simulated."""
@@ -204,22 +214,20 @@ def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[st
     """Write the plan of a rank to files; return tool, file, rank, and why it is not the first."""
     from topologies.support.files.writing import whole_file
     from workloads.training.plan.other_tools import plan_yaml
-    from workloads.training.write_other_tools import tool_named
 
     how.check_rank(len(search.finalists))
+    written: dict[str, Any] = {}
+    if how.write is not None:
+        tool, path = how.target()
+        rank, text, why = _first_that_runs(search, how.write.partition(":")[0], how.rank, words)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as part:
+            part.write_text(text)
+        written = {"tool": tool.name, "file": str(path), "rank": rank, "why_not_first": why}
     if how.best is not None:
         with whole_file(how.best) as part:
             part.write_text(plan_yaml(search.finalists[(how.rank or 1) - 1].plan))
-    if how.write is None:
-        return {}
-    name = how.write.partition(":")[0]
-    tool = tool_named(name)
-    path = target_of(how.write, tool.file)
-    rank, text, why = _first_that_runs(search, name, how.rank, words)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as part:
-        part.write_text(text)
-    return {"written": {"tool": tool.name, "file": str(path), "rank": rank, "why_not_first": why}}
+    return {"written": written} if written else {}
 
 
 def _first_that_runs(

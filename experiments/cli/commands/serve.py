@@ -40,6 +40,7 @@ LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which
 FULL = 0.75  # mean share of the slots in use from which users of a closed loop queue for one
 NAMED = 0.1  # share of the time per token from which an earlier release's host is named
 SAYS_NOTHING = 0.9  # width of the interval of a share from which a sentence takes its place
+USUAL_FILE = "serve.sh"  # name of a launch in a folder
 NETWORK = (
     "No source says what joins the two clusters: a prefill replica is assumed to send as fast as "
     "the slower side's adapters allow, or slower within the range of joined-clusters in the "
@@ -61,10 +62,15 @@ class EngineInputs:
     write: str | None = setting(
         None,
         "Write the command that launches the replica: vllm, sglang or tensorrt-llm, whose "
-        "scheduler then runs it. A path is a file or a folder, by default the current one",
+        "scheduler then runs it. A path is a file, which is replaced, or a folder, by default the "
+        "current one, in which none is",
         metavar="ENGINE[:PATH]",
         recorded=False,
     )
+
+    def __post_init__(self) -> None:
+        if self.write is not None:
+            target_of(self.write, USUAL_FILE)
 
     def read(self, stated: Mapping[str, Any], model: Model) -> EngineFile | None:
         """Read the file of an engine, if there is one, for a model that is simulated."""
@@ -98,7 +104,7 @@ class EngineInputs:
         read = filed.document() if filed else {}
         if self.write is None:
             return read
-        engine, path = self.write.partition(":")[0], target_of(self.write, "serve.sh")
+        engine, path = self.write.partition(":")[0], target_of(self.write, USUAL_FILE)
         options = self.options(stated, filed, cluster)
         try:
             text = launch_command(engine, launched(options, deployed, model), model.name)

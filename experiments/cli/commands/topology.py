@@ -80,7 +80,8 @@ def topology(
 
     Hops, cuts and the all-to-all rate are those of one scale-up domain. Memory and FLOP/s are shown
     for the whole cluster and per chip. Rates are for one direction. With --out the cluster is
-    drawn; a name that ends in .graphml is a file of its graph alone, for networkx and others.
+    drawn; a name that ends in .graphml is a file of its graph alone, for networkx and others. A
+    file of that name is replaced.
     """
     from topologies.views.measures import measure
 
@@ -90,6 +91,7 @@ def topology(
     if call.out is not None and call.out.suffix.lower() == GRAPHML:
         alone, call = call.out, replace(call, out=None)
         check_target(alone)
+    call.begin()
     if graph.graph or alone:
         edges = sizes.links + sizes.scale_out_links
         remedy = "Leave --graph out: nothing else that is printed needs it."

@@ -65,7 +65,7 @@ class ValidationInputs:
     )
     residuals: Path | None = setting(
         None,
-        "Write the residuals, from which intervals are computed, to this file",
+        "Write the residuals, from which intervals are computed, to this file, which is replaced",
         metavar="FILE.csv",
         recorded=False,
     )

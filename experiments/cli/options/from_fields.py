@@ -408,10 +408,10 @@ class _Group:
         return first.partition(":")[0].rstrip(".")
 
 
-def as_options(name: str, command: Command, *, resumes: bool = False) -> click.Command:
+def as_options(name: str, command: Command, *, begins: bool = False) -> click.Command:
     """Return a click command with an option for each field of a function's dataclasses."""
     # A parameter may be Stated fields, or the Invocation, which receives the inputs of all others.
-    # With ``resumes`` the directory of --out may hold an earlier run.
+    # With ``begins`` the command checks --out itself, which may be a file or an unfinished run.
     from experiments.cli.options.inputs import Invocation  # the help of all commands needs none
 
     hints = get_type_hints(command, include_extras=True)
@@ -439,7 +439,7 @@ def as_options(name: str, command: Command, *, resumes: bool = False) -> click.C
         for key, value in arguments.items():
             if isinstance(value, Invocation):
                 arguments[key] = dataclasses.replace(value, command=name, inputs=inputs)
-                if not resumes:
+                if not begins:
                     value.begin()
         return command(**arguments)
 

@@ -344,7 +344,8 @@ class Invocation:
     json: bool = setting(False, "Print one JSON document, in SI units", recorded=False)
     out: Path | None = setting(
         None,
-        "Write a run directory with a record, tables, figures and a report",
+        "Write a run directory with a record, tables, figures and a report; an earlier run there "
+        "is replaced, and a folder with other files refused",
         metavar="DIR",
         recorded=False,
     )
@@ -441,9 +442,12 @@ class Invocation:
 
 def target_of(write: str, usual: str) -> Path:
     """Return the file of ``--write TOOL[:PATH]``, which has its usual name in a folder."""
+    # A file that the user named is replaced; one of the usual name may be another's.
     tool, _, place = write.partition(":")
     path = Path(place or ".")
-    path = path / usual if path.is_dir() or place.endswith("/") else path
-    if not place and path.exists():
-        raise InputError(f"{path} exists already. Name a file, as --write {tool}:PATH.")
+    if not path.is_dir() and not place.endswith("/"):
+        return path
+    path /= usual
+    if path.exists():
+        raise InputError(f"{path} exists already. To replace it, name it: --write {tool}:{path}.")
     return path

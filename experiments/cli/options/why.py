@@ -20,14 +20,17 @@ NAME = "name"  # unit of a row that is a word
 
 def print_why(document: Mapping[str, Any], read: Iterable[Entry]) -> None:
     """Print the grounds of an answer to stderr, so that its document stays alone on stdout."""
-    beside = [row for row in document.get("rows") or () if "plan" in row]
-    grounds, planned = list[tuple[str, list[str]]](), set[str]()
+    answers = [document, *(document.get("rows") or ())]
+    beside = [row for row in answers[1:] if "plan" in row]
+    # An answer that was simulated names its engine or its plan.
+    simulated = any(each.keys() & {"engine", "plan"} for each in answers)
+    grounds, unused = list[tuple[str, list[str]]](), set() if simulated else {"engine"}
     for answer in beside or [document]:
         on = f"on {answer['cluster']} " if beside else ""
-        planned |= {*(answer.get("plan") or ())}
+        unused |= {*(answer.get("plan") or ())}
         grounds += [(on + words, values) for words, values in _planned(answer)]
     with redirect_stdout(sys.stderr):
-        for words, values in (*grounds, ("by default", _usual(planned))):
+        for words, values in (*grounds, ("by default", _usual(unused))):
             if values:
                 print_text(f"Not stated, and {words}: {', '.join(values)}.")
         rows = [row for row in sorted(read, key=lambda row: row[:3]) if row.unit != NAME]
@@ -61,9 +64,9 @@ def _unstated() -> set[str]:
     return {name for name in names if context.get_parameter_source(name) == ParameterSource.DEFAULT}
 
 
-def _usual(planned: Collection[str]) -> list[str]:
-    """Options that were not stated and are no fields of a plan, with their defaults."""
-    usual, names = [], _unstated() - {*planned}
+def _usual(unused: Collection[str]) -> list[str]:
+    """Options that were not stated, but for the unused ones, with their defaults."""
+    usual, names = [], _unstated() - {*unused}
     for each in click.get_current_context().command.params:
         described, default = (getattr(each, name, None) for name in ("described", "usual"))
         text = described and (described.default or _shown(default or ""))

@@ -235,6 +235,10 @@ def test_verbose_says_what_was_not_stated_and_what_the_catalogue_gave():
     listed = ended("list models", "-v", "--json")
     assert json.loads(listed[1])
     assert "Read from the catalogue" not in listed[2]
+    assert "--engine" in why[2]
+    topology = ended("topology trn2.48xlarge", "-v")[2]
+    assert "Read from the catalogue" in topology
+    assert "--engine" not in listed[2] + topology  # neither is simulated
 
 
 SLOW = "pandas scipy numba matplotlib networkx pyarrow simpy pydantic rich"

@@ -132,11 +132,28 @@ def test_a_refusal_says_what_is_lacking_and_names_changes_that_fit():
     lacking = [(size - refused.capacity) / 1e9 for size in (refused.total, refused.least)]
     assert "it lacks {:.1f} GB, and {:.1f} GB in the".format(*lacking) in text
     advice = text.split("Use ")[1].split(", or --allow-oversized")[0].split(" or ")
-    assert advice == ["--recompute full", "--vpp 10 (tight)"]
+    assert advice == ["--recompute full"]
     assert need(replace(how, recompute="full"), model).total <= refused.capacity
     more = need(replace(how, vpp=10), model)
     assert more.tight
     assert more.activations < refused.activations
+
+
+@pytest.mark.parametrize(
+    ("dp", "advice"),
+    [
+        (8, "Use --zero 3 or --recompute full"),
+        (4, "Use --zero 3 --recompute full, or"),
+        (2, "With --zero 3 --recompute full it fits only in a stack that keeps little: use more"),
+        (1, "No change of one field makes it fit: use more chips"),
+    ],
+)
+def test_a_refusal_proposes_what_is_likely_to_fit_or_says_that_nothing_does(dp, advice):
+    model, how = named("deepseek-v3"), plan(tp=64, dp=dp, seq=4096, global_batch=64)
+    refused = need(how, model, "trn2")
+    assert advice in refusal_by(check_memory, refused, model, how, shipped_catalogue(), "trn2")
+    least = need(replace(how, zero=3 * (dp > 1), recompute="full"), model, "trn2")
+    assert (least.fits, least.tight) == (dp > 1, dp == 2)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -478,21 +478,40 @@ def check_memory(
     numbers = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
     sizes = memory.total, memory.least, memory.most, memory.capacity
     usual, least, most, capacity = (size / 1e9 for size in sizes)
-    remedies = sorted(_remedies(model, plan, catalogue, chip), key=lambda each: each.endswith(")"))
-    advice = f"Use {' or '.join(remedies[:SHOWN])}" if remedies else "Use more chips, tp or pp"
     raise InputError(
         f"the plan needs {usual:.1f} GB a rank ({numbers}), {least:.1f} to {most:.1f} by "
         f"training stack, but a rank has {capacity:.1f} GB: it lacks {usual - capacity:.1f} "
-        f"GB, and {least - capacity:.1f} GB in the stack that keeps least. {advice}, or "
-        "--allow-oversized to run it all the same."
+        f"GB, and {least - capacity:.1f} GB in the stack that keeps least. "
+        f"{_advice(model, plan, catalogue, chip)}, or --allow-oversized to run it all the same."
     )
 
 
-def _remedies(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Iterator[str]:
-    """Yield changes that make a plan fit, the fastest first, and how sure that is."""
+def _advice(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> str:
+    """Return what makes a plan fit, with few changes if few do."""
+    sharded = {"zero": 3} if plan.replicas > 1 and plan.reshard else {}
+    remedies: dict[str, bool] = {}
+    for ways in (_changes(model, plan), [[{**sharded, "recompute": "full"}]]):
+        remedies |= _remedies(model, plan, catalogue, chip, ways)
+        if sure := [words for words, tight in remedies.items() if not tight][:SHOWN]:
+            return f"Use {' or '.join(sure)}"
+    if remedies:
+        words = " or ".join([*remedies][:SHOWN])
+        return f"With {words} it fits only in a stack that keeps little: use more chips"
+    return "No change of one field makes it fit: use more chips, for more tp or pp"
+
+
+def _remedies(
+    model: Model,
+    plan: ParallelPlan,
+    catalogue: Catalogue,
+    chip: str,
+    changes: Iterable[list[dict[str, Any]]],
+) -> dict[str, bool]:
+    """Return changes that make a plan fit, the fastest first, and whether it is tight with each."""
     # Of each way to save memory it is the smallest change that is likely to fit, or the greatest.
-    for ways in _changes(model, plan):
-        best = ""
+    remedies: dict[str, bool] = {}
+    for ways in changes:
+        best = None
         for change in ways:
             try:
                 changed = replace(plan, **change)
@@ -502,11 +521,11 @@ def _remedies(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str)
             needed = worst(model, changed, catalogue, chip)
             if needed.fits:
                 words = " ".join(f"--{name} {to}" for name, to in change.items())
-                best = f"{words} (tight)" if needed.tight else words
+                best = words, needed.tight
             if best and not needed.tight:
                 break
-        if best:
-            yield best
+        remedies |= dict([best] if best else [])
+    return remedies
 
 
 def _changes(model: Model, plan: ParallelPlan) -> Iterator[list[dict[str, Any]]]:

@@ -168,7 +168,7 @@ def test_the_best_plan_is_a_file_that_train_reads(few, question, tmp_path):
 
 
 def test_the_best_plan_is_written_for_another_tool(few, question, tmp_path):
-    few += " --lnc 2 --top 1 --zero 1"
+    plain, few = few, f"{few} --lnc 2 --top 1 --zero 1"
     document = document_of(few, f"--write=nxd:{tmp_path}/new/")
     file = tmp_path / "new" / "nxd.yaml"
     assert document["written"]["file"] == str(file)
@@ -179,8 +179,19 @@ def test_the_best_plan_is_written_for_another_tool(few, question, tmp_path):
         (("--write=nxd:.", "--rank=9"), "--rank 9: 4 plans are simulated"),
         (("--rank=2",), "State one of them"),
         (("--write=megatron",), "framework megatron-core does not train on trn2"),
+        (
+            (f"--write=nxd:{file.parent}",),
+            f"{file} exists already. To replace it, name it: --write",
+        ),
     ):
         assert message in refusal_of(few, *words)
+    first = file.read_text()
+    file.write_text("of somebody else")
+    best = tmp_path / "best.yaml"
+    assert "logical core" in refusal_of(plain, f"--write=nxd:{file}", f"--best={best}")
+    assert (file.read_text(), best.exists()) == ("of somebody else", False)
+    document_of(few, f"--write=nxd:{file}", f"--best={best}")
+    assert (file.read_text(), best.exists()) == (first, True)
 
 
 def test_stated_fields_that_change_nothing_are_named(line):
@@ -280,10 +291,10 @@ CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"
 @pytest.mark.parametrize(("stated", "reason"), [
     ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens too."),
     ("--tokens=1T", "state --global-batch too."),
-    ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "2 of trn2.48xlarge take"),
+    ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "on 2 of trn2.48xlarge. A"),
     ("--tokens=1T --global-batch=32 --objective=energy", "--objective energy may take slower"),
     ("--tokens=1T --global-batch=32 --with=--tp=2", "--with is for one size of the cluster"),
-    ("--tokens=1e18 --global-batch=32 --cluster=rainier:128", "2 of trn2-ultraserver take"),
+    ("--tokens=1e18 --global-batch=32 --cluster=rainier:128", "of trn2-ultraserver. "),
     ("--tokens=1T --global-batch=32 --cluster=" + CLUSTER, f"{CLUSTER} is a whole cluster"),
 ])  # fmt: skip
 def test_a_deadline_that_cannot_be_answered_is_refused(stated, reason, question):

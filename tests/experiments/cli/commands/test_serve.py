@@ -276,3 +276,6 @@ def test_a_launch_of_an_engine_is_read_and_written(tmp_path):
     shown = printed_by(LOADED, f"--deployment={file}")
     assert "Neuron's engine runs prompts one at a time" in shown
     assert "engine 'slurm' is none of" in refusal_of(ON_GPUS, "--write=slurm")
+    assert f"{file} exists already" in refusal_of(ON_GPUS, f"--write=vllm:{tmp_path}")
+    document_of(ON_GPUS, f"--deployment={file}", f"--write=vllm:{file}")
+    assert file.read_text() == again.read_text()
