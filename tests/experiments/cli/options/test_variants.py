@@ -51,6 +51,8 @@ def commands(part, quantity):
                 yield *train, "--pp=2", "--recompute=full"
                 latent = ("--model=deepseek-v2", "--ep=2", "--allow-oversized")
                 yield "train", *latent, f"--cluster={name}", f"--precision={precision}"
+                if precision == "bf16" and name == "dgx-h100":
+                    yield from trained_by_kind(f"--cluster={name}")
         if chips.runtime == "nccl" and part.startswith("kernels"):  # releases of others choose
             experts = ("--model=qwen3-30b-a3b", "--ep=8", "--framework=torchtitan")
             yield "train", f"--cluster={name}", *experts, "--allow-oversized"
@@ -74,6 +76,17 @@ def commands(part, quantity):
     if part == "joined-clusters":
         pools = ("--prefill-cluster=trn2.48xlarge:2", "--disaggregate=1:1", "--count=20")
         yield "serve", "--model=llama-3.1-8b", "--cluster=p5.48xlarge:16", *pools
+
+
+def trained_by_kind(cluster):
+    """Yield steps that read constants of single kinds of training, on eight H100."""
+    adapted = ("--model=llama-3.2-1b", "--global-batch=32", "--lora-rank=16", "--tp=1")
+    yield "train", cluster, *adapted, "--framework=megatron-core"
+    yield "train", cluster, *adapted, "--framework=deepspeed", "--zero=3"
+    experts = ("--model=qwen3-30b-a3b", "--ep=8", "--allow-oversized")
+    yield "train", cluster, *experts, "--framework=torchtitan"
+    again = ("--model=llama-3.1-8b", "--tp=8", "--seq=8192", "--recompute=selective")
+    yield "train", "--cluster=trn1.32xlarge:4", *again, "--framework=axlearn"
 
 
 def served_by_kind(cluster):
