@@ -76,8 +76,10 @@ def framework_named(line: Line, rng: Random) -> Line:
     """Name the framework that the machine's steps are predicted with."""
     if line.machine is not None:
         return line.but(framework="transformers")
-    neuron = line.options["cluster"].startswith("trn")
-    return line.but(framework="neuronx" if neuron else "megatron-core")
+    if line.options["cluster"].startswith("trn"):
+        return line.but(framework="neuronx")
+    sharded = line.options.get("pp", 1) > 1 and line.options.get("zero", 1) >= 2
+    return line.but(framework="torchtitan" if sharded else "megatron-core")
 
 
 def in_its_framework(rng: Random) -> Line:
