@@ -36,7 +36,7 @@ train {TRN2} --tp 4 --global-batch 32
 train {H100} --tp 2 --pp 2 --global-batch 32 --overlap dp
 train {EXPERTS} --tp 2 --ep 2 --global-batch 32
 train --model config.json --cluster trn1.32xlarge --tp 2 --cp 2 --global-batch 32
-share trn2.48xlarge --jobs jobs.yaml
+share trn2.48xlarge:2 --jobs jobs.yaml
 queue trn2-ultraserver:2 --jobs queue.csv
 queue trn2-ultraserver:2 --jobs teams.csv --quota a=32 --quota b=64 --reserve b=64@6h+2h
 queue trn2-ultraserver:2 --jobs queue.csv --discipline preempt --failures 40
