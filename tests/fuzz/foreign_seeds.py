@@ -77,10 +77,11 @@ def _written() -> dict[str, bytes]:
         (folder / "kit" / "results.csv").write_bytes(KERNELS)
         (folder / "kit" / "collectives").mkdir(exist_ok=True)
         (folder / "kit" / "collectives" / "allr_4.log").write_bytes(OWN_FILES["log.txt"])
-        words = ("list", "schedules", "--json", "--quiet", "--out", str(folder / "run"))
-        with redirect_stdout(io.StringIO()):
-            status = run([*words])
-        if status != 0:
-            raise RuntimeError("the run directory of the seeds cannot be written")
+        step = ("train", "--model", "gpt2", "--cluster", "trn2.48xlarge")
+        for question, place in ((("list", "schedules"), "run"), (step, "step")):
+            with redirect_stdout(io.StringIO()):
+                status = run([*question, "--json", "--quiet", "--out", str(folder / place)])
+            if status != 0:
+                raise RuntimeError(f"folder {place} of the seeds cannot be written")
         files = filter(Path.is_file, sorted(folder.rglob("*")))
         return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -181,7 +181,7 @@ validate --file collective_rows.csv --workers 1
 validate --file bench.json --column cluster=dgx-h100 --column tp=2 --column model=llama-3.1-8b
 calibrate log.txt --cluster dgx-h100
 report run
-compare run run
+compare step step
 list variants
 list jitter
 train {ON_TRN2} --tp 4 --jitter chips,heat --iterations 3
