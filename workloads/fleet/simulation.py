@@ -297,6 +297,7 @@ def view_at(
 
 
 SUMS = ("units", "broken", "training", "lead_s", "unit_busy_w", "unit_idle_w")
+"""Fields of a view that are of all kinds together."""
 
 
 def _sums(kinds: Sequence[KindView], worlds: Sequence[World]) -> dict[str, Any]:

@@ -49,9 +49,8 @@ def models() -> list[str]:
 
 RESIDUALS = "attention residuals (under 4% of a training step, by their authors)"
 """Sums over the outputs of blocks of layers before each layer (Kimi Team, Attention Residuals)."""
-
-
 IN_16_BITS = "16 bits of attention, which the quantization leaves as it is and this answer does not"
+"""Said where a whole model is served in the few bits that a checkpoint has for its other parts."""
 
 
 def named(name: str) -> Model:

@@ -278,10 +278,9 @@ def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]
 
 def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
     """Ask a policy, and check its answer."""
-    reply = policy(view)
-    if not isinstance(reply, Decision):
-        return Decision(before if reply is None else _checked(reply, view))
-    decision = reply
+    decision = policy(view)
+    if not isinstance(decision, Decision):
+        return Decision(before if decision is None else _checked(decision, view))
     trains = _limits_of_training(decision.training, view)
     least = min(trains) if isinstance(trains, list) else trains
     limits = {"train": least, "do batch work": decision.batch}
