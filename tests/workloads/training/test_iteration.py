@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from tests.support.toy_training import TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
+from workloads.kernels.chip_share import rank_of
 from workloads.models.huggingface import named
 from workloads.models.model import training_flops
 from workloads.training.execution.jitter import Disturbance
@@ -24,8 +26,10 @@ from workloads.training.explain import input_table, step_table
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers import layer
+from workloads.training.layers.replicas import host_s
 from workloads.training.layers.steps import RankShapes
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import layer_kinds
 from workloads.training.program.breakdown import breakdown
 from workloads.training.usual_plan import Alternative, common_frameworks, complete, hull
 
@@ -341,6 +345,20 @@ def test_one_trainium_chip_is_pytorchs_own_unless_its_runtime_is_stated():
     ):
         assert framework_of(complete(stated, TOY, machine), machine).name == name
     assert not complete({}, TOY, one).names_framework
+
+
+@pytest.mark.parametrize(("seq", "chunks"), [(1, 1), (64, 1), (65, 2), (2048, 32)])
+def test_a_host_dispatches_the_rows_and_chunks_of_gated_delta_layers(seq: int, chunks: int):
+    """PyTorch counts 7,473 operations of both passes over such a layer for 2,048 tokens."""
+    model, plan = named("qwen3.5-4b"), ParallelPlan(seq=seq, runtime="eager", ranks_per_chip=4)
+    rank = rank_of("trn2", "bf16", 4, shipped_catalogue())
+    layer_pass_s = rank.constant("host_layer_pass")
+    shapes = RankShapes(model, plan, "trn2", shipped_catalogue())
+    kinds = layer_kinds(model, np.arange(model.layers))
+    operations = 8 * 149 + 24 * (1224 + 78.5 * chunks)
+    passes_s = host_s(shapes, plan, 0.0, kinds, 2)
+    assert passes_s == pytest.approx(2 * layer_pass_s * operations / 149, rel=1e-12)
+    assert pytest.approx(7473, rel=1e-3) == 2 * (1224 + 78.5 * 32)
 
 
 def test_the_runtime_is_obeyed_by_adapters():
