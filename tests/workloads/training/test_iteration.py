@@ -356,9 +356,23 @@ def test_a_host_dispatches_the_rows_and_chunks_of_gated_delta_layers(seq: int, c
     shapes = RankShapes(model, plan, "trn2", shipped_catalogue())
     kinds = layer_kinds(model, np.arange(model.layers))
     operations = 8 * 149 + 24 * (1224 + 78.5 * chunks)
-    passes_s = host_s(shapes, plan, 0.0, kinds, 2)
-    assert passes_s == pytest.approx(2 * layer_pass_s * operations / 149, rel=1e-12)
+    pass_s = host_s(shapes, plan, 0.0, kinds)
+    assert pass_s == pytest.approx(layer_pass_s * operations / 149, rel=1e-12)
     assert pytest.approx(7473, rel=1e-3) == 2 * (1224 + 78.5 * 32)
+
+
+def test_a_host_traces_kept_layers_once_and_the_others_again():
+    """Four of eight layers take three passes, the others two, where the host is the slower."""
+    how = ParallelPlan(tp=4, ranks_per_chip=4, global_batch=1, seq=64, runtime="xla")
+    model, one = replace(TOY, layers=8), cluster("trn2.3xlarge")
+    kept, half, full = (
+        iteration(model, one, replace(how, recompute=kind, recompute_every=every)).iteration_s
+        for kind, every in (("none", 1), ("full", 2), ("full", 1))
+    )
+    assert (half - kept) == pytest.approx((full - kept) / 2, rel=0.02)
+    rank = rank_of("trn2", "bf16", 4, shipped_catalogue())
+    traced_s = 8 * rank.constant("host_layer_pass") * (8 / 32) ** rank.constant("host_trace_growth")
+    assert full - kept == pytest.approx(traced_s, rel=0.02)
 
 
 def test_the_runtime_is_obeyed_by_adapters():

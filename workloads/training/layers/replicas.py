@@ -405,10 +405,8 @@ COMPILED = "xla"
 """Runtime of chips whose step is one compiled program, which no host issues kernel by kernel."""
 
 
-def host_s(
-    shapes: RankShapes, job: ParallelPlan, kernels: float, kinds: IntArray, passes: int
-) -> float:
-    """Time in which the host issues passes over layers of these kinds [s]."""
+def host_s(shapes: RankShapes, job: ParallelPlan, kernels: float, kinds: IntArray) -> float:
+    """Time in which the host issues a pass over a layer of each of these kinds [s]."""
     plan, chip = shapes.plan, shapes.chip
     chips = chip_family(chip, shapes.catalogue)
     if chips.runtime == COMPILED or (chips.is_neuron and job.runtime == "compiled"):
@@ -425,7 +423,7 @@ def host_s(
         layers_s += len(kinds) * rank.constant("host_adapter_pass")
     # Tracing a layer takes longer in a model of more layers.
     depth = shapes.model.layers / rank.constant("host_trace_layers")
-    traced_s = layers_s * passes * depth ** rank.constant("host_trace_growth")
+    traced_s = layers_s * depth ** rank.constant("host_trace_growth")
     return float(max(traced_s, kernels * shapes.catalogue.value(PART, "eager_added")))
 
 

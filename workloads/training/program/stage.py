@@ -347,16 +347,18 @@ class StagePasses:
 
     def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
         """Add the host to a pass over layers, which cannot end before it is issued."""
-        # The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
-        # the chip waits for it instead, as it does until compiled layers are started.
+        # The host issues the steps of both ``ends`` of the pass as well, kept layers once. While a
+        # launch blocks it, the chip waits for it instead, as it does until compiled layers start.
         shapes, numbers = self.shapes, distinct(layers.layer[layers.layer >= 0])
-        stream, kinds = self.catalog.column("stream"), self.exchange.kinds[numbers]
+        passes = np.where(self.exchange.kept[numbers], 1, traced)
+        kinds = np.repeat(self.exchange.kinds[numbers], passes)
+        stream = self.catalog.column("stream")
         counted = np.isin(stream, (ENGINE, CC)) * [step.issued for step in self.catalog.steps]
         kernels = float(counted[layers.step].sum() + counted[ends.step].sum()) if len(layers) else 0
-        issued_s = replicas.host_s(shapes, self.job, kernels, kinds, traced)
+        issued_s = replicas.host_s(shapes, self.job, kernels, kinds)
         ahead_s = issued_s * replicas.issued_ahead(shapes)
         body = self._beside_host(layers, ahead_s) if ahead_s >= LEAST_HOST_S else layers
-        waited_s = issued_s - ahead_s + replicas.start_s(shapes, len(numbers) * traced, "pass")
+        waited_s = issued_s - ahead_s + replicas.start_s(shapes, len(kinds), "pass")
         if waited_s < LEAST_HOST_S:
             return body
         return join([body, self.catalog.ops([LayerOp("host.launch", "host", ENGINE, waited_s)])])
