@@ -222,7 +222,7 @@ def _single_operations(step: Iteration) -> Iterator[str]:
         yield (
             "Eager is timed as torch-xla's host traces the operations. Dispatched one by one, in "
             f"{format_seconds(added_s)} each, about {each:.0f} in a pass over a layer would take "
-            f"the host {format_seconds(passes * each * added_s)}, and published steps took longer."
+            f"the host {format_seconds(passes * each * added_s)}."
         )
 
 

@@ -264,6 +264,19 @@ TRAINING = (
         ORDER),
     Law("torch-xla is no faster than compiled microbatches",
         drawn_on(TRAINIUM, draws.train, from_file=False), to(runtime="xla"), ">=", STEP, ORDER),
+    # torch-xla's compiler takes no time for recomputation under adapters; others run it.
+    *(
+        Law(f"{slower} with adapters is no faster than {faster}",
+            plain(draws.divided, lora_rank=16, runtime=runtime, **stated), change, ">=", STEP,
+            ORDER)
+        for faster, runtime, stated, slower, change in (
+            ("compiled microbatches", "compiled", {}, "issuing single operations",
+             to(runtime="eager")),
+            ("single operations", "eager", {"recompute": "none"}, "torch-xla",
+             lambda line, rng: line.but(
+                 runtime="xla", recompute=rng.choice(("none", "selective", "full")))),
+        )
+    ),
     Law("every layer recomputed is no faster than every second",
         plain(draws.train, recompute="full", recompute_every=2), to(recompute_every=1), ">=", STEP,
         ORDER),

@@ -34,8 +34,8 @@ class Batching:
     # Tokens of an iteration if prompts are cut into chunks that run together with decode; 0 for
     # separate prefill, which runs one whole prompt while decode pauses
     chunk_tokens: int = 0
-    # Lengths, ascending, to which separate prompts and the caches of decode are padded; empty for
-    # no padding
+    # Lengths, ascending, to which shorter separate prompts and caches of decode are padded; empty
+    # for no padding
     buckets: tuple[int, ...] = ()
     # Whether a pass of decode takes as long as with all slots, empty ones too, as in a program of
     # Trainium that was compiled for them. Where nobody states the slots it is taken to be compiled
@@ -106,7 +106,9 @@ class Batching:
 
     def padded(self, tokens: int) -> int:
         """Return the padded length of a prompt or a cache."""
-        return next((size for size in self.buckets if size >= tokens), tokens)
+        # NxD Inference takes the first program that is longer (``model_wrapper.py``,
+        # ``_get_seq_bucket``), so that a prompt of 1,024 tokens takes as long as one of 2,047.
+        return next((size for size in self.buckets if size > tokens), tokens)
 
 
 LARGE_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 70 * 2**30

@@ -635,9 +635,9 @@ def _read_by_decode(state: State) -> tuple[int, int, int, int]:
     longest = max(cached[request] - left for request, left in state.batch.left())
     size = state.batching.padded(longest)
     batch = state.batching.slots if state.batching.runs_empty_slots else batch
-    if size > sizes[-1]:
+    if longest >= sizes[-1]:
         return batch, batch * longest, batch, sys.maxsize
-    return batch, batch * size, 0, size - longest + 1
+    return batch, batch * size, 0, size - longest
 
 
 def _advance(state: State, took_s: float, steps: int) -> list[int]:

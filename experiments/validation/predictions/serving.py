@@ -170,7 +170,7 @@ def _steady_state(
         raise InputError(f"speculate {values['speculate']}: a static batch has no proposals.")
     if static:
         _check_scheduler(values, "a static batch has no scheduler")
-        buckets = BUCKETS if neuron else ()
+        buckets = _programs(values) if neuron else ()
         return static_batch(replica, prompt, output, users, buckets, values.get("slots") or 0)
     groups = values.get("attention_dp") or 1
     each = -(-users // groups)  # slots and tokens of an engine are those of a group
@@ -198,7 +198,7 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
     if scheduler is None:
         _check_scheduler(values, "the row states no scheduler")
         if neuron:
-            return Batching(users, buckets=BUCKETS)
+            return Batching(users, buckets=_programs(values))
         return engine_batching(cluster, "", users, chunk_tokens=max(GPU_CHUNK, users + 1))
     return engine_batching(
         cluster,
@@ -210,6 +210,11 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
         poll_passes=values.get("poll_passes") or 1,
         gather=values.get("gather"),
     )
+
+
+def _programs(values: Mapping[str, Any]) -> tuple[int, ...]:
+    """Lengths of the Neuron programs of a row, which until NxD Inference had room for their own."""
+    return tuple(size + ("" < month(values) < NXD_FROM) for size in BUCKETS)
 
 
 def _check_scheduler(values: Mapping[str, Any], why: str) -> None:
@@ -233,6 +238,7 @@ EAGER_OVERHEADS = (
     *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
     *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start"),
 )
+NXD_FROM = "2024-12"  # month of Neuron's SDK 2.21, the first with NxD Inference
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")

@@ -60,7 +60,7 @@ def test_the_slower_pool_binds(served):
     """Long prompts with short answers wait for prefill, and long answers for decode."""
     group = Pools(2, 3, 1e12)
     prompts = TableRuns(batching=WHOLE, requests=600, pools=group)
-    bound_by_prefill = saturated_rate(served, fixed_lengths(4096, 2), prompts)
+    bound_by_prefill = saturated_rate(served, fixed_lengths(4095, 2), prompts)
     assert bound_by_prefill == pytest.approx(2 / served.prefill_s(4096), rel=0.01)
     answers = TableRuns(batching=WHOLE, requests=3000, pools=group)
     arrived = replace(answers, batching=replace(WHOLE, arrived=True), pools=None, requests=1000)

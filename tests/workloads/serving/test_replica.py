@@ -115,18 +115,21 @@ def test_slots_and_cache_make_requests_wait():
 
 
 def test_buckets_pad_prompts():
-    assert Batching(buckets=BUCKETS).padded(10_000) == 10_240
+    """NxD Inference takes the first program that is longer than the prompt, or the longest."""
+    lengths = {1: 128, 127: 128, 128: 256, 1023: 1024, 1024: 2048, 10_000: 10_240}
+    assert {size: Batching(buckets=BUCKETS).padded(size) for size in lengths} == lengths
+    assert [Batching(buckets=BUCKETS).padded(size) for size in (131_072, 200_000)] == [131_072, 2e5]
     padded = serve(toy_replica(), requests_of((0.0, 9, 1)), Batching(buckets=(16,)))
     assert padded.ttft_s[0] == pytest.approx(1 + 1.6)
 
 
 def test_decode_reads_the_bucket_of_the_longest_request():
-    """Prompts of 5 and 2, buckets of 8 and 16: eight is read for both until the ninth token."""
+    """Prompts of 5 and 2, buckets of 8 and 16: eight is read for both until the eighth token."""
     replica = toy_replica(decode_kv_s=0.01)
     both = requests_of((0.0, 5, 9), (0.0, 2, 9))
     served = serve(replica, both, Batching(2, buckets=(8, 16)))
     first = max(served.first_token_s)
-    expected = 4 * replica.decode_s(2, 2 * 8) + 4 * replica.decode_s(2, 2 * 16)
+    expected = 3 * replica.decode_s(2, 2 * 8) + 5 * replica.decode_s(2, 2 * 16)
     assert served.end_s[0] - first == pytest.approx(expected)
     beyond = serve(replica, both, Batching(2, buckets=(4,)))
     steps = sum(replica.decode_s(2, 2 * length) for length in range(5, 13))

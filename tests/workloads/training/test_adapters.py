@@ -86,20 +86,33 @@ def test_fine_tuning_on_one_chip_takes_what_was_measured(seq, measured_s):
 @pytest.mark.parametrize(
     ("framework", "runs"), [("neuronx", True), ("axlearn", True), ("torch-neuronx", False)]
 )
-def test_recomputation_takes_time_where_it_saves_memory(framework: str, runs: bool) -> None:
-    """Time, memory and HFU tell one story, merged with the first run or not."""
+def test_recomputation_saves_memory_and_takes_time_unless_merged(framework: str, runs: bool):
+    """Time and HFU are those of a run without it where a compiler merges it; memory never is."""
     how = replace(LORA, framework=framework, runtime="compiled", seq=4096)
     kept, again = (
         iteration(EIGHT, cluster("trn2.3xlarge"), replace(how, recompute=kind))
         for kind in ("none", "full")
     )
     assert (again.iteration_s > 1.2 * kept.iteration_s) == runs
-    assert (again.memory.activations < kept.memory.activations / 4) == runs
+    assert again.memory.activations < kept.memory.activations / 4
     assert (again.hfu > 1.2 * again.mfu) == runs
     if not runs:
         assert (again.iteration_s, again.hfu) == (kept.iteration_s, again.mfu)
-        assert again.memory.total == kept.memory.total
-        assert again.memory.least < kept.memory.least
+
+
+def test_recomputation_under_adapters_makes_room_as_the_compiler_found():
+    """On Trn1 it ran 4,096 tokens, and refused 8,192 at 18.12 GiB."""
+    short, long = (
+        iteration(
+            EIGHT,
+            cluster("trn1.2xlarge"),
+            replace(LORA, tp=2, ranks_per_chip=2, seq=seq, recompute="full"),
+            allow_oversized=True,
+        ).memory
+        for seq in (4096, 8192)
+    )
+    assert short.most < short.capacity < 18.12 * 2**30
+    assert long.least < 18.12 * 2**30 < long.most
 
 
 @pytest.mark.parametrize(("chip", "per_chip"), [("trn1", 2), ("h100", 1)])
@@ -183,9 +196,9 @@ def test_both_passes_of_each_kind_of_layer_have_the_same_adapters(name):
 
 def test_the_host_traces_a_layer_of_a_deeper_model_more_slowly():
     """A layer of twice the depth takes the power of two that the catalogue has; 3.62 ms at 32."""
-    catalogue, how = shipped_catalogue(), plan(runtime="xla")
+    catalogue, how, kinds = shipped_catalogue(), plan(runtime="xla"), np.zeros(16 * 2, int)
     usual_s, deep_s, plain_s = (
-        replicas.host_s(RankShapes(replace(TOY, **shape), how, "trn2", catalogue), how, 0.0, 16, 2)
+        replicas.host_s(RankShapes(replace(TOY, **shape), how, "trn2", catalogue), how, 0.0, kinds)
         for shape in ({"layers": 32}, {"layers": 64}, {"layers": 32, "gated_mlp": False})
     )
     plain = catalogue.value("kernels.trainium", "host_plain_layer")

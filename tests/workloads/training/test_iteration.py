@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from tests.support.toy_training import TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
+from workloads.kernels.chip_share import rank_of
 from workloads.models.huggingface import named
 from workloads.models.model import training_flops
 from workloads.training.execution.jitter import Disturbance
@@ -24,8 +26,10 @@ from workloads.training.explain import input_table, step_table
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.layers import layer
+from workloads.training.layers.replicas import host_s
 from workloads.training.layers.steps import RankShapes
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stages import layer_kinds
 from workloads.training.program.breakdown import breakdown
 from workloads.training.usual_plan import Alternative, common_frameworks, complete, hull
 
@@ -341,6 +345,34 @@ def test_one_trainium_chip_is_pytorchs_own_unless_its_runtime_is_stated():
     ):
         assert framework_of(complete(stated, TOY, machine), machine).name == name
     assert not complete({}, TOY, one).names_framework
+
+
+@pytest.mark.parametrize(("seq", "chunks"), [(1, 1), (64, 1), (65, 2), (2048, 32)])
+def test_a_host_dispatches_the_rows_and_chunks_of_gated_delta_layers(seq: int, chunks: int):
+    """PyTorch counts 7,473 operations of both passes over such a layer for 2,048 tokens."""
+    model, plan = named("qwen3.5-4b"), ParallelPlan(seq=seq, runtime="eager", ranks_per_chip=4)
+    rank = rank_of("trn2", "bf16", 4, shipped_catalogue())
+    layer_pass_s = rank.constant("host_layer_pass")
+    shapes = RankShapes(model, plan, "trn2", shipped_catalogue())
+    kinds = layer_kinds(model, np.arange(model.layers))
+    operations = 8 * 149 + 24 * (1224 + 78.5 * chunks)
+    pass_s = host_s(shapes, plan, 0.0, kinds)
+    assert pass_s == pytest.approx(layer_pass_s * operations / 149, rel=1e-12)
+    assert pytest.approx(7473, rel=1e-3) == 2 * (1224 + 78.5 * 32)
+
+
+def test_a_host_traces_kept_layers_once_and_the_others_again():
+    """Four of eight layers take three passes, the others two, where the host is the slower."""
+    how = ParallelPlan(tp=4, ranks_per_chip=4, global_batch=1, seq=64, runtime="xla")
+    model, one = replace(TOY, layers=8), cluster("trn2.3xlarge")
+    kept, half, full = (
+        iteration(model, one, replace(how, recompute=kind, recompute_every=every)).iteration_s
+        for kind, every in (("none", 1), ("full", 2), ("full", 1))
+    )
+    assert (half - kept) == pytest.approx((full - kept) / 2, rel=0.02)
+    rank = rank_of("trn2", "bf16", 4, shipped_catalogue())
+    traced_s = 8 * rank.constant("host_layer_pass") * (8 / 32) ** rank.constant("host_trace_growth")
+    assert full - kept == pytest.approx(traced_s, rel=0.02)
 
 
 def test_the_runtime_is_obeyed_by_adapters():

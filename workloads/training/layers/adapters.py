@@ -32,9 +32,9 @@ def whole(plan: ParallelPlan) -> bool:
 
 
 def layers_run_again(plan: ParallelPlan, merged: int) -> bool:
-    """Return whether full recomputation runs layers again on the chip, and so saves memory."""
-    # ``merged``: 1 where a compiler merges it with the first run if adapters alone are trained,
-    # and so keeps activations despite the plan. Single operations are not compiled together.
+    """Return whether full recomputation of layers takes time of the chip."""
+    # ``merged``: 1 where a compiler merges it with the first run if adapters alone are trained.
+    # Single operations are not compiled together.
     compiled = merged and plan.lora_rank and plan.runtime != "eager"
     return plan.recompute == "full" and not compiled
 

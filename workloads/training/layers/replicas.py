@@ -405,38 +405,45 @@ COMPILED = "xla"
 """Runtime of chips whose step is one compiled program, which no host issues kernel by kernel."""
 
 
-def host_s(
-    shapes: RankShapes, job: ParallelPlan, kernels: float, layers: int, passes: int
-) -> float:
-    """Time in which the host issues passes over some layers [s]."""
+def host_s(shapes: RankShapes, job: ParallelPlan, kernels: float, kinds: IntArray) -> float:
+    """Time in which the host issues a pass over a layer of each of these kinds [s]."""
     plan, chip = shapes.plan, shapes.chip
     chips = chip_family(chip, shapes.catalogue)
-    if chips.runtime == COMPILED:
+    if chips.runtime == COMPILED or (chips.is_neuron and job.runtime == "compiled"):
         return 0.0
     if not chips.is_neuron:
         return kernels * host_dispatch_s(chip, catalogue=shapes.catalogue)
-    if job.runtime == "compiled":
-        return 0.0
     rank = rank_of(chip, "bf16", plan.ranks_per_chip, shapes.catalogue)
     layer_pass_s = rank.constant("host_layer_pass")
     if not shapes.model.gated_mlp:
         layer_pass_s *= rank.constant("host_plain_layer")
+    operations = [_operations(shapes.of_kind(kind)) for kind in shapes.model.kinds]
+    layers_s = layer_pass_s * float(np.take(operations, kinds).sum())
     if plan.lora_rank:
-        layer_pass_s += rank.constant("host_adapter_pass")
+        layers_s += len(kinds) * rank.constant("host_adapter_pass")
     # Tracing a layer takes longer in a model of more layers.
     depth = shapes.model.layers / rank.constant("host_trace_layers")
-    traced_s = layers * passes * layer_pass_s * depth ** rank.constant("host_trace_growth")
-    issued_s = max(traced_s, kernels * shapes.catalogue.value(PART, "eager_added"))
-    least_s = shapes.catalogue.value(PART, "xla_least") if job.runtime == "xla" else 0.0
-    return float(max(issued_s, least_s))
+    traced_s = layers_s * depth ** rank.constant("host_trace_growth")
+    return float(max(traced_s, kernels * shapes.catalogue.value(PART, "eager_added")))
+
+
+def _operations(shapes: RankShapes) -> float:
+    """Operations that PyTorch dispatches in a pass over a layer, over those of a usual one."""
+    # Gated-delta layers loop in Python, as their kernels exist for GPUs alone.
+    mixer, numbers = shapes.model.recurrence, shapes.catalogue
+    if shapes.model.mixer != "recurrence" or not mixer or mixer.name != "gated-delta":
+        return 1.0
+    chunks = -(-shapes.plan.local_seq // numbers.integer(PART, "delta_chunk"))
+    count = chunks * numbers.value(PART, "delta_chunk_operations")
+    count += numbers.value(PART, "delta_operations")
+    return count / numbers.value(PART, "layer_operations")
 
 
 def issued_s(shapes: RankShapes) -> float:
     """Time in which the host of a GPU issues one step of an update that is not fused [s]."""
     chips = chip_family(shapes.chip, shapes.catalogue)
-    if chips.runtime == COMPILED or chips.is_neuron:
-        return 0.0
-    return host_dispatch_s(shapes.chip, catalogue=shapes.catalogue)
+    idle = chips.runtime == COMPILED or chips.is_neuron
+    return 0.0 if idle else host_dispatch_s(shapes.chip, catalogue=shapes.catalogue)
 
 
 def issued_ahead(shapes: RankShapes) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
 from topologies.support.errors import InputError
 from workloads.models.model import ATTENTION, RECURRENCE, Model
-from workloads.training.layers.adapters import adapted, layers_run_again, trained_share, whole
+from workloads.training.layers.adapters import adapted, trained_share, whole
 from workloads.training.layers.feed_forward import fed_again
 from workloads.training.layers.replicas import sharded
 from workloads.training.plan.plan import ParallelPlan
@@ -60,8 +60,6 @@ class Stack(NamedTuple):
     feed_again_tokens: int = 0
     # 1 where selective recomputation keeps attention's projections and runs the rest again
     selective_keeps: int = 0
-    # 1 where full recomputation is merged with the first run if adapters alone are trained
-    merged_with_adapters: int = 0
     norms_kept: int = 1  # tensors of a norm beside its input; 0 where its output is computed again
     # 1 for the queries, keys and values of latent attention; 0 where they are computed again
     latent_kept: int = 1
@@ -107,7 +105,7 @@ def layer_activations(
     if model.layer_input:  # what the layer takes of the embedding, whichever way it runs
         input_bytes = ELEMENT_BYTES * tokens * model.layer_input.width
     copies = model.streams.count if model.streams else 1
-    if layers_run_again(plan, stack.merged_with_adapters):
+    if plan.recompute == "full":
         return copies * ELEMENT_BYTES * elements * stack.layer_inputs_kept + input_bytes
     masks = elements if model.dropout else 0
     # Inputs of the norms, and of the projections of the mixer and of the feed-forward part.
@@ -133,8 +131,7 @@ def layer_activations(
 
 def _runs_again(plan: ParallelPlan, stack: Stack) -> bool:
     """Return whether most of a layer runs again: all, or all but attention's projections."""
-    again = layers_run_again(plan, stack.merged_with_adapters)
-    return again or (plan.recompute == "selective" and stack.selective_keeps > 0)
+    return plan.recompute == "full" or (plan.recompute == "selective" and stack.selective_keeps > 0)
 
 
 def _input_bytes(plan: ParallelPlan, half: str, stack: Stack) -> int:
@@ -231,7 +228,7 @@ def _of_kinds(model: Model, plan: ParallelPlan, stack: Stack) -> tuple[int, ...]
     """Activations of a layer of each kind, recomputed as the plan says, then not [B]."""
     # The order is that of :func:`~workloads.training.plan.stages.kinds_of_chunks`.
     recomputed = _each_kind(model, plan, stack)
-    if not layers_run_again(plan, stack.merged_with_adapters):
+    if plan.recompute != "full":
         return recomputed + recomputed
     return recomputed + kept_activations(model, plan, stack)
 

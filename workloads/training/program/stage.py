@@ -348,17 +348,21 @@ class StagePasses:
 
     def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
         """Add the host to a pass over layers, which cannot end before it is issued."""
-        # The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
-        # the chip waits for it instead, as it does until compiled layers are started.
-        shapes, count = self.shapes, int((distinct(layers.layer) >= 0).sum())
-        issued_s = self._host_s(layers, count, traced, ends) if len(layers) else 0.0
+        # The host issues the steps of both ``ends`` of the pass as well, kept layers once. While a
+        # launch blocks it, the chip waits for it instead, as it does until compiled layers start.
+        shapes, numbers = self.shapes, distinct(layers.layer[layers.layer >= 0])
+        passes = np.where(self.exchange.kept[numbers], 1, traced)
+        kinds = np.repeat(self.exchange.kinds[numbers], passes)
+        stream = self.catalog.column("stream")
+        counted = np.isin(stream, (ENGINE, CC)) * [step.issued for step in self.catalog.steps]
+        kernels = float(counted[layers.step].sum() + counted[ends.step].sum()) if len(layers) else 0
+        issued_s = replicas.host_s(shapes, self.job, kernels, kinds)
         ahead_s = issued_s * replicas.issued_ahead(shapes)
         body = self._beside_host(layers, ahead_s) if ahead_s >= LEAST_HOST_S else layers
-        waited_s = issued_s - ahead_s + replicas.start_s(shapes, count * traced, "pass")
+        waited_s = issued_s - ahead_s + replicas.start_s(shapes, len(kinds), "pass")
         if waited_s < LEAST_HOST_S:
             return body
-        launch = LayerOp("host.launch", "host", ENGINE, waited_s)
-        return join([body, self.catalog.ops([launch])])
+        return join([body, self.catalog.ops([LayerOp("host.launch", "host", ENGINE, waited_s)])])
 
     def _beside_host(self, layers: Ops, ahead_s: float) -> Ops:
         """Add the host that runs ahead of the chip, and starts when the pass has begun."""
@@ -369,14 +373,6 @@ class StagePasses:
         layers_back[:1] += layers_back[:1] == 1
         wait_back = np.array([len(layers) + 1], np.int32)
         return join([issue, replace(layers, back=layers_back), replace(wait, back=wait_back)])
-
-    def _host_s(self, layers: Ops, count: int, traced: int, ends: Ops) -> float:
-        """Time in which the host issues a pass over layers that it traces ``traced`` times [s]."""
-        stream = self.catalog.column("stream")
-        issued = np.array([step.issued for step in self.catalog.steps])
-        counted = np.where((stream == ENGINE) | (stream == CC), issued, 0.0)
-        kernels = float(counted[layers.step].sum() + counted[ends.step].sum())
-        return replicas.host_s(self.shapes, self.job, kernels, count, traced)
 
 
 # Parts of an iteration: its passes, each of a kind, and what comes before and after them.
