@@ -190,6 +190,7 @@ class Tuner:
     # full length; the second where few servers reduce in their switches [B].
     whole_chunks: float = np.inf
     whole_chunks_of_few: float = np.inf
+    channels: float = 1.0  # that reduce in the switch, over those of the H100
     # Longest buffer that a tree in LL128 carries over 2, 4, 8, … domains [B]; empty where the
     # network plugin states none.
     tree_bytes: tuple[float, ...] = ()
@@ -208,6 +209,8 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
     links = catalogue.value(of_chip, "link_rate")
     has_channel = catalogue.has(of_chip, "ll128_channel_rate")
     channel = catalogue.value(of_chip, "ll128_channel_rate", 0.0)
+    most = catalogue.value(PART, "in_switch_channels")
+    channels = catalogue.value(of_chip, "in_switch_channels", most) / most
     far = f"{PART}.{fabric}"
     flight = catalogue.value(far, "latency") if fabric else 0.0
     names = (f"tree_up_to_{2**level}" for level in range(1, 16))
@@ -235,8 +238,9 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
         links * catalogue.value(of_chip, "in_switch_share", 0.0),
         catalogue.value(PART, "message"),
         catalogue.value(PART, "short_tree"),
-        catalogue.value(PART, "whole_chunks"),
+        catalogue.value(of_chip, "whole_chunks", catalogue.value(PART, "whole_chunks")),
         catalogue.value(PART, "whole_chunks_of_few"),
+        channels,
         tuple(catalogue.value(far, name) for name in stated),
     )
 
@@ -510,8 +514,8 @@ def in_switch_s(load: Load, costs: Nccl) -> Number:
     if not share:
         return math.inf
     wire = load.in_switch / (share * costs.port)
-    # A loop moves a chunk for each head, so that its slices grow with the heads.
-    slice_s = costs.chip["in_switch_slice"] * _heads(load) / SERVER
+    # A loop moves a chunk for each head and channel, so that its slices grow with both.
+    slice_s = costs.chip["in_switch_slice"] * costs.tuner.channels * _heads(load) / SERVER
     direct = costs.chip["in_switch_latency"] + wire + filling_s(slice_s, wire)
     return np.where(np.asarray(load.in_switch) > 0, direct, np.inf)
 

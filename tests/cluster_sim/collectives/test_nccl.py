@@ -153,10 +153,13 @@ def test_changes_of_protocol_between_numbers_of_ranks_are_those_measured():
     assert four > 1.25 * max(two, eight)
 
 
-@pytest.mark.parametrize(("racks", "measured_s"), [(2, 0.011469), (20, 0.024782)])
-def test_all_reduces_over_racks_are_near_those_measured(racks, measured_s):
-    """Of 144 and 1,440 GB200 (``nccl_racks.csv``)."""
-    time_ps = nccl_ps(Call("all-reduce", gpus(f"gb200-nvl72:{racks}"), 2**32))
+@pytest.mark.parametrize(
+    ("racks", "mib", "measured_s"),
+    [(2, 512, 0.0021568), (2, 4096, 0.011469), (20, 512, 0.0071084), (20, 4096, 0.024782)],
+)
+def test_all_reduces_over_racks_are_near_those_measured(racks, mib, measured_s):
+    """Of 144 and 1,440 GB200 (``nccl_racks.csv``); with 16 channels those of 512 MiB were -22 %."""
+    time_ps = nccl_ps(Call("all-reduce", gpus(f"gb200-nvl72:{racks}"), mib * 2**20))
     assert time_ps / 1e12 == pytest.approx(measured_s, rel=0.1)
 
 
