@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ RESTART = option(
     plain="s",
 )
 TOKENS = "Tokens that the job trains on, such as 15T or 300B"
+BUDGET = "USD that the job may cost, its spare chips included, such as 500k or 2M"
 
 
 class Times:
@@ -71,6 +73,25 @@ class TokensInputs:
         f"{TOKENS}: the answer adds its days, price and energy, with failures and checkpoints "
         "as run-job has them by default",
     )
+    budget: str | None = setting(
+        None, f"{BUDGET}, in place of --tokens: the answer adds the tokens and days that it buys"
+    )
+
+    def __post_init__(self) -> None:
+        check_lengths({"tokens": self.tokens, "budget": self.budget})
+
+    @property
+    def length(self) -> dict[str, str]:
+        """Length of the job as keywords of ``run_job``; empty where none is stated."""
+        lengths = {"tokens": self.tokens, "budget": self.budget}
+        return {name: text for name, text in lengths.items() if text is not None}
+
+
+def check_lengths(lengths: Mapping[str, Any]) -> None:
+    """Refuse a job whose length is stated twice."""
+    named = [f"--{name} {length}" for name, length in lengths.items() if length is not None]
+    if len(named) > 1:
+        raise InputError(f"{' and '.join(named)} each state the length of the job. Keep one.")
 
 
 @documented
@@ -86,6 +107,7 @@ class JobInputs(Times):
         f"{TOKENS}, in place of a length",
         default="as many as the length allows",
     )
+    budget: str | None = setting(None, f"{BUDGET}, in place of a length")
     checkpoint_interval: str = setting(
         AUTO,
         "Computing time between checkpoints, such as 30min; auto searches for the best",
@@ -166,12 +188,8 @@ class JobInputs(Times):
                 f"--spares {self.spares!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or "
                 "auto."
             )
-        goal = self.goal
-        if self.days is not None and goal is not None:
-            raise InputError(
-                f"{self.days:g} days and {goal:,} tokens both state the length of the run; leave "
-                "out one of them."
-            )
+        check_lengths({"days": self.days, "tokens": self.tokens, "budget": self.budget})
+        _ = self.goal, self.budget_usd
         if self.elastic and not self.peers:
             raise InputError(
                 "--elastic needs the state of a lost replica in other units' memory: add "
@@ -194,6 +212,11 @@ class JobInputs(Times):
     def goal(self) -> int | None:
         """Tokens that the job trains on, in place of a length."""
         return None if self.tokens is None else parse_count(self.tokens, "--tokens")
+
+    @property
+    def budget_usd(self) -> int | None:
+        """Price of the job, in place of a length [USD]."""
+        return None if self.budget is None else parse_count(self.budget, "--budget")
 
     @property
     def windows(self) -> tuple[Window, ...]:

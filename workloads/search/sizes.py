@@ -261,7 +261,7 @@ OF_A_SIZE = ("units", "chips", "iteration_s", "days_low", "days_high")
 
 
 def _row(count: int, step: Iteration, tokens: int, seed: int) -> dict[str, Any]:
-    job = whole_job(step, tokens, seed)["job"]
+    job = whole_job(step, seed, tokens=tokens)["job"]
     ends = {f"days_{end}": job["interval"]["days"][end] for end in ("low", "high")}
     return {"units": count, "chips": step.chips, "iteration_s": step.iteration_s, **job, **ends}
 

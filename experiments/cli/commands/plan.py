@@ -255,12 +255,12 @@ def _first_that_runs(
 
 
 def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[str, Any]:
-    """Return length, price and energy of the job of the first plan; empty without its tokens."""
-    if length.tokens is None:
+    """Return length, price and energy of the job of the first plan; empty without its length."""
+    if not length.length:
         return {}
     from workloads.job.front import whole_job
 
-    return whole_job(search.first, length.tokens, call.seed)
+    return whole_job(search.first, call.seed, **length.length)
 
 
 def _in_time(

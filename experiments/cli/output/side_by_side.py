@@ -53,6 +53,14 @@ JOB = (
     ("energy_joules", "  energy"),
 )
 """Lines of the whole job, where its tokens are stated."""
+BOUGHT = (
+    ("tokens", "tokens that the budget buys"),
+    ("interval.tokens.low", "  80 % from"),
+    ("interval.tokens.high", "  to"),
+    ("days", "  days"),
+    *JOB[3:],
+)
+"""Lines of the whole job, where its budget is stated."""
 SERVING = (
     ("chips", "chips"),
     ("ttft_s.p50", "time to first token, median"),
@@ -204,7 +212,11 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
     fields = {name: row["plan"][name] for name in PLAN} | {"framework": row["framework"]}
-    job = {f"job_{name}": value_at(row["job"], name) for name, _ in JOB} if "job" in row else {}
+    job = (
+        {f"job_{name}": value_at(row["job"], name) for name in dict([*JOB, *BOUGHT])}
+        if "job" in row
+        else {}
+    )
     job |= {name: row["sizes"][name] for name, _ in UNITS} if "sizes" in row else {}
     return {"cluster": row["cluster"], **cells, **parts, **fields, **job}
 
@@ -223,7 +235,8 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
     lines = [*((name, f"  {name}") for name in fields), *STEP]
     lines += [line for line in UNITS if line[0] in flat[0]]
-    lines += [(f"job_{name}", words) for name, words in JOB if f"job_{name}" in flat[0]]
+    job = BOUGHT if flat[0].get("job_interval.tokens.low") else JOB
+    lines += [(f"job_{name}", words) for name, words in job if "job_days" in flat[0]]
     lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
     _show_columns(title, answer, flat, lines)
     for row in answered(answer):
