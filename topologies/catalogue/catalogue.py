@@ -433,6 +433,16 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
     )
 
 
+def is_invented(chip: str, catalogue: Catalogue) -> bool:
+    """Return whether a chip's rates of arithmetic and of memory are all assumed."""
+    rates = [
+        row.grade
+        for quantity, row in catalogue.entries(chip).items()
+        if quantity.endswith("_peak") or quantity == "hbm_bandwidth"
+    ]
+    return {*rates} == {"assumed"}
+
+
 def families(catalogue: Catalogue) -> tuple[str, ...]:
     """Return the names of all families."""
     return tuple(part.removeprefix(PREFIX) for part in catalogue.parts() if part.startswith(PREFIX))

@@ -140,7 +140,8 @@ def answer_beside(
         rows, batches = _of_one_batch(
             rows, lambda name, size: answer(name, catalogue, global_batch=size)
         )
-    both = document(rows, command, prices, _kinds_of_prices(names, catalogue))
+    kinds, invented = _of_machines(names, catalogue)
+    both = document(rows, command, prices, kinds, invented)
     both |= {"batches": batches} if batches else {}
     put_out(both, lambda _: show(title, both), write_all)
 
@@ -180,28 +181,41 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
     )
 
 
-def _kinds_of_prices(names: Sequence[str], catalogue: Catalogue) -> dict[str, str]:
-    """Return the kind of price of each cluster that has one, in words, by the cluster's name."""
+def _of_machines(
+    names: Sequence[str], catalogue: Catalogue
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the kind of price of each cluster that has one, and invented chips of clusters."""
+    from topologies.catalogue.catalogue import is_invented
     from topologies.clusters.machines import machine_of
     from topologies.clusters.names import machine
     from workloads.economics import kind_in_words, kind_of_price
 
-    machines = {name: machine_of(machine(name, catalogue=catalogue)) for name in names}
-    return {
-        name: kind_in_words(kind_of_price(catalogue, each))
-        for name, each in machines.items()
-        if catalogue.has(each, "price")
+    clusters = {name: machine(name, catalogue=catalogue) for name in names}
+    kinds = {
+        name: kind_in_words(kind_of_price(catalogue, machine_of(each)))
+        for name, each in clusters.items()
+        if catalogue.has(machine_of(each), "price")
     }
+    invented = {
+        name: each.chip
+        for name, each in clusters.items()
+        if each.chip and is_invented(each.chip, catalogue)
+    }
+    return kinds, invented
 
 
 def document(
-    rows: Rows, command: str = "", prices: str = "", kinds: Mapping[str, str] | None = None
+    rows: Rows,
+    command: str = "",
+    prices: str = "",
+    kinds: Mapping[str, str] | None = None,
+    invented: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
-    more = {"ratios": ratios(command, good, kinds)} if command else {}
+    more = {"ratios": ratios(command, good, kinds, invented)} if command else {}
     return {"rows": rows, "interval": ends, **more, **({"prices": prices} if prices else {})}
 
 
