@@ -195,7 +195,7 @@ def parse_ps(text: str, what: str = "latency") -> int:
     return _whole(_parse(text, what, "s", "1.5us") * PS_PER_S, what, text, "ps", least=0)
 
 
-def parse_count(text: str, what: str) -> int:
+def parse_count(text: str, what: str, example: str = "15T or 300B") -> int:
     """Parse a large number of things, such as tokens: ``15T``, ``300B``, ``2e12``.
 
     >>> parse_count("15T", "--tokens"), parse_count("2e12", "--tokens")
@@ -203,7 +203,7 @@ def parse_count(text: str, what: str) -> int:
     """
     matched = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
     if not matched or matched[2] not in _COUNTS:
-        raise InputError(f"{what} {text[:_LONGEST]!r} is not a number; write it as 15T or 300B.")
+        raise InputError(f"{what} {text[:_LONGEST]!r} is not a number; write it as {example}.")
     try:
         value = _exact(matched[1]) * _COUNTS[matched[2]]
     except InputError as mistake:

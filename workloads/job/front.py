@@ -43,7 +43,7 @@ from workloads.job.job import (
 )
 from workloads.job.replan import Replan, replans
 from workloads.job.simulate import simulate
-from workloads.options.job import AUTO, JobInputs
+from workloads.options.job import AUTO, JobInputs, usd_of
 from workloads.options.keywords import read_options
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import ParallelPlan
@@ -81,7 +81,7 @@ class JobResult:
     goal : int, optional
         Tokens that determined the length of the run; None for a run of another length.
     budget_usd : int, optional
-        Price that determined the length of the run [USD]; None for a run of another length.
+        Price that determined the length of the run [USD]; None where nothing or less was stated.
     notes : tuple of str
         Remarks: a length that did not converge to the tokens, and what ``elastic`` would give.
     replans : tuple of Replan
@@ -432,7 +432,7 @@ def run_job(
     runs = tuple(outcomes), tuple(varied)
     result = JobResult(
         *(step, job, state, unit, *runs, curve, goal),
-        budget_usd=how.budget_usd,
+        budget_usd=how.budget_usd if how.days is None or job.span_s < how.days * DAY_S else None,
         replans=others,
     )
     return replace(result, notes=_notes(result, how, missed, seed))
@@ -458,10 +458,9 @@ def whole_job(step: Iteration, seed: int = 0, **length: Any) -> dict[str, Any]:
     run = run_job(step, seed=seed, **length)
     document = run.document()
     ends = {name: document["interval"].get(name) for name in OF_A_WHOLE_JOB}
-    stated = "tokens" if run.budget_usd is None else ""
-    ends = {name: value for name, value in ends.items() if value and name != stated}
+    ends = {name: value for name, value in ends.items() if value and name not in length}
     job = {name: document[name] for name in OF_A_WHOLE_JOB}
-    job |= {} if run.budget_usd is None else {"budget_usd": run.budget_usd}
+    job |= {"budget_usd": usd} if (usd := usd_of(length.get("budget"))) else {}
     return {"job": {**job, "interval": ends, **({"notes": [*run.notes]} if run.notes else {})}}
 
 
@@ -531,7 +530,8 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
     if how.goal is not None:
         span_s = how.goal / step.tokens_per_s  # lengthened once the goodput is known
     elif how.budget_usd is not None:
-        span_s = bought_s(how.budget_usd, cluster, step.chips + spares * unit)
+        bought = bought_s(how.budget_usd, cluster, step.chips + spares * unit)
+        span_s = bought if how.days is None else min(bought, span_s)
     return Job(
         rates=rates,
         recovery=recovery,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +77,13 @@ class TokensInputs:
     )
 
     def __post_init__(self) -> None:
-        check_lengths({"tokens": self.tokens, "budget": self.budget})
+        check_tokens(self.tokens, budget=self.budget)
+        _ = self.budget_usd
+
+    @property
+    def budget_usd(self) -> int | None:
+        """Price of the job, in place of its tokens [USD]."""
+        return usd_of(self.budget)
 
     @property
     def length(self) -> dict[str, str]:
@@ -87,11 +92,19 @@ class TokensInputs:
         return {name: text for name, text in lengths.items() if text is not None}
 
 
-def check_lengths(lengths: Mapping[str, Any]) -> None:
-    """Refuse a job whose length is stated twice."""
-    named = [f"--{name} {length}" for name, length in lengths.items() if length is not None]
-    if len(named) > 1:
-        raise InputError(f"{' and '.join(named)} each state the length of the job. Keep one.")
+def usd_of(budget: str | None) -> int | None:
+    """Return a budget in USD; None for none."""
+    return None if budget is None else parse_count(budget.removeprefix("$"), "--budget", "500k or 2M")
+
+
+def check_tokens(tokens: str | None, **others: Any) -> None:
+    """Refuse a job whose tokens are stated and its length in another way too."""
+    for name, length in others.items():
+        if tokens is not None and length is not None:
+            raise InputError(
+                f"--tokens {tokens} and --{name} {length} each state the length of the job. Keep "
+                "one."
+            )
 
 
 @documented
@@ -107,7 +120,9 @@ class JobInputs(Times):
         f"{TOKENS}, in place of a length",
         default="as many as the length allows",
     )
-    budget: str | None = setting(None, f"{BUDGET}, in place of a length")
+    budget: str | None = setting(
+        None, f"{BUDGET}: the run is as long as it pays for, with --days no longer than these"
+    )
     checkpoint_interval: str = setting(
         AUTO,
         "Computing time between checkpoints, such as 30min; auto searches for the best",
@@ -188,7 +203,7 @@ class JobInputs(Times):
                 f"--spares {self.spares!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or "
                 "auto."
             )
-        check_lengths({"days": self.days, "tokens": self.tokens, "budget": self.budget})
+        check_tokens(self.tokens, days=self.days, budget=self.budget)
         _ = self.goal, self.budget_usd
         if self.elastic and not self.peers:
             raise InputError(
@@ -216,7 +231,7 @@ class JobInputs(Times):
     @property
     def budget_usd(self) -> int | None:
         """Price of the job, in place of a length [USD]."""
-        return None if self.budget is None else parse_count(self.budget, "--budget")
+        return usd_of(self.budget)
 
     @property
     def windows(self) -> tuple[Window, ...]:

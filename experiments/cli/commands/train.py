@@ -27,7 +27,7 @@ from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import idle_sentences, table_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.support.errors import InputError, check_choice
+from topologies.support.errors import check_choice
 from topologies.support.options import setting
 from topologies.support.units import format_seconds
 from workloads.models.model import PREDICTION

@@ -211,7 +211,7 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
     """Print length, price and energy of the job that a step belongs to; nothing without one."""
     if job := document.get("job"):
         usd = job.get("budget_usd")
-        size = f"{number(job['tokens'])} tokens" if usd is None else f"{usd:,} USD"
+        size = f"{number(job['tokens'])} tokens" if usd is None else f"at most {usd:,} USD"
         print_table("", [f"job of {size}", "value"], facts(WHOLE_JOB[usd is None :], job), left=2)
         for note in job.get("notes", ()):
             print_text(f"As run-job says: {note}")
