@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -28,6 +29,7 @@ from topologies.support.units import LIMIT, PS_PER_S
 __all__ = ["Catalogue", "Entry", "choose", "shipped_catalogue"]
 
 Key = tuple[str, str]
+_FACTOR = re.compile(r"x\d{1,6}(\.\d{1,6})?", re.ASCII)  # variant that scales the value in force
 LIKE = "like"  # quantity of a chip that names the chip whose constants hold for it
 
 
@@ -230,8 +232,8 @@ def _with_variants(base: Catalogue, _rows: int, names: tuple[tuple[str, str], ..
         if name and name not in variants:
             choices = f"there are {', '.join(variants)}" if variants else "it has none"
             raise InputError(
-                f"{path} has no variant {name[:80]!r}; {choices}. A value of your own goes "
-                "into a catalogue file (--catalogue)."
+                f"{path} has no variant {name[:80]!r}; {choices}. A factor is written x1.5; a "
+                "value of your own goes into a catalogue file (--catalogue)."
             )
         chosen[base.entry(part, quantity)[:2]] = name
     return _catalogue(base.rows, base._texts, chosen)
@@ -251,18 +253,50 @@ def shipped_catalogue() -> Catalogue:
 
 
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
-    """Return the shipped catalogue with the rows of an overlay, and with variants switched on."""
+    """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
+
+    A variant may be a factor on the value in force.
+
+    >>> choose(["trn2.hbm_bandwidth=x1.5"]).entry("trn2", "hbm_bandwidth").written
+    'x1.5 of 2.9 TB/s'
+    """
     base = shipped_catalogue() if overlay is None else shipped_catalogue().with_overlay(overlay)
     names = {}
     for text in variants:
         path, equals, name = text.partition("=")
         if not equals or "." not in path:
             raise InputError(
-                f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME. See list variants."
+                f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME or =x1.5. See list "
+                "variants."
             )
         names[path.strip()] = name.strip()
         _check_read(base, path.strip())
-    return base.with_variants(names) if names else base
+    scaled = [_scaled(base, path, name) for path, name in names.items() if _FACTOR.fullmatch(name)]
+    changed = base.with_rows(scaled).with_variants(names) if names else base
+    for row in scaled:
+        check_peaks(
+            changed.entries(row.part), f"--variant {row.part}.{row.quantity}={row.variant}: "
+        )
+    return changed
+
+
+def _scaled(base: Catalogue, path: str, name: str) -> Entry:
+    """Return a value of a catalogue times a factor, as an alternative of that name."""
+    part, _, quantity = path.rpartition(".")
+    row, factor = base.entry(part, quantity), Fraction(name[1:])
+    if row.unit == NAME or not factor:
+        raise InputError(f"{path} is {row.written}. It cannot be scaled by {name}. Leave that out.")
+    low, high = (None if end is None else float(factor) * end for end in (row.low, row.high))
+    return row._replace(
+        variant=name,
+        value=float(factor * row.exact),
+        exact=factor * row.exact,
+        low=low,
+        high=high,
+        grade="assumed",
+        note=f"{name[1:]} times the {row.grade} value",
+        written=f"{name} of {row.written}",
+    )
 
 
 def _check_read(base: Catalogue, path: str) -> None:

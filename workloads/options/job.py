@@ -94,7 +94,9 @@ class TokensInputs:
 
 def usd_of(budget: str | None) -> int | None:
     """Return a budget in USD; None for none."""
-    return None if budget is None else parse_count(budget.removeprefix("$"), "--budget", "500k or 2M")
+    return (
+        None if budget is None else parse_count(budget.removeprefix("$"), "--budget", "500k or 2M")
+    )
 
 
 def check_tokens(tokens: str | None, **others: Any) -> None:
