@@ -266,8 +266,7 @@ def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> C
         path, equals, name = text.partition("=")
         if not equals or "." not in path:
             raise InputError(
-                f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME or =x1.5. See list "
-                "variants."
+                f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME. See list variants."
             )
         names[path.strip()] = name.strip()
         _check_read(base, path.strip())
@@ -302,7 +301,8 @@ def _scaled(base: Catalogue, path: str, name: str) -> Entry:
 def _check_read(base: Catalogue, path: str) -> None:
     """Refuse a variant of a value that no command reads, since it would change nothing."""
     part, _, quantity = path.rpartition(".")
-    if base.has(part, quantity) and is_reference(part, quantity, base.entry(part, quantity).unit):
+    unit = base.entry(part, quantity).unit if base.has(part, quantity) else NAME
+    if unit != NAME and is_reference(part, quantity, unit):
         raise InputError(
             f"{path} is kept for reference only: no command reads it, so no alternative of it "
             "changes a result. Leave it out."
@@ -468,13 +468,14 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
 
 
 def is_invented(chip: str, catalogue: Catalogue) -> bool:
-    """Return whether a chip's rates of arithmetic and of memory are all assumed."""
-    rates = [
-        row.grade
+    """Return whether a chip's own rates, of arithmetic and of memory, are all assumed."""
+    # Rows that it takes from the chip that it is like are no rates of its own.
+    rates = {
+        quantity: row.grade
         for quantity, row in catalogue.entries(chip).items()
-        if quantity.endswith("_peak") or quantity == "hbm_bandwidth"
-    ]
-    return {*rates} == {"assumed"}
+        if row.part == chip and (quantity.endswith("_peak") or quantity == "hbm_bandwidth")
+    }
+    return len(rates) > 1 and {*rates.values()} == {"assumed"}
 
 
 def families(catalogue: Catalogue) -> tuple[str, ...]:
