@@ -232,6 +232,15 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
     return catalogue, f"Ratios of prices are in part those of different kinds of price: {listed}."
 
 
+def bought_s(usd: int, cluster: Cluster, chips: int) -> float:
+    """Time for which a sum of money buys chips of a cluster [s]."""
+    if not (each := Economics.of(cluster).usd_per_chip_s):
+        raise InputError(
+            f"budget is {usd:,} USD, and {cluster.name} has no price. State one in --catalogue."
+        )
+    return usd / (chips * each)
+
+
 @dataclass(frozen=True)
 class StepCost:
     """Cost of one optimizer step."""

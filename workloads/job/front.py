@@ -28,7 +28,7 @@ from workloads.confidence.sensitivity import (
     price_of,
     sampled,
 )
-from workloads.economics import TOKENS, Economics
+from workloads.economics import TOKENS, Economics, bought_s
 from workloads.job.causes import FailureRates, failure_rates, read_failures
 from workloads.job.checkpoints import State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
@@ -526,12 +526,7 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
         default_s = catalogue.value("fleet.training", "checkpoint_interval")
     units = -(-step.chips // unit)
     spares = enough if how.spares == AUTO else int(how.spares)
-    span_s = (DAYS if how.days is None else how.days) * DAY_S
-    if how.goal is not None:
-        span_s = how.goal / step.tokens_per_s  # lengthened once the goodput is known
-    elif how.budget_usd is not None:
-        bought = bought_s(how.budget_usd, cluster, step.chips + spares * unit)
-        span_s = bought if how.days is None else min(bought, span_s)
+    span_s = _span_s(step, how, step.chips + spares * unit)
     return Job(
         rates=rates,
         recovery=recovery,
@@ -553,13 +548,14 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
     )
 
 
-def bought_s(usd: int, cluster: Cluster, chips: int) -> float:
-    """Time for which a sum of money buys chips of a cluster [s]."""
-    if not (each := Economics.of(cluster).usd_per_chip_s):
-        raise InputError(
-            f"budget is {usd:,} USD, and {cluster.name} has no price. State one in --catalogue."
-        )
-    return usd / (chips * each)
+def _span_s(step: Iteration, how: JobInputs, chips: int) -> float:
+    """Length of a run [s]."""
+    if how.goal is not None:
+        return how.goal / step.tokens_per_s  # lengthened once the goodput is known
+    if how.budget_usd is None:
+        return (DAYS if how.days is None else how.days) * DAY_S
+    bought = bought_s(how.budget_usd, step.cluster, chips)
+    return bought if how.days is None else min(bought, how.days * DAY_S)
 
 
 def replicas_of(plan: ParallelPlan, units: int, unit: int, resize_s: float) -> Replicas:
@@ -610,7 +606,7 @@ def _elastic_note(result: JobResult, how: JobInputs, seed: int) -> str:
             f"it back loses {format_seconds(cost_s)}, a restart of all {format_seconds(restart_s)}."
         )
     days = job.span_s / DAY_S
-    alone = {"elastic": True, "checkpoint": "peer", "replan": False}
+    alone: dict[str, Any] = {"elastic": True, "checkpoint": "peer", "replan": False}
     elastic = replace(how, **alone, tokens=None, budget=None, days=days)
     try:
         trial = _job(step, elastic, result.state, result.unit_chips)

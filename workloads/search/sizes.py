@@ -15,7 +15,8 @@ from topologies.clusters.names import FILES, GRAPHS, RAINIER, RAINIER_MACHINE, m
 from topologies.support.arguments import check_names, checked
 from topologies.support.errors import InputError
 from topologies.support.units import parse_count
-from workloads.job.front import DAY_S, bought_s, whole_job
+from workloads.economics import bought_s
+from workloads.job.front import DAY_S, whole_job
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.options.job import LEAST_DAYS, MOST_DAYS

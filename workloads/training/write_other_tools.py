@@ -250,7 +250,7 @@ def _exchange(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, A
 def _nemo(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
     experts = model.experts
     nodes = {"devices": cluster.chips_per_server, "num_nodes": cluster.servers}
-    sizes = {
+    sizes: dict[str, Any] = {
         "num_layers": model.layers, "hidden_size": model.hidden,
         "ffn_hidden_size": model.ffn or (experts.ffn if experts else 0),
         "num_attention_heads": model.heads, "num_query_groups": model.kv_heads,

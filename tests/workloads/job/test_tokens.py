@@ -4,8 +4,8 @@ import pytest
 
 import cluster_sim as cs
 from tests.support.refusals import refused
-from workloads.economics import Economics
-from workloads.job.front import bought_s, whole_job
+from workloads.economics import Economics, bought_s
+from workloads.job.front import whole_job
 from workloads.options.job import JobInputs
 from workloads.training.iteration import Iteration
 
