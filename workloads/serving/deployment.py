@@ -423,6 +423,9 @@ class Deployed:
         numbers |= {
             "max_rate_per_s": self.rate_per_s,
             "binds": self.binds,
+            # By Little's law.
+            "requests_at_once": self.rate_per_s
+            * float(np.mean(self.served.end_s - self.served.requests.arrival_s)),
             "tokens_per_s": tokens_per_s,
             "tokens_per_s_per_chip": tokens_per_s / chips,
             "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,

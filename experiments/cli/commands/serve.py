@@ -121,6 +121,7 @@ LATENCY = tuple(Column(level, level, like="_s") for level in ("p50", "p90", "p99
 RATES = (
     Column("max_rate_per_s", "highest rate within the SLO, requests/s", write="{:,.4g}".format),
     Column("binds", "  what binds"),
+    Column("requests_at_once", "  requests in work at once", write="{:,.1f}".format),
     Column("needed", "such deployments"),
     Column("together", "  together"),
     Column("requests", "requests"),

@@ -35,6 +35,7 @@ STEP = (
     ("memory_bytes", "memory a rank"),
     ("usd_per_million_tokens", "USD a million tokens"),
     ("energy_joules", "energy a step"),
+    ("tokens_per_s_per_mw", "tokens a second a MW"),
 )
 """Lines of training steps side by side."""
 PLAN = (
@@ -223,6 +224,8 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a training step's document to numbers, for a table."""
     ends, memory = row["interval"], row["memory_bytes"]
     cells = {name: row[name] for name, _ in STEP if name in row}
+    tokens, joules = row["tokens_per_s"] * row["iteration_s"], row["energy_joules"]
+    cells["tokens_per_s_per_mw"] = 1e6 * tokens / joules if joules else None
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
     fields = {name: row["plan"][name] for name in PLAN} | {"framework": row["framework"]}
