@@ -139,6 +139,12 @@ def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> 
         served = deployed.served
         # By Little's law, the requests that are served at once.
         at_once = rate * float(np.mean(served.end_s - served.requests.arrival_s))
+        if at_once > offered.count:  # they arrive within less time than one of them takes
+            raise InputError(
+                f"--count {offered.count:,} is too few for a highest rate: it would be that of a "
+                f"burst, of {at_once:,.0f} requests at once. State {FILLS * offered.count:,} or "
+                "more, or leave it out."
+            )
         enough = min(math.ceil(FILLS * at_once), offered.count)
         if enough <= tried.count:
             return at_rate(tried, slo, rate, deployed)
