@@ -399,7 +399,10 @@ def _in_groups(
     if model.experts is None or replica.expert_groups > 1 or apart or deployed.search:
         return
     groups, tokens = math.gcd(replica.chips, model.experts.count), round(prompt_tokens)
-    sizes: dict[str, Any] = {"precision": replica.precision, "cache_precision": replica.cache_precision}
+    sizes: dict[str, Any] = {
+        "precision": replica.precision,
+        "cache_precision": replica.cache_precision,
+    }
     try:
         other = profile(model, cluster, tp=replica.chips, ep=groups, **sizes)
     except InputError:
