@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.catalogue.reader import GRADES, Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
@@ -52,11 +52,13 @@ class Economics:
         tdp = catalogue.value(chip, "tdp", 0.0)
         share = catalogue.value(chip, "idle_power_share", 1.0)
         busy = catalogue.value(machine, "power") / chips if catalogue.has(machine, "power") else tdp
+        kernels = chip_family(chip, catalogue).kernels
+        limited_w = tdp * (1 - catalogue.value(kernels, "power_share", 1.0))
         price = catalogue.value(machine, "price", 0.0) / chips
         drawn = (machine, "power") if catalogue.has(machine, "power") else (chip, "tdp")
         return cls(
-            busy_w=busy,
-            idle_w=max(0.0, busy - tdp * (1 - share)),
+            busy_w=busy - limited_w,
+            idle_w=min(busy - limited_w, max(0.0, busy - tdp * (1 - share))),
             pue=catalogue.value("rainier", "pue"),
             usd_per_chip_s=price,
             carbon_kg_per_j=carbon_g_per_kwh / 1000 / 3.6e6,
@@ -228,6 +230,15 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
             return changed, f"All prices are {PRICES[kind]}: {listed}."
     listed = ", ".join(f"{name} {kind_in_words(kind)}" for name, kind in kinds.items())
     return catalogue, f"Ratios of prices are in part those of different kinds of price: {listed}."
+
+
+def bought_s(usd: int, cluster: Cluster, chips: int) -> float:
+    """Time for which a sum of money buys chips of a cluster [s]."""
+    if not (each := Economics.of(cluster).usd_per_chip_s):
+        raise InputError(
+            f"budget is {usd:,} USD, and {cluster.name} has no price. State one in --catalogue."
+        )
+    return usd / (chips * each)
 
 
 @dataclass(frozen=True)

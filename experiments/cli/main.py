@@ -22,6 +22,8 @@ MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2
 NEVER = 2**31 - 1
 GROWTH_BYTES = 64 * 2**20
 OBJECTS_BETWEEN_SEARCHES = 400_000
+SWITCHED = ("(on)", "(off)", "(true)", "(false)", "(yes)", "(no)")
+"""Ends of click's words on an argument too many that are meant for a switch."""
 
 
 def prepare() -> None:
@@ -224,6 +226,8 @@ def _explain(mistake: click.ClickException) -> int:
     reason, parameter = mistake.format_message(), getattr(mistake, "param", None)
     if isinstance(mistake, click.NoSuchOption) and context:
         reason = _elsewhere(mistake, context.command) or reason
+    elif reason.endswith(SWITCHED):
+        reason += ": a switch has no value; write --NAME for on, --no-NAME for off"
     elif parameter is not None and not isinstance(mistake, click.MissingParameter):
         name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
         reason = f"{name} {mistake.message}"  # the option, its value, and the rule that it breaks

@@ -151,12 +151,16 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 
 
 def ratios(
-    command: str, rows: Rows, kinds: Mapping[str, str] | None = None
+    command: str,
+    rows: Rows,
+    kinds: Mapping[str, str] | None = None,
+    invented: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
     # ``kinds``: kind of price of each cluster, in words. A ratio of prices of two kinds is no
-    # difference of the clusters.
-    kinds = kinds or {}
+    # difference of the clusters. ``invented``: chip of each cluster of which all rates are assumed,
+    # so that no error of a prediction bounds what they are.
+    kinds, invented = kinds or {}, invented or {}
     from workloads.confidence.split_conformal import ratio_ends  # costly, for the help of train
 
     entries = []
@@ -172,7 +176,9 @@ def ratios(
             paid = [kinds.get(one["cluster"], "of no stated kind") for one in (row, first)]
             if place in PRICE and kinds:
                 entry["price_kinds"] = paid
-            unlike = place in PRICE and paid[0] != paid[1]
+            chips = [invented[one["cluster"]] for one in (row, first) if one["cluster"] in invented]
+            entry |= {"invented": chips} if chips else {}
+            unlike = chips or (place in PRICE and paid[0] != paid[1])
             entries.append({**entry, "differs": not (low <= 1 <= high or unlike)})
     return entries
 
@@ -200,6 +206,8 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
         )
         sure = " and ".join(entry["number"] for entry in mine if entry["differs"])
         beyond = f"Beyond the error of two predictions: {sure}." if sure else NONE
+        if chips := dict.fromkeys(chip for entry in mine for chip in entry.get("invented", ())):
+            beyond = f"All rates of {' and '.join(chips)} are assumed: ratios hold if these do."
         sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
         unlike |= kinds if len(kinds) > 1 else {}
     if unlike:

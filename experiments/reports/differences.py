@@ -14,7 +14,7 @@ from experiments.reports.certainty import ratios
 from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
-from topologies.catalogue.catalogue import Catalogue, choose
+from topologies.catalogue.catalogue import Catalogue, choose, is_invented
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.clusters.names import cluster as cluster_of
@@ -149,7 +149,12 @@ def _ratios(
     """Return the ratios of the second run's numbers to the first's, with their intervals."""
     paid = [kind_in_words(_kind_of_price(each)) for each in inputs]
     kinds = {str(run["cluster"]): kind for run, kind in zip(results, paid, strict=True)}
-    entries = ratios(command, results, kinds)
+    chips = {
+        str(run["cluster"]): chip
+        for run, each in zip(results, inputs, strict=True)
+        if (chip := _invented_chip(each))
+    }
+    entries = ratios(command, results, kinds, chips)
     alike = all(inputs[0].get(name) == inputs[1].get(name) for name in ("model", "cluster"))
     changed = any(run.get(name) for run in inputs for name in UNLIKE_MACHINES)
     if command != "train" or not alike or changed or not all("plan" in each for each in results):
@@ -162,6 +167,7 @@ def _ratios(
     for entry in entries:
         low, high = (entry["ratio"] * math.exp(sign * half) for sign in (-1, 1))
         one_kind = len(set(entry.get("price_kinds", ()))) < 2
+        entry.pop("invented", None)  # rates that both have, whatever they are
         entry.update(low=low, high=high, differs=one_kind and not low <= 1 <= high)
     return entries
 
@@ -175,6 +181,17 @@ def _kind_of_price(inputs: Document) -> str:
         return kind_of_price(catalogue, machine_of(cluster_of(input_text(inputs.get("cluster")))))
     except InputError:
         return ""  # no price, a file that is gone, or several clusters
+
+
+def _invented_chip(inputs: Document) -> str:
+    """Return the chip of a recorded run if all its rates are assumed; else nothing."""
+    overlay = inputs.get("catalogue")
+    try:
+        catalogue = choose(inputs.get("variant") or (), overlay and input_text(overlay))
+        chip = cluster_of(input_text(inputs.get("cluster")), catalogue=catalogue).chip
+    except InputError:
+        return ""  # a file that is gone, or several clusters
+    return chip if chip and is_invented(chip, catalogue) else ""
 
 
 def input_text(value: Any) -> str:

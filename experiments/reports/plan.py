@@ -30,6 +30,7 @@ from experiments.reports.remarks import assumed_sentences, check_remarks
 from experiments.reports.training import interval_document, packed, stated
 from topologies.support.units import format_memory, format_seconds
 from workloads.search.search import Finalist, Search
+from workloads.training.memory.memory import FREE
 from workloads.training.plan.other_tools import plan_yaml
 from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.program.breakdown import PARTS
@@ -151,6 +152,27 @@ def ties(search: Search) -> str:
         return f"{first}. Every other plan that was simulated is clearly slower."
     plans = f"Plan {ranges(tied)} is" if len(tied) == 1 else f"Plans {ranges(tied)} are"
     return f"{first}. {plans} too close to it for two predictions to tell which is faster."
+
+
+def memory_sentences(search: Search) -> list[str]:
+    """Return what a search says of plans that fill a rank's memory, or need more than it has."""
+    first, *others = search.finalists
+    if first.memory.tight:
+        room = format_memory(first.memory.capacity)
+        return [
+            f"No plan is likely to fit in the {room} of a rank: these fit only in a training stack "
+            "that needs little memory. Use more chips or a shorter --seq."
+        ]
+    faster = [one for one in others if one.worth(search.objective) < first.worth(search.objective)]
+    if not faster:
+        return []
+    best = faster[0]
+    share = best.memory.total / best.memory.capacity
+    saved = 1 - best.worth(search.objective) / first.worth(search.objective)
+    return [
+        f"The first leaves {FREE:.0%} of a rank's memory free. Plan 2 has {saved:.1%} less "
+        f"{search.objective}, and memory {share:.1%} full."
+    ]
 
 
 def headline(search: Search) -> str:
@@ -298,7 +320,7 @@ def remarks(search: Search) -> list[str]:
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
     remarks.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
-    remarks.append(ties(search))
+    remarks += [*memory_sentences(search), ties(search)]
     if not search.first.plan.names_framework:
         remarks.append(assumed_sentences(search.first)[0])
     if search.next_estimate_s is not None:

@@ -21,7 +21,7 @@ from topologies.support.units import PS_PER_S, format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.execution.jitter import TYPICAL, largest
 from workloads.training.frameworks.framework import framework_of, usual_framework
-from workloads.training.memory.memory import Memory
+from workloads.training.memory.memory import FREE, Memory
 from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import BATCH_TOKENS, describe
@@ -65,11 +65,11 @@ def _searched(step: Iteration) -> Iterator[str]:
     choice = step.choice
     if choice is None or choice.default_ratio is not None:
         return
-    roomy = step.memory.total <= FULL * step.memory.capacity
-    free = f" of those that leave {1 - FULL:.0%} of a rank's memory free" if roomy else ""
+    free = f" of those that leave {FREE:.0%} of a rank's memory free" * step.memory.roomy
+    none = ", none of which is likely to fit in memory," * step.memory.tight
     yield (
-        f"No degree of parallelism was stated: of {choice.considered:,} plans this one is the best "
-        f"by its estimate{free}: {_in_words(step.plan, step.cluster)}."
+        f"No degree of parallelism was stated: of {choice.considered:,} plans{none} this one is "
+        f"the best by its estimate{free}: {_in_words(step.plan, step.cluster)}."
     )
     if choice.others:
         first, ties = choice.others[0], sum(other.tied for other in choice.others)
@@ -295,7 +295,7 @@ def _full_memory(answer: Checked) -> Iterator[str]:
             f"The plan fits only if the training stack needs little memory: it is likely to need "
             f"{likely} of {room} a rank, and at least {format_memory(memory.least)}."
         )
-    elif memory.total > FULL * memory.capacity:
+    elif not memory.roomy:
         yield (
             f"Memory is {memory.total / memory.capacity:.1%} full: {likely} of {room} a rank, and "
             "training stacks differ by more than is free."
@@ -350,7 +350,6 @@ GAINED = 0.01  # gain in tokens a second from which another plan is named
 MANY = 1024  # chips above which uneven ones are named
 CHOSEN = ("recompute", "order", "microbatch", "zero", "sequence_parallel")
 """Fields whose stated value is compared with its neighbours."""
-FULL = 0.95  # share of a rank's memory above which a plan is called full
 LARGE = 1 / 3
 """Share of a step above which its neighbours are tried though none of ``CHOSEN`` is stated, where
 it is no arithmetic."""

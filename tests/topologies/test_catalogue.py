@@ -334,9 +334,20 @@ def test_a_variant_switches_one_value_and_back(shipped):
     assert pickle.loads(pickle.dumps(switched)) == switched
 
 
+def test_a_factor_scales_a_value_and_its_range():
+    shipped = shipped_catalogue().entry("trn2", "link_latency")
+    row = choose(["trn2.link_latency=x2.5"]).entry("trn2", "link_latency")
+    assert (row.value, row.exact) == (2.5 * shipped.value, shipped.exact * 5 / 2)
+    assert (row.low, row.high) == (2.5 * shipped.low, 2.5 * shipped.high)
+    assert (row.grade, row.written) == ("assumed", f"x2.5 of {shipped.written}")
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("trn2.bf16_peak=zebra", "trn2.bf16_peak has no variant 'zebra'; there are semi"),
     ("trn2.tdp=zebra", "trn2.tdp has no variant 'zebra'; it has none."),
+    ("trn2.tdp=x0", "trn2.tdp is 500 W. It cannot be scaled by x0."),
+    ("trn2.family=x2", "trn2.family is trainium. It cannot be scaled by x2."),
+    ("trn2.bf16_peak=x0.5", "=x0.5: bf16_peak is x0.5 of 667 TFLOP/s, less than bf16_matmul of 6"),
     ("trn2.zebra=x", "the catalogue has no 'zebra' of trn2."),
     ("tron.tdp=x", "the catalogue has no part 'tron'."),
     ("trn2.bf16_peak", "variant 'trn2.bf16_peak' is not of the form PART.QUANTITY=NAME."),

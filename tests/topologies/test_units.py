@@ -48,6 +48,7 @@ def test_quantities_are_exact(parse, text, expected):
     ("-1GB", "size '-1GB' is negative, the least is 0. Write it as 256MiB or 1GB."),
     ("1gb", "size '1gb': unknown unit gb. Did you mean GB?"),
     ("1mB", "size '1mB': unknown unit mB. Did you mean MB?"),
+    ("1TFLOPS/s", "size '1TFLOPS/s': unknown unit TFLOPS/s. Did you mean TFLOP/s?"),
     ("5bananas", "size '5bananas': unknown unit bananas."),
     ("1GB/s", "size '1GB/s' is in B/s, not in B. Write it as 256MiB or 1GB."),
     ("0.4B", "size '0.4B' is below the least, 1 B."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -28,6 +29,7 @@ from topologies.support.units import LIMIT, PS_PER_S
 __all__ = ["Catalogue", "Entry", "choose", "shipped_catalogue"]
 
 Key = tuple[str, str]
+_FACTOR = re.compile(r"x\d{1,6}(\.\d{1,6})?", re.ASCII)  # variant that scales the value in force
 LIKE = "like"  # quantity of a chip that names the chip whose constants hold for it
 
 
@@ -230,8 +232,8 @@ def _with_variants(base: Catalogue, _rows: int, names: tuple[tuple[str, str], ..
         if name and name not in variants:
             choices = f"there are {', '.join(variants)}" if variants else "it has none"
             raise InputError(
-                f"{path} has no variant {name[:80]!r}; {choices}. A value of your own goes "
-                "into a catalogue file (--catalogue)."
+                f"{path} has no variant {name[:80]!r}; {choices}. A factor is written x1.5; a "
+                "value of your own goes into a catalogue file (--catalogue)."
             )
         chosen[base.entry(part, quantity)[:2]] = name
     return _catalogue(base.rows, base._texts, chosen)
@@ -251,7 +253,13 @@ def shipped_catalogue() -> Catalogue:
 
 
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
-    """Return the shipped catalogue with the rows of an overlay, and with variants switched on."""
+    """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
+
+    A variant may be a factor on the value in force.
+
+    >>> choose(["trn2.hbm_bandwidth=x1.5"]).entry("trn2", "hbm_bandwidth").written
+    'x1.5 of 2.9 TB/s'
+    """
     base = shipped_catalogue() if overlay is None else shipped_catalogue().with_overlay(overlay)
     names = {}
     for text in variants:
@@ -262,13 +270,39 @@ def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> C
             )
         names[path.strip()] = name.strip()
         _check_read(base, path.strip())
-    return base.with_variants(names) if names else base
+    scaled = [_scaled(base, path, name) for path, name in names.items() if _FACTOR.fullmatch(name)]
+    changed = base.with_rows(scaled).with_variants(names) if names else base
+    for row in scaled:
+        check_peaks(
+            changed.entries(row.part), f"--variant {row.part}.{row.quantity}={row.variant}: "
+        )
+    return changed
+
+
+def _scaled(base: Catalogue, path: str, name: str) -> Entry:
+    """Return a value of a catalogue times a factor, as an alternative of that name."""
+    part, _, quantity = path.rpartition(".")
+    row, factor = base.entry(part, quantity), Fraction(name[1:])
+    if row.unit == NAME or not factor:
+        raise InputError(f"{path} is {row.written}. It cannot be scaled by {name}. Leave that out.")
+    low, high = (None if end is None else float(factor) * end for end in (row.low, row.high))
+    return row._replace(
+        variant=name,
+        value=float(factor * row.exact),
+        exact=factor * row.exact,
+        low=low,
+        high=high,
+        grade="assumed",
+        note=f"{name[1:]} times the {row.grade} value",
+        written=f"{name} of {row.written}",
+    )
 
 
 def _check_read(base: Catalogue, path: str) -> None:
     """Refuse a variant of a value that no command reads, since it would change nothing."""
     part, _, quantity = path.rpartition(".")
-    if base.has(part, quantity) and is_reference(part, quantity, base.entry(part, quantity).unit):
+    unit = base.entry(part, quantity).unit if base.has(part, quantity) else NAME
+    if unit != NAME and is_reference(part, quantity, unit):
         raise InputError(
             f"{path} is kept for reference only: no command reads it, so no alternative of it "
             "changes a result. Leave it out."
@@ -431,6 +465,17 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
         measured_on=catalogue.name(catalogue.name(part, "kernels"), "measured_on", ""),
         provenance=catalogue.name(chip, "kernel_times", "assumed"),
     )
+
+
+def is_invented(chip: str, catalogue: Catalogue) -> bool:
+    """Return whether a chip's own rates, of arithmetic and of memory, are all assumed."""
+    # Rows that it takes from the chip that it is like are no rates of its own.
+    rates = {
+        quantity: row.grade
+        for quantity, row in catalogue.entries(chip).items()
+        if row.part == chip and (quantity.endswith("_peak") or quantity == "hbm_bandwidth")
+    }
+    return len(rates) > 1 and {*rates.values()} == {"assumed"}
 
 
 def families(catalogue: Catalogue) -> tuple[str, ...]:

@@ -194,7 +194,7 @@ def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
         if engines.exact * 100 > chip.exact * 101:  # published peaks are rounded
             raise InputError(
                 f"{where}{peak} is {chip.written}, less than {quantity} of {engines.written}; "
-                f"state {quantity} as well."
+                f"change {peak} and {quantity} together."
             )
 
 

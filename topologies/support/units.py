@@ -53,7 +53,7 @@ _UNITS: dict[str, tuple[Fraction, str]] = (
 _COUNTS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 """Factors of the suffixes of counts; billions are written B, as in 70B parameters, or G."""
 _USUAL = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "us", "ms", "min", "h", "d")
-_USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/s")
+_USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/s", "TFLOP/s")
 _FIGURE = re.compile(r"[0-9.]+")  # number of an example
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\D*?)\s*", re.ASCII)
 _LONGEST = 60
@@ -195,7 +195,7 @@ def parse_ps(text: str, what: str = "latency") -> int:
     return _whole(_parse(text, what, "s", "1.5us") * PS_PER_S, what, text, "ps", least=0)
 
 
-def parse_count(text: str, what: str) -> int:
+def parse_count(text: str, what: str, example: str = "15T or 300B") -> int:
     """Parse a large number of things, such as tokens: ``15T``, ``300B``, ``2e12``.
 
     >>> parse_count("15T", "--tokens"), parse_count("2e12", "--tokens")
@@ -203,7 +203,7 @@ def parse_count(text: str, what: str) -> int:
     """
     matched = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
     if not matched or matched[2] not in _COUNTS:
-        raise InputError(f"{what} {text[:_LONGEST]!r} is not a number; write it as 15T or 300B.")
+        raise InputError(f"{what} {text[:_LONGEST]!r} is not a number; write it as {example}.")
     try:
         value = _exact(matched[1]) * _COUNTS[matched[2]]
     except InputError as mistake:

@@ -114,7 +114,7 @@ def demand(text: str, *, service: str | None = None) -> Demand:
     if not looks_like_a_path:
         raise InputError(
             f"unknown demand {text!r}; give a CSV file or one of {', '.join(BUNDLED)}."
-            + suggestion(text, BUNDLED)
+            + (suggestion(text, BUNDLED) or " Rates are for serve --requests." * (":" in text))
         )
     return read_demand(text, service=service)
 

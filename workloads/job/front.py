@@ -28,7 +28,7 @@ from workloads.confidence.sensitivity import (
     price_of,
     sampled,
 )
-from workloads.economics import TOKENS, Economics
+from workloads.economics import TOKENS, Economics, bought_s
 from workloads.job.causes import FailureRates, failure_rates, read_failures
 from workloads.job.checkpoints import State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
@@ -43,7 +43,7 @@ from workloads.job.job import (
 )
 from workloads.job.replan import Replan, replans
 from workloads.job.simulate import simulate
-from workloads.options.job import AUTO, JobInputs
+from workloads.options.job import AUTO, JobInputs, usd_of
 from workloads.options.keywords import read_options
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import ParallelPlan
@@ -79,7 +79,9 @@ class JobResult:
     curve : Curve or None
         Goodput at several checkpoint intervals; None where nothing fails.
     goal : int, optional
-        Tokens that determined the length of the run; None for a run of a stated length.
+        Tokens that determined the length of the run; None for a run of another length.
+    budget_usd : int, optional
+        Price that determined the length of the run [USD]; None where nothing or less was stated.
     notes : tuple of str
         Remarks: a length that did not converge to the tokens, and what ``elastic`` would give.
     replans : tuple of Replan
@@ -94,6 +96,7 @@ class JobResult:
     varied: tuple[Outcome, ...] = field(repr=False)
     curve: Curve | None = field(repr=False)
     goal: int | None = None
+    budget_usd: int | None = None
     notes: tuple[str, ...] = ()
     replans: tuple[Replan, ...] = ()
 
@@ -161,9 +164,12 @@ class JobResult:
         longer, usd, watts = np.ones(len(tokens)), self.cost_usd, self._power_w(working)
         if self.goal is not None:
             longer = each_of(self.tokens, tokens)
-        drawn = {"tokens": tokens, "days": self.job.span_s / DAY_S * longer}
+        elif self.budget_usd is not None:  # a dearer chip buys fewer days
+            longer = 1 / self._price.factors(price)
+        bought = tokens * (1.0 if self.goal is not None else longer)
+        drawn = {"tokens": bought, "days": self.job.span_s / DAY_S * longer}
         if self.goal is None:
-            drawn["steps"] = tokens / self.step.plan.tokens
+            drawn["steps"] = bought / self.step.plan.tokens
         if usd is not None:
             cost = usd * self._price.factors(price)
             drawn["cost_usd"] = cost * longer
@@ -424,8 +430,13 @@ def run_job(
         job, outcomes, missed = _until(goal, job, outcomes, step.tokens_per_s, seed)
     varied = _varied(job, how.runs, seed) if job.rates.high > job.rates.low else []
     runs = tuple(outcomes), tuple(varied)
-    result = JobResult(step, job, state, unit, *runs, curve, goal=goal, replans=others)
+    result = JobResult(step, job, state, unit, *runs, curve, goal, _spent(how, job), (), others)
     return replace(result, notes=_notes(result, how, missed, seed))
+
+
+def _spent(how: JobInputs, job: Job) -> int | None:
+    """Return a budget that determined the length of a run [USD]; None for one that did not."""
+    return how.budget_usd if how.days is None or job.span_s < how.days * DAY_S else None
 
 
 OF_A_WHOLE_JOB = (
@@ -435,14 +446,22 @@ OF_A_WHOLE_JOB = (
 """Keys of a job's document that an answer about one of its steps repeats."""
 
 
-def whole_job(step: Iteration, tokens: str | int, seed: int = 0) -> dict[str, Any]:
+def whole_job(step: Iteration, seed: int = 0, **length: Any) -> dict[str, Any]:
     """Return the length, the price and the energy of a job of a step, as an entry ``job``."""
     # Failures, checkpoints and spares are those that ``run_job`` has by default.
-    run = run_job(step, tokens=tokens, seed=seed)
+    if not length:
+        return {}
+    if step.unlike:
+        raise InputError(
+            f"--{min(length)} has failures and spares of one cluster, and --later-stages has "
+            "another. Leave one out."
+        )
+    run = run_job(step, seed=seed, **length)
     document = run.document()
     ends = {name: document["interval"].get(name) for name in OF_A_WHOLE_JOB}
-    ends = {name: value for name, value in ends.items() if value and name != "tokens"}
+    ends = {name: value for name, value in ends.items() if value and name not in length}
     job = {name: document[name] for name in OF_A_WHOLE_JOB}
+    job |= {"budget_usd": usd} if (usd := usd_of(length.get("budget"))) else {}
     return {"job": {**job, "interval": ends, **({"notes": [*run.notes]} if run.notes else {})}}
 
 
@@ -507,9 +526,8 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
     if peers is not None:
         default_s = catalogue.value("fleet.training", "checkpoint_interval")
     units = -(-step.chips // unit)
-    span_s = (DAYS if how.days is None else how.days) * DAY_S
-    if how.goal is not None:
-        span_s = how.goal / step.tokens_per_s  # lengthened once the goodput is known
+    spares = enough if how.spares == AUTO else int(how.spares)
+    span_s = _span_s(step, how, step.chips + spares * unit)
     return Job(
         rates=rates,
         recovery=recovery,
@@ -517,7 +535,7 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
         stall_s=stall_s,
         write_s=0.0 if how.checkpoint == "blocking" else state.write_s,
         units=units,
-        spares=enough if how.spares == AUTO else int(how.spares),
+        spares=spares,
         span_s=span_s,
         stragglers=slow,
         peers=peers,
@@ -529,6 +547,16 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
         if how.elastic
         else None,
     )
+
+
+def _span_s(step: Iteration, how: JobInputs, chips: int) -> float:
+    """Length of a run [s]."""
+    if how.goal is not None:
+        return how.goal / step.tokens_per_s  # lengthened once the goodput is known
+    if how.budget_usd is None:
+        return (DAYS if how.days is None else how.days) * DAY_S
+    bought = bought_s(how.budget_usd, step.cluster, chips)
+    return bought if how.days is None else min(bought, how.days * DAY_S)
 
 
 def replicas_of(plan: ParallelPlan, units: int, unit: int, resize_s: float) -> Replicas:
@@ -579,7 +607,8 @@ def _elastic_note(result: JobResult, how: JobInputs, seed: int) -> str:
             f"it back loses {format_seconds(cost_s)}, a restart of all {format_seconds(restart_s)}."
         )
     days = job.span_s / DAY_S
-    elastic = replace(how, elastic=True, checkpoint="peer", replan=False, tokens=None, days=days)
+    alone: dict[str, Any] = {"elastic": True, "checkpoint": "peer", "replan": False}
+    elastic = replace(how, **alone, tokens=None, budget=None, days=days)
     try:
         trial = _job(step, elastic, result.state, result.unit_chips)
     except InputError:

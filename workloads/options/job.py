@@ -27,6 +27,7 @@ RESTART = option(
     plain="s",
 )
 TOKENS = "Tokens that the job trains on, such as 15T or 300B"
+BUDGET = "USD that the job may cost, its spare chips included, such as 500k or 2M"
 
 
 class Times:
@@ -71,6 +72,41 @@ class TokensInputs:
         f"{TOKENS}: the answer adds its days, price and energy, with failures and checkpoints "
         "as run-job has them by default",
     )
+    budget: str | None = setting(
+        None, f"{BUDGET}, in place of --tokens: the answer adds the tokens and days that it buys"
+    )
+
+    def __post_init__(self) -> None:
+        check_tokens(self.tokens, budget=self.budget)
+        _ = self.budget_usd
+
+    @property
+    def budget_usd(self) -> int | None:
+        """Price of the job, in place of its tokens [USD]."""
+        return usd_of(self.budget)
+
+    @property
+    def length(self) -> dict[str, str]:
+        """Length of the job as keywords of ``run_job``; empty where none is stated."""
+        lengths = {"tokens": self.tokens, "budget": self.budget}
+        return {name: text for name, text in lengths.items() if text is not None}
+
+
+def usd_of(budget: str | None) -> int | None:
+    """Return a budget in USD; None for none."""
+    return (
+        None if budget is None else parse_count(budget.removeprefix("$"), "--budget", "500k or 2M")
+    )
+
+
+def check_tokens(tokens: str | None, **others: Any) -> None:
+    """Refuse a job whose tokens are stated and its length in another way too."""
+    for name, length in others.items():
+        if tokens is not None and length is not None:
+            raise InputError(
+                f"--tokens {tokens} and --{name} {length} each state the length of the job. Keep "
+                "one."
+            )
 
 
 @documented
@@ -85,6 +121,9 @@ class JobInputs(Times):
         None,
         f"{TOKENS}, in place of a length",
         default="as many as the length allows",
+    )
+    budget: str | None = setting(
+        None, f"{BUDGET}: the run is as long as it pays for, with --days no longer than these"
     )
     checkpoint_interval: str = setting(
         AUTO,
@@ -166,12 +205,8 @@ class JobInputs(Times):
                 f"--spares {self.spares!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or "
                 "auto."
             )
-        goal = self.goal
-        if self.days is not None and goal is not None:
-            raise InputError(
-                f"{self.days:g} days and {goal:,} tokens both state the length of the run; leave "
-                "out one of them."
-            )
+        check_tokens(self.tokens, days=self.days, budget=self.budget)
+        _ = self.goal, self.budget_usd
         if self.elastic and not self.peers:
             raise InputError(
                 "--elastic needs the state of a lost replica in other units' memory: add "
@@ -194,6 +229,11 @@ class JobInputs(Times):
     def goal(self) -> int | None:
         """Tokens that the job trains on, in place of a length."""
         return None if self.tokens is None else parse_count(self.tokens, "--tokens")
+
+    @property
+    def budget_usd(self) -> int | None:
+        """Price of the job, in place of a length [USD]."""
+        return usd_of(self.budget)
 
     @property
     def windows(self) -> tuple[Window, ...]:

@@ -17,7 +17,7 @@ from workloads.search.candidates import LEAST_TOKENS, ORDERS, Candidates, candid
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
 from workloads.training.frameworks.framework import framework, framework_of, framework_text
-from workloads.training.memory.memory import likely, worst
+from workloads.training.memory.memory import FREE, likely, worst
 from workloads.training.plan.plan import PLAN_FIELDS, SEARCHED, ParallelPlan
 from workloads.training.plan.stages import check_model
 from workloads.training.usual_plan import (
@@ -38,7 +38,6 @@ QUICK: Mapping[str, Any] = {"order": ("tp", "cp", "dp", "pp")}
 """Fields that are fixed at first, so that a search takes seconds."""
 QUICK_EXPERTS: Mapping[str, Any] = {**QUICK, "etp": 1, "microbatch": 1}
 """The same for models with experts, of which there are ten times as many plans."""
-FREE = 0.05  # share of a rank's memory that the plan leaves free if one does: stacks differ by more
 NAMED = 6  # plans whose order is known
 COMPARED_CHIPS = 4096
 """Most chips on which a default plan that fits is compared with a searched one: on more, the search

@@ -40,6 +40,7 @@ TOP = 10  # plans that the list of results shows
 SIMULATED = 2  # plans that are simulated for each plan that the list shows
 OBJECTIVES = ("time", "cost", "energy")
 MOST_MARGIN = 0.9
+HARDLY = 1.01  # most that a plan which leaves memory free may take, over the best, to come first
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class Search:
     total_bytes : int64 array (plans,)
         Memory of the rank that needs most [B].
     finalists : tuple of Finalist
-        Plans that were simulated, the best by the objective first.
+        Plans that were simulated, the best by the objective first; before it one that leaves 5 %
+        of a rank's memory free, if that takes at most 1 % more.
     next_estimate_s : float or None
         Best estimate among the plans that were not simulated [s].
     overlapped_s : float or None
@@ -253,6 +255,8 @@ class Estimates:
         best, best_s = [self.plans[row] for row in rows], self.best_estimate_s[rows].tolist()
         finalists = simulated(runner, best, best_s, aim.processes, watch)
         finalists.sort(key=lambda each: (each.worth(aim.objective), each.memory.total))
+        first = _roomy(finalists, aim.objective)
+        finalists.sort(key=lambda each: each is not first)
         overlapped_s = None
         if "overlap" not in _settled(self.stated, aim.each):
             overlapped_s = runner.step(replace(finalists[0].plan, overlap="all")).iteration_s
@@ -319,6 +323,13 @@ def search(
     """Find the best plans that fit in memory; ``changes`` as of :func:`estimates`."""
     weighed = estimates(model, cluster, global_batch, aim, watch=watch, **changes)
     return weighed.simulate(engine, watch)
+
+
+def _roomy(finalists: Sequence[Finalist], objective: str) -> Finalist:
+    """Return the best plan that leaves ``FREE`` of a rank's memory, if that costs hardly more."""
+    most = HARDLY * finalists[0].worth(objective)
+    worth_it = (each for each in finalists if each.worth(objective) <= most)
+    return next((each for each in worth_it if each.memory.roomy), finalists[0])
 
 
 def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:

@@ -15,6 +15,7 @@ from topologies.clusters.names import FILES, GRAPHS, RAINIER, RAINIER_MACHINE, m
 from topologies.support.arguments import check_names, checked
 from topologies.support.errors import InputError
 from topologies.support.units import parse_count
+from workloads.economics import bought_s
 from workloads.job.front import DAY_S, whole_job
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
@@ -211,15 +212,8 @@ def sizes_in_time(
     that limits the units if it counts them. ``shared``: as of :func:`usable_counts`. ``finish``:
     function that simulates the best plans of the fewest units.
     """
-    name, _, most = text.partition(":")
-    if name.endswith((*FILES, *GRAPHS)):
-        raise InputError(
-            f"days is {days:g}, for which units of a machine are counted, and {name} is a whole "
-            f"cluster. Name a machine, such as {RAINIER_MACHINE}."
-        )
-    domain = cluster.chips_per_domain
-    unit, scale = (RAINIER_MACHINE, domain) if name == RAINIER else (name, 1)  # it counts chips
-    counts = usable_counts(cluster.domains if most else MOST_CHIPS // domain, shared)
+    unit, most, named = _units(cluster, text, days)
+    domain, counts = cluster.chips_per_domain, usable_counts(most, shared)
     weighed: dict[int, Estimates] = {}
     rows: dict[int, dict[str, Any]] = {}
     least: dict[int, float] = {}  # days without failures
@@ -227,7 +221,7 @@ def sizes_in_time(
     def on(count: int, key: str = "days") -> float:
         """Days of the job of the plan with the best estimate on a number of units."""
         if count not in rows:
-            weighed[count] = weigh(f"{name}:{count * scale}")
+            weighed[count] = weigh(named(count))
             step = weighed[count].first_step()
             least[count] = tokens / step.plan.tokens * step.iteration_s / DAY_S
             if least[count] > FAR * days:
@@ -256,12 +250,46 @@ def sizes_in_time(
     return Sizes(unit, days, listed, fewest, sure, smaller, ends, search)
 
 
+def _units(cluster: Cluster, text: str, days: float) -> tuple[str, int, Callable[[int], str]]:
+    """Return the machine that is counted, the most of it, and the name of some of them."""
+    name, _, most = text.partition(":")
+    if name.endswith((*FILES, *GRAPHS)):
+        raise InputError(
+            f"days is {days:g}, for which units of a machine are counted, and {name} is a whole "
+            f"cluster. Name a machine, such as {RAINIER_MACHINE}."
+        )
+    domain = cluster.chips_per_domain
+    unit, scale = (RAINIER_MACHINE, domain) if name == RAINIER else (name, 1)  # it counts chips
+    return (
+        *(unit, cluster.domains if most else MOST_CHIPS // domain),
+        lambda count: f"{name}:{count * scale}",
+    )
+
+
+def affordable(cluster: Cluster, text: str, shared: int, usd: int, days: float) -> str:
+    """Return the name of the most units of a machine that a budget pays for so many days.
+
+    ``cluster``, ``text``, ``shared``: as of :func:`sizes_in_time`.
+    """
+    unit, most, named = _units(cluster, text, days)
+    domain = cluster.chips_per_domain
+    paid = int(bought_s(usd, cluster, domain) / (days * DAY_S))
+    counts = usable_counts(min(paid, most), shared)
+    if not counts:
+        least = usd * days * DAY_S / bought_s(usd, cluster, domain)
+        raise InputError(
+            f"budget is {usd:,} USD, and one {unit} costs {least:,.0f} USD for {days:g} days. "
+            "Allow more, or fewer days."
+        )
+    return named(counts[-1])
+
+
 OF_A_SIZE = ("units", "chips", "iteration_s", "days_low", "days_high")
 """Keys of a row beside those of its job."""
 
 
 def _row(count: int, step: Iteration, tokens: int, seed: int) -> dict[str, Any]:
-    job = whole_job(step, tokens, seed)["job"]
+    job = whole_job(step, seed, tokens=tokens)["job"]
     ends = {f"days_{end}": job["interval"]["days"][end] for end in ("low", "high")}
     return {"units": count, "chips": step.chips, "iteration_s": step.iteration_s, **job, **ends}
 

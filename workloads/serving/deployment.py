@@ -382,6 +382,10 @@ class Deployed:
         deployment = self.deployment
         return {"precision": deployment.profile.precision, "engine": deployment.batching.engine}
 
+    def at_once(self, rate_per_s: float) -> float:
+        """Requests that are in work at once at a rate, by Little's law."""
+        return rate_per_s * float(np.mean(self.served.end_s - self.served.requests.arrival_s))
+
     def summary(self, slo: Slo) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim serve --json``."""
         numbers = serving_summary(self.served, self.deployment.profile, slo)
@@ -423,6 +427,7 @@ class Deployed:
         numbers |= {
             "max_rate_per_s": self.rate_per_s,
             "binds": self.binds,
+            "requests_at_once": self.at_once(self.rate_per_s),
             "tokens_per_s": tokens_per_s,
             "tokens_per_s_per_chip": tokens_per_s / chips,
             "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,

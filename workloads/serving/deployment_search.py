@@ -136,16 +136,20 @@ def at_highest_rate(offered: Offered, slo: Slo, *, least: int | None = None) -> 
         tried = replace(offered, count=enough)
         rate = highest_rate(tried, slo)
         deployed = tried.run(rate)
-        served = deployed.served
-        # By Little's law, the requests that are served at once.
-        at_once = rate * float(np.mean(served.end_s - served.requests.arrival_s))
-        enough = min(math.ceil(FILLS * at_once), offered.count)
+        enough = min(math.ceil(FILLS * deployed.at_once(rate)), offered.count)
         if enough <= tried.count:
             return at_rate(tried, slo, rate, deployed)
 
 
 def at_rate(offered: Offered, slo: Slo, rate_per_s: float, deployed: Deployed) -> Deployed:
     """Return an outcome at the highest rate with what binds and the rate to be served."""
+    at_once = deployed.at_once(rate_per_s)
+    if at_once > offered.count:  # they arrive within less time than one of them takes
+        raise InputError(
+            f"--count {offered.count:,} is too few for a highest rate: it would be that of a "
+            f"burst, of {at_once:,.0f} requests at once. State {FILLS * offered.count:,} or more, "
+            "or leave it out."
+        )
     binds = what_binds(offered, slo, rate_per_s)
     return replace(deployed, rate_per_s=rate_per_s, binds=binds, demand_per_s=offered.demand_per_s)
 

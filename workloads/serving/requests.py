@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from topologies.support.arrays import FloatArray, IntArray
-from topologies.support.errors import InputError, check_choice, shown
+from topologies.support.errors import InputError, check_choice, shown, suggestion
 from topologies.support.files.table import read_table
 from workloads.demand.bundled import data_file
 from workloads.demand.read import MAX_BYTES, meanings, stated_times
@@ -119,6 +119,8 @@ def drawn_rate(text: str) -> float | None:
     """Return the rate of ``poisson:RATE`` [1/s]; None for other text, such as the path of a log."""
     kind, colon, rate = text.partition(":")
     if kind != "poisson" or not colon:
+        if colon and (near := suggestion(kind, ["poisson"])) and not Path(text).exists():
+            raise InputError(f"unknown requests {text!r}.{near.removesuffix('?')}:{rate}?")
         return None
     try:
         per_s = float(rate)

@@ -7,7 +7,8 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ class Tool(NamedTuple):
     form: Callable[[Keys, Sequence[str]], str]  # text of a file with keys and comments
     # Keys that no plan has; DeepSpeed's files have none.
     beside: Callable[[ParallelPlan, Model, Cluster], dict[str, Any]] = lambda *_: {}
+    # Fields of a model that the keys state; empty where a file leaves the model to the tool.
+    states: tuple[str, ...] = ()
 
 
 def launch_file(
@@ -60,7 +63,7 @@ def launch_file(
         for each in differing
         if each != "framework"
     ]
-    return tool.form(keys, [*about, *idle])
+    return tool.form(keys, [*about, *idle, *_not_stated(tool, model)])
 
 
 def beside_the_plan(
@@ -151,6 +154,26 @@ def _check_same(
         raise InputError(f"{tool.name} has no setting for {words}; it would run {instead}.")
 
 
+def _not_stated(tool: Tool, model: Model) -> list[str]:
+    """Name what a file leaves out of a model; refuse one of which whole parts are left out."""
+    left = {
+        each.name.replace("_", " "): getattr(model, each.name)
+        for each in fields(Model) if tool.states
+        if each.name not in (*tool.states, *BESIDE) and getattr(model, each.name) != each.default
+    }  # fmt: skip
+    if tool.states and any(layer.window for layer in model.each_layer):
+        left.setdefault("window", True)  # of some layers
+    parts = [name for name, value in left.items() if is_dataclass(value)]
+    kinds = {replace(layer, window=0, keys="last", experts=False) for layer in model.each_layer}
+    parts += ["layers of several kinds"] * (bool(tool.states) and len(kinds) > 1)
+    if parts:
+        raise InputError(
+            f"a file of {tool.name} has no keys for {', '.join(parts)} of {model.name}. Write the "
+            "plan alone, with --best, and launch the model in your own way."
+        )
+    return [f"Add what is not stated here: {', '.join(left)}."] if left else []
+
+
 def _option(field: str, value: Any) -> str:
     """Field and value as an option of the command line."""
     name = field.replace("_", "-")
@@ -190,6 +213,15 @@ def _megatron(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, A
             "moe-shared-expert-intermediate-size": experts.shared_ffn or None,
             "moe-latent-size": experts.latent or None,
         }  # fmt: skip
+        runs = [(kind, len([*run])) for kind, run in groupby(_with_experts(model))]
+        if len(runs) > 1:
+            sizes["moe-layer-freq"] = f"({'+'.join(f'[{kind}]*{count}' for kind, count in runs)})"
+    if latent := model.latent:
+        sizes |= {
+            "multi-latent-attention": True, "q-lora-rank": latent.query_rank or None,
+            "kv-lora-rank": latent.kv_rank, "qk-head-dim": latent.nope_dim,
+            "qk-pos-emb-head-dim": latent.rope_dim, "v-head-dim": latent.value_dim,
+        }  # fmt: skip
     if plan.recompute == "full":
         sizes |= {"recompute-method": "uniform", "recompute-num-layers": plan.recompute_every}
     if plan.zero > 1:
@@ -200,6 +232,11 @@ def _megatron(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, A
         **sizes, "bf16": True, "overlap-grad-reduce": beside,
         "overlap-param-gather": beside and plan.zero > 0,
     }  # fmt: skip
+
+
+def _with_experts(model: Model) -> list[int]:
+    """Return 1 for each layer with experts and 0 for each other one."""
+    return [int(layer.experts) for layer in model.each_layer]
 
 
 def _exchange(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
@@ -213,7 +250,7 @@ def _exchange(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, A
 def _nemo(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
     experts = model.experts
     nodes = {"devices": cluster.chips_per_server, "num_nodes": cluster.servers}
-    sizes = {
+    sizes: dict[str, Any] = {
         "num_layers": model.layers, "hidden_size": model.hidden,
         "ffn_hidden_size": model.ffn or (experts.ffn if experts else 0),
         "num_attention_heads": model.heads, "num_query_groups": model.kv_heads,
@@ -226,6 +263,11 @@ def _nemo(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[str, Any]:
         sizes |= {"num_moe_experts": experts.count, "moe_router_topk": experts.per_token}
         exchange = _exchange(plan, model, cluster)
         sizes |= {key.replace("-", "_"): value for key, value in exchange.items()}
+        sizes["moe_ffn_hidden_size"] = experts.ffn
+        if experts.shared_ffn:
+            sizes["moe_shared_expert_intermediate_size"] = experts.shared_ffn
+        if 0 in (kinds := _with_experts(model)):
+            sizes["moe_layer_freq"] = kinds
     if plan.recompute == "full":
         method, every = (f"activations_checkpoint_{word}" for word in ("method", "num_layers"))
         sizes |= {method: "uniform", every: 1}
@@ -370,10 +412,17 @@ def _json(keys: Keys, about: Sequence[str]) -> str:
     return json.dumps(_sections(keys), indent=2) + "\n"
 
 
+SIZES = (
+    "name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "gated_mlp",
+    "tied_embeddings", "positions", "norm", "mlp_bias", "experts",
+)  # fmt: skip
+"""Fields of a model that the keys of Megatron-LM and NeMo state."""
+BESIDE = ("layout", "precision", "prediction_heads", "left_out")
+"""Fields that follow from others, or that no step of these tools reads."""
 REST = "Data, tokenizer, learning rate and paths are yours to add."
 TOOLS = {
-    "megatron": Tool("Megatron-LM", "launch.sh", _script, _megatron),
-    "nemo": Tool("NeMo", "nemo.yaml", _yaml, _nemo),
+    "megatron": Tool("Megatron-LM", "launch.sh", _script, _megatron, (*SIZES, "latent")),
+    "nemo": Tool("NeMo", "nemo.yaml", _yaml, _nemo, SIZES),
     "torchtitan": Tool("torchtitan", "torchtitan.toml", _toml, _titan),
     "deepspeed": Tool("DeepSpeed", "deepspeed.json", _json),
     "nxd": Tool("NxD Training", "nxd.yaml", _yaml, _nxd),

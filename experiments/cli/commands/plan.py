@@ -79,7 +79,8 @@ class SearchInputs(Conditions):
     days: float | None = setting(
         None,
         "Days in which the job of --tokens has to end: plans are searched on the fewest units of "
-        "the machine that do it, of NAME as many as it takes, of NAME:COUNT at most COUNT",
+        "the machine that do it, of NAME as many as it takes, of NAME:COUNT at most COUNT; with "
+        "--budget on the most units that it pays for so long",
         least=LEAST_DAYS,
         most=MOST_DAYS,
     )
@@ -254,13 +255,15 @@ def _first_that_runs(
     raise InputError(f"--write {tool}: {why}{others} State the options that it would run.")
 
 
-def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[str, Any]:
-    """Return length, price and energy of the job of the first plan; empty without its tokens."""
-    if length.tokens is None:
+def _whole_job(
+    search: Search, length: TokensInputs, call: Invocation, **limit: float
+) -> dict[str, Any]:
+    """Return length, price and energy of the job of the first plan; empty without its length."""
+    if not length.length:
         return {}
     from workloads.job.front import whole_job
 
-    return whole_job(search.first, length.tokens, call.seed)
+    return whole_job(search.first, call.seed, **length.length, **limit)
 
 
 def _in_time(
@@ -275,17 +278,23 @@ def _in_time(
     if how.days is None:
         result = _search(inputs, stated, how, catalogue, call)
         return inputs, result, _whole_job(result, length, call)
-    from workloads.search.sizes import sizes_in_time
+    from workloads.search.sizes import affordable, sizes_in_time
 
-    batch = _batch_of_a_job(how, stated, length)
+    batch, cluster = _batch_of_a_job(how, stated, length), inputs.read_cluster(catalogue)
+    shared = batch * inputs.read_model().layers
+    if usd := length.budget_usd:
+        units = affordable(cluster, inputs.cluster, shared, usd, how.days)
+        inputs = replace(inputs, cluster=units)
+        result = _search(inputs, stated, how, catalogue, call)
+        return inputs, result, _whole_job(result, length, call, days=how.days)
 
     def weigh(name: str) -> Estimates:
         """Estimate the plans on one number of units."""
         return _estimates(replace(inputs, cluster=name), stated, how, catalogue, call)[0]
 
     sizes = sizes_in_time(
-        *(weigh, inputs.read_cluster(catalogue), inputs.cluster),
-        *(batch * inputs.read_model().layers, parse_count(str(length.tokens), "--tokens")),
+        *(weigh, cluster, inputs.cluster, shared),
+        parse_count(str(length.tokens), "--tokens"),
         how.days,
         finish=lambda weighed: weighed.simulate(call.engine, call.watch),
         seed=call.seed,
@@ -297,8 +306,8 @@ def _in_time(
 def _batch_of_a_job(how: SearchInputs, stated: Mapping[str, Any], length: TokensInputs) -> int:
     """Return the batch of a job with a deadline, and refuse one that is not stated in full."""
     batch = stated.get("global_batch")
-    if batch is None or length.tokens is None:
-        flag = "--tokens" if length.tokens is None else "--global-batch"
+    if batch is None or not length.length:
+        flag = "--global-batch" if length.length else "--tokens or --budget"
         raise InputError(f"--days {how.days:g} is the time of a whole job: state {flag} too.")
     if how.with_plan is not None or how.chips is not None:
         flag = "--with" if how.chips is None else "--chips"

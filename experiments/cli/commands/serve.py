@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
 FULL = 0.75  # mean share of the slots in use from which users of a closed loop queue for one
+SOONER = 2  # times as fast, from which prompts with experts in groups are named
 NAMED = 0.1  # share of the time per token from which an earlier release's host is named
 SAYS_NOTHING = 0.9  # width of the interval of a share from which a sentence takes its place
 USUAL_FILE = "serve.sh"  # name of a launch in a folder
@@ -120,6 +121,7 @@ LATENCY = tuple(Column(level, level, like="_s") for level in ("p50", "p90", "p99
 RATES = (
     Column("max_rate_per_s", "highest rate within the SLO, requests/s", write="{:,.4g}".format),
     Column("binds", "  what binds"),
+    Column("requests_at_once", "  requests in work at once", write="{:,.1f}".format),
     Column("needed", "such deployments"),
     Column("together", "  together"),
     Column("requests", "requests"),
@@ -336,7 +338,7 @@ def _remarks(deployed: Deployed, document: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"It is overloaded: {arrive:.3g} requests/s arrive and {answered:.3g} are answered, so "
             f"each waits longer than the one before. About {math.ceil(arrive / answered)} replicas "
-            "keep up; --max-rate says how many keep the SLO."
+            "keep up; --max-rate says how many keep the SLO, --search which replica serves most."
         )
     elif deployed.concurrency is None and not deployed.binds:
         yield waiting_sentence(document) or (
@@ -380,9 +382,38 @@ def _document(
     }
     document = with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
     older = _older(cluster, deployed.deployment.batching.engine, document["tpot_s"]["p50"])
-    if sentences := [*_remarks(deployed, document), *older, *_wide(document)]:
+    grouped = _in_groups(inputs.read_model(), cluster, deployed, document["prompt_tokens_mean"])
+    if sentences := [*grouped, *_remarks(deployed, document), *older, *_wide(document)]:
         document["remarks"] = sentences
     return document
+
+
+def _in_groups(
+    model: Model, cluster: Cluster, deployed: Deployed, prompt_tokens: float
+) -> Iterator[str]:
+    """Name the groups of ranks among which experts are divided, where prompts take half as long."""
+    from workloads.serving.profile import profile
+
+    replica, apart = deployed.deployment.profile, deployed.deployment.pools
+    # A search has tried the groups itself.
+    if model.experts is None or replica.expert_groups > 1 or apart or deployed.search:
+        return
+    groups, tokens = math.gcd(replica.chips, model.experts.count), round(prompt_tokens)
+    sizes: dict[str, Any] = {
+        "precision": replica.precision,
+        "cache_precision": replica.cache_precision,
+    }
+    try:
+        other = profile(model, cluster, tp=replica.chips, ep=groups, **sizes)
+    except InputError:
+        return  # on Trainium the experts' weights are held twice
+    alone_s, grouped_s = replica.prefill_s(tokens), other.prefill_s(tokens)
+    if SOONER * grouped_s <= alone_s:
+        yield (
+            f"With --ep {groups}, which divides the experts among the ranks, a prompt of "
+            f"{tokens:,} tokens takes {format_seconds(grouped_s)} alone, not "
+            f"{format_seconds(alone_s)}."
+        )
 
 
 def _older(cluster: Cluster, engine: str | None, tpot_s: float | None) -> Iterator[str]:

@@ -27,7 +27,7 @@ from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import idle_sentences, table_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.support.errors import InputError, check_choice
+from topologies.support.errors import check_choice
 from topologies.support.options import setting
 from topologies.support.units import format_seconds
 from workloads.models.model import PREDICTION
@@ -237,17 +237,12 @@ def train(
 
 
 def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str, Any]:
-    """Return length, price and energy of the job of the step; empty without its tokens."""
-    if length.tokens is None:
+    """Return length, price and energy of the job of the step; empty without its length."""
+    if not length.length:
         return {}
-    if step.unlike:
-        raise InputError(
-            "--tokens has failures and spares of one cluster, and --later-stages has another. "
-            "Leave one out."
-        )
     from workloads.job.front import whole_job
 
-    return whole_job(step, length.tokens, call.seed)
+    return whole_job(step, call.seed, **length.length)
 
 
 def _compared(step: Iteration, measured: MeasuredSteps | None) -> dict[str, Any]:

@@ -38,9 +38,9 @@ class CatalogueInputs:
 
     variant: tuple[str, ...] = setting(
         (),
-        "Use a named alternative of a contested value; may be repeated "
-        "(`cluster-sim list variants` shows them)",
-        metavar="PART.QUANTITY=NAME",
+        "Use a named alternative of a contested value (`cluster-sim list variants` shows them), or "
+        "a factor on any value, such as trn2.hbm_bandwidth=x1.5; may be repeated",
+        metavar="PART.QUANTITY=NAME|xFACTOR",
     )
     catalogue: Path | None = setting(
         None, "Catalogue rows that replace the shipped ones", metavar="FILE.csv"

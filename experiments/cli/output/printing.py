@@ -198,6 +198,7 @@ SPENT = (
 )
 """Price and energy of a run."""
 WHOLE_JOB = (
+    Column("tokens", "tokens"),
     Column("days", "length in days"),
     *SPENT,
     Column("goodput", "goodput"),
@@ -209,8 +210,9 @@ WHOLE_JOB = (
 def print_whole_job(document: Mapping[str, Any]) -> None:
     """Print length, price and energy of the job that a step belongs to; nothing without one."""
     if job := document.get("job"):
-        heads = [f"job of {number(job['tokens'])} tokens", "value"]
-        print_table("", heads, facts(WHOLE_JOB, job), left=2)
+        usd = job.get("budget_usd")
+        size = f"{number(job['tokens'])} tokens" if usd is None else f"at most {usd:,} USD"
+        print_table("", [f"job of {size}", "value"], facts(WHOLE_JOB[usd is None :], job), left=2)
         for note in job.get("notes", ()):
             print_text(f"As run-job says: {note}")
 

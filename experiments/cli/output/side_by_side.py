@@ -35,6 +35,7 @@ STEP = (
     ("memory_bytes", "memory a rank"),
     ("usd_per_million_tokens", "USD a million tokens"),
     ("energy_joules", "energy a step"),
+    ("tokens_per_s_per_mw", "tokens a second a MW"),
 )
 """Lines of training steps side by side."""
 PLAN = (
@@ -53,6 +54,14 @@ JOB = (
     ("energy_joules", "  energy"),
 )
 """Lines of the whole job, where its tokens are stated."""
+BOUGHT = (
+    ("tokens", "tokens that the budget buys"),
+    ("interval.tokens.low", "  80 % from"),
+    ("interval.tokens.high", "  to"),
+    ("days", "  days"),
+    *JOB[3:],
+)
+"""Lines of the whole job, where its budget is stated."""
 SERVING = (
     ("chips", "chips"),
     ("ttft_s.p50", "time to first token, median"),
@@ -132,7 +141,8 @@ def answer_beside(
         rows, batches = _of_one_batch(
             rows, lambda name, size: answer(name, catalogue, global_batch=size)
         )
-    both = document(rows, command, prices, _kinds_of_prices(names, catalogue))
+    kinds, invented = _of_machines(names, catalogue)
+    both = document(rows, command, prices, kinds, invented)
     both |= {"batches": batches} if batches else {}
     put_out(both, lambda _: show(title, both), write_all)
 
@@ -172,28 +182,41 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
     )
 
 
-def _kinds_of_prices(names: Sequence[str], catalogue: Catalogue) -> dict[str, str]:
-    """Return the kind of price of each cluster that has one, in words, by the cluster's name."""
+def _of_machines(
+    names: Sequence[str], catalogue: Catalogue
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the kind of price of each cluster that has one, and invented chips of clusters."""
+    from topologies.catalogue.catalogue import is_invented
     from topologies.clusters.machines import machine_of
     from topologies.clusters.names import machine
     from workloads.economics import kind_in_words, kind_of_price
 
-    machines = {name: machine_of(machine(name, catalogue=catalogue)) for name in names}
-    return {
-        name: kind_in_words(kind_of_price(catalogue, each))
-        for name, each in machines.items()
-        if catalogue.has(each, "price")
+    clusters = {name: machine(name, catalogue=catalogue) for name in names}
+    kinds = {
+        name: kind_in_words(kind_of_price(catalogue, machine_of(each)))
+        for name, each in clusters.items()
+        if catalogue.has(machine_of(each), "price")
     }
+    invented = {
+        name: each.chip
+        for name, each in clusters.items()
+        if each.chip and is_invented(each.chip, catalogue)
+    }
+    return kinds, invented
 
 
 def document(
-    rows: Rows, command: str = "", prices: str = "", kinds: Mapping[str, str] | None = None
+    rows: Rows,
+    command: str = "",
+    prices: str = "",
+    kinds: Mapping[str, str] | None = None,
+    invented: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
-    more = {"ratios": ratios(command, good, kinds)} if command else {}
+    more = {"ratios": ratios(command, good, kinds, invented)} if command else {}
     return {"rows": rows, "interval": ends, **more, **({"prices": prices} if prices else {})}
 
 
@@ -201,10 +224,16 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a training step's document to numbers, for a table."""
     ends, memory = row["interval"], row["memory_bytes"]
     cells = {name: row[name] for name, _ in STEP if name in row}
+    tokens, joules = row["tokens_per_s"] * row["iteration_s"], row["energy_joules"]
+    cells["tokens_per_s_per_mw"] = 1e6 * tokens / joules if joules else None
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
     fields = {name: row["plan"][name] for name in PLAN} | {"framework": row["framework"]}
-    job = {f"job_{name}": value_at(row["job"], name) for name, _ in JOB} if "job" in row else {}
+    job = (
+        {f"job_{name}": value_at(row["job"], name) for name in dict([*JOB, *BOUGHT])}
+        if "job" in row
+        else {}
+    )
     job |= {name: row["sizes"][name] for name, _ in UNITS} if "sizes" in row else {}
     return {"cluster": row["cluster"], **cells, **parts, **fields, **job}
 
@@ -223,7 +252,8 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
     lines = [*((name, f"  {name}") for name in fields), *STEP]
     lines += [line for line in UNITS if line[0] in flat[0]]
-    lines += [(f"job_{name}", words) for name, words in JOB if f"job_{name}" in flat[0]]
+    job = BOUGHT if flat[0].get("job_interval.tokens.low") else JOB
+    lines += [(f"job_{name}", words) for name, words in job if "job_days" in flat[0]]
     lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
     _show_columns(title, answer, flat, lines)
     for row in answered(answer):

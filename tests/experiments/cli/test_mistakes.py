@@ -25,6 +25,14 @@ TRAIN = "train --model=tiny.json --cluster=trn2.48xlarge --tp=4 --pp=2 --out=run
 MISTAKES = {
     "": (
         ("collective all-reduce ring:8 --size 1MiB --ranks abc", "--ranks 'abc'.* whole number"),
+        (f"run-job {ON} --stragglers on", r"argument \(on\): a switch has no value; write --NA"),
+        (f"serve {ON} --requests poison:1", r"requests 'poison:1'. Did you mean poisson:1\?"),
+        (f"fleet {ON} --demand poisson:1", "deepseek-day. Rates are for serve --requests"),
+        (f"train {ON} --tp 3", "Use degrees whose product divides them, such as 2, or state dp"),
+        ("lend --model=gpt2 --unit-rate=1 --days 1", "a history of 24 h holds no whole night of 6"),
+        (f"train {ON} --budget=lots", "--budget 'lots' is not a number; write it as 500k or 2M"),
+        (f"plan {ON} --global-batch=64 --budget=100 --days=9", "and one trn2.48xlarge costs 7,724"),
+        (f"plan {ON} --global-batch=64 --days=9", "state --tokens or --budget too"),
         ("fleet --seed -1", "--seed '-1'.* equal to 0"),
         ("fleet --peak 2", "'--peak'; here it is --scale-to-peak"),
         ("fleet --weight x", "--weight 'x'.* number"),

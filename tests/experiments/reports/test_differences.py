@@ -11,6 +11,7 @@ from experiments.reports.differences import change_sentence, compare, question_r
 from tests.support.commands import printed_by
 from tests.support.refusals import refused
 from tests.support.small_models import TOY_CONFIG, config_file
+from topologies.catalogue.catalogue import is_invented, shipped_catalogue
 from workloads.confidence.split_conformal import ratio_ends
 
 
@@ -114,6 +115,17 @@ def test_a_difference_within_the_error_is_not_called_one():
     assert one.startswith("near has 1.2 times the tokens a second (80 %: ")
     assert one.endswith(f"of first. {NONE}")
     assert other.endswith("of first. Beyond the error of two predictions: the tokens a second.")
+
+
+def test_a_chip_of_assumed_rates_is_surely_neither_faster_nor_slower():
+    far = [row("first", 10.0, 6.0, 16.0), row("far", 90.0, 60.0, 135.0)]
+    (entry,) = ratios("train", far, invented={"first": "trn9"})
+    assert (entry["differs"], entry["invented"], entry["ratio"]) == (False, ["trn9"], 9.0)
+    (sentence,) = ratio_sentences([entry])
+    assert sentence.endswith("of first. All rates of trn9 are assumed: ratios hold if these do.")
+    catalogue = shipped_catalogue()
+    invented = [chip for chip in ("trn2", "trn3", "trn4", "h100") if is_invented(chip, catalogue)]
+    assert invented == ["trn4"]
 
 
 @pytest.mark.parametrize(("kind", "differs"), [("spot", True), ("on demand", False)])

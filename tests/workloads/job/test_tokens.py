@@ -4,7 +4,7 @@ import pytest
 
 import cluster_sim as cs
 from tests.support.refusals import refused
-from workloads.economics import Economics
+from workloads.economics import Economics, bought_s
 from workloads.job.front import whole_job
 from workloads.options.job import JobInputs
 from workloads.training.iteration import Iteration
@@ -23,6 +23,37 @@ def test_a_run_lasts_until_its_tokens_are_trained_on(step):
     same = cs.run_job(step, days=result.job.span_s / 86400, runs=2)
     assert same.tokens == pytest.approx(result.tokens, rel=1e-9)
     assert same.cost_usd == pytest.approx(result.cost_usd, rel=1e-9)
+
+
+def test_a_budget_buys_days_and_their_tokens(step):
+    """The price is the budget, days are in proportion to it, and --days ends a run before."""
+    one, two = (cs.run_job(step, budget=text, runs=2) for text in ("$5k", "10k"))
+    assert (one.cost_usd, two.cost_usd) == pytest.approx((5e3, 1e4), rel=1e-9)
+    assert two.job.span_s == pytest.approx(2 * one.job.span_s, rel=1e-9)
+    day = cs.run_job(step, budget="20k", days=1, runs=2)
+    assert (day.job.span_s, day.budget_usd, two.budget_usd) == (86400.0, None, 10_000)
+    assert day.tokens == cs.run_job(step, days=1, runs=2).tokens
+    longer = cs.run_job(step, budget="5k", days=1000, runs=2)
+    assert longer.job.span_s == one.job.span_s
+    job = whole_job(step, budget="10k")["job"]
+    assert (job["budget_usd"], job["cost_usd"]) == (10_000, pytest.approx(1e4))
+    assert job["interval"]["tokens"]["low"] < job["tokens"] < job["interval"]["tokens"]["high"]
+
+
+def test_an_uncertain_price_moves_what_a_budget_buys_and_not_the_budget():
+    """The price of a DGX H100 differs from 25.60 to 98.32 USD/h."""
+    step = cs.train("llama-3.1-8b", "dgx-h100:2", tp=2, global_batch=64)
+    ends = cs.run_job(step, budget="10k", runs=2).document()["interval"]
+    assert "cost_usd" not in ends
+    sure = cs.run_job(step, days=4, runs=2).document()["interval"]
+    width, usual = (each["tokens"]["high"] / each["tokens"]["low"] for each in (ends, sure))
+    assert width > 1.3 * usual
+    assert ends["days"]["high"] / ends["days"]["low"] > 1.5
+
+
+def test_a_cluster_without_a_price_has_no_budget():
+    ring = cs.cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    refused("budget is 5,000 USD, and ring:8 has no price", bought_s, 5000, ring, 8)
 
 
 def test_length_price_and_energy_share_one_relative_interval(step):
@@ -64,7 +95,9 @@ def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"days": 3.0, "tokens": str(GOAL)}, "3 days and 30,000,000,000 tokens both state the length"),
+    ({"days": 3.0, "tokens": str(GOAL)}, f"--tokens {GOAL} and --days 3.0 each state the"),
+    ({"budget": "2M", "tokens": "1T"}, "--tokens 1T and --budget 2M each state the length"),
+    ({"budget": "dear"}, "--budget 'dear' is not a number; write it as 500k or 2M"),
     ({"tokens": "0"}, "--tokens '0' must be from 1 to"),
     ({"tokens": GOAL}, r"tokens is 30000000000 \(int\). Pass text or None."),
 ])  # fmt: skip
@@ -94,5 +127,5 @@ def test_a_length_that_does_not_converge_says_so(step, monkeypatch):
 
 def test_a_whole_job_says_what_would_save_its_goodput():
     large = cs.train("llama-3.1-70b", "trn2-ultraserver:64", tp=8, pp=4, global_batch=1024)
-    (note,) = whole_job(large, "100B")["job"]["notes"]
+    (note,) = whole_job(large, tokens="100B")["job"]["notes"]
     assert note.startswith("all replicas wait while a failed one is replaced; --elastic")

@@ -18,8 +18,9 @@ from topologies.clusters.names import cluster
 from workloads.economics import Economics, step_cost
 from workloads.models.huggingface import named
 from workloads.search.candidates import candidates
-from workloads.search.search import PROCESSES, Runner, bundles, search
+from workloads.search.search import PROCESSES, Runner, _roomy, bundles, search
 from workloads.training.iteration import iteration
+from workloads.training.memory.memory import Memory
 
 SHORT = {"seq": 1024}
 
@@ -41,6 +42,38 @@ def test_the_search_finds_the_best_of_all_plans():
         assert sum(one.breakdown_s.values()) == pytest.approx(one.iteration_s, rel=1e-9)
         assert one.memory.total <= one.memory.capacity
         assert one.estimate_s == pytest.approx((1 + one.estimate_error) * one.iteration_s)
+
+
+class _Finished:
+    """Stand-in for a finalist: its time, and the share of a rank's memory that it fills."""
+
+    def __init__(self, seconds, share):
+        self.seconds, self.memory = seconds, Memory(int(1000 * share), *(0,) * 6, capacity=1000)
+
+    def worth(self, objective):
+        return self.seconds
+
+
+@pytest.mark.parametrize(("shares", "first"), [
+    ((0.9, 0.9, 0.9), 0), ((0.97, 0.9, 0.5), 1), ((0.97, 0.96, 0.5), 0), ((0.99, 0.951, 0.1), 0),
+    ((0.951, 0.95, 0.1), 1),
+])  # fmt: skip
+def test_a_plan_with_free_memory_comes_first_where_it_costs_a_hundredth(shares, first):
+    listed = [_Finished(*each) for each in zip((100.0, 100.9, 101.1), shares, strict=True)]
+    assert listed.index(_roomy(listed, "time")) == first
+
+
+def test_a_power_limit_takes_its_watts_from_chips_that_compute():
+    """500 W instead of 700 W, by the rounded share, and no less while they wait."""
+    where = cluster("dgx-h100")
+    numbers = where.numbers.with_variants({"kernels.h100.power_share": "500-watt"})
+    parts = {"compute": 3.0, "exposed_dp": 1.0}
+    usual, limited = (
+        step_cost(each, 8, 10**6, parts).energy_joules
+        for each in (where, replace(where, catalogue=numbers))
+    )
+    saved_w = (1 - 0.714) * 700 * Economics.of(where).pue
+    assert usual - limited == pytest.approx(8 * 3.0 * saved_w)
 
 
 def _rivals(result):

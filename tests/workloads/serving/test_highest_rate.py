@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cluster_sim as cs
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
 from workloads.models.huggingface import model
@@ -276,3 +278,13 @@ def test_slots_are_doubled_while_that_serves_more():
 def test_an_slo_that_none_keeps_names_the_nearest():
     with pytest.raises(SloMissed, match=r"at best with --tp \d.* keeps tpot 1 ms for only 0\.0%"):
         search_deployments(question(slo=Slo(tpot_s=0.001), tp=8))
+
+
+def test_a_count_below_the_requests_at_once_gives_no_rate():
+    """Requests that all arrive within one answer's time would be served at a burst's rate."""
+    few = {"max_rate": True, "prompt": 2000, "output": 500}
+    message = "count 400 is too few for a highest rate: it would be that of a burst, of 4,7"
+    refused(message, cs.serve, "llama-3.1-8b", "p5.48xlarge", count=400, **few)
+    summary = cs.serve("llama-3.1-8b", "p5.48xlarge", count=4000, **few).summary
+    assert summary["max_rate_per_s"] < 40
+    assert summary["batch_mean"] < summary["requests_at_once"] < 4000

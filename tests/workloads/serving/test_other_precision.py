@@ -30,7 +30,7 @@ def test_the_gain_is_that_of_stating_fp8():
 
 @pytest.mark.parametrize("words", [
     "--precision=bf16",  # stated
-    "--cluster=dgx-a100",  # no FP8
+    "--cluster=dgx-a100 --count=800",  # no FP8
 ])  # fmt: skip
 def test_it_is_not_named_where_it_is_no_question(words):
     assert "other_precision" not in document_of(f"{SERVE} {words}")

@@ -609,6 +609,33 @@ def test_a_file_says_how_experts_get_their_tokens(tool, settings, exchange):
     assert read.fields["framework"] == f"megatron-core:{exchange}"
 
 
+@pytest.mark.parametrize(("tool", "name", "part"), [
+    ("megatron", "gemma-3n-e2b", "layer input, streams, layers of several kinds"),
+    ("megatron", "qwen3-next-80b-a3b", "recurrence, layers of several kinds"),
+    ("nemo", "deepseek-v2-lite", "latent"),
+])  # fmt: skip
+def test_a_model_of_which_a_file_has_no_keys_is_refused(tool, name, part):
+    plan = complete({"framework": "megatron-core"}, named(name), SERVERS)
+    refused(f"no keys for {part} of {name}", launch_file, tool, plan, named(name), SERVERS)
+
+
+def test_a_file_states_latent_attention_and_the_layers_with_experts():
+    model = named("deepseek-v2-lite")
+    plan = complete({"ep": 8, "framework": "megatron-core"}, model, SERVERS)
+    text = launch_file("megatron", plan, model, SERVERS, ["by a command"])
+    for words in (
+        "--multi-latent-attention \\", "--kv-lora-rank 512", "--qk-head-dim 128",
+        "--qk-pos-emb-head-dim 64", "--v-head-dim 128", "--moe-layer-freq '([0]*1+[1]*26)'",
+    ):  # fmt: skip
+        assert words in text
+    small = named("gpt-oss-20b")
+    text = launch_file(
+        *("nemo", complete({"ep": 8, "framework": "megatron-core"}, small, SERVERS), small),
+        *(SERVERS, ["by a command"]),
+    )
+    assert "# Add what is not stated here: qkv bias, output bias, sinks, window." in text
+
+
 def test_sizes_of_a_file_are_compared_with_the_model_and_the_servers():
     """Equal ones are not named, and a file of another model or cluster is called one."""
     machine, small = cluster("dgx-h100:2"), named("llama-3.1-8b")

@@ -114,8 +114,8 @@ def _begins(length: int, lead: int, minutes: int) -> IntArray:
     inside = (decided >= 1) & ((begin + minutes <= length) | (back == 0))
     if inside.sum() < 2:
         raise InputError(
-            f"a history of {length / MINUTES_PER_DAY:.3g} days holds no whole night of "
-            f"{minutes / 60:.3g} h; give at least five days."
+            f"a history of {length / 60:.3g} h holds no whole night of {minutes / 60:.3g} h; give "
+            "at least five days."
         )
     return np.asarray(begin[inside], np.int64)
 

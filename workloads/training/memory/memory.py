@@ -249,6 +249,7 @@ def _each_kind(model: Model, plan: ParallelPlan, stack: Stack) -> tuple[int, ...
 
 ENDS: tuple[Literal["low"], Literal["high"]] = ("low", "high")
 """Ends of the range of a quantity of a stack."""
+FREE = 0.05  # share of a rank's memory that a plan leaves free if one does: stacks differ by more
 SHOWN = 3  # remedies that a refusal names at most
 GATHERED_LAYERS = 2
 """Layers whose parameters are whole at once under ZeRO-3: the current one and the next."""
@@ -297,6 +298,11 @@ class Memory:
     def tight(self) -> bool:
         """Return whether the rank has room for the least need, but not for the likely one."""
         return self.fits and self.total > self.capacity
+
+    @property
+    def roomy(self) -> bool:
+        """Return whether the likely need leaves ``FREE`` of the rank's memory."""
+        return self.total <= self.capacity - int(FREE * self.capacity)
 
     @property
     def total(self) -> int:

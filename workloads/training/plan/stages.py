@@ -448,10 +448,10 @@ def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> in
     """Data-parallel degree that fills a cluster."""
     room, replica = chips * ranks_per_chip, tp * pp * cp
     if replica > room or room % replica:
-        near = nearest(replica, room)
         raise InputError(
             f"tp {tp} × pp {pp} × cp {cp} = {replica:,} ranks of one replica do not divide the "
-            f"{room:,} ranks of the cluster. Use degrees whose product is {near:,}, or state dp."
+            f"{room:,} ranks of the cluster. Use degrees whose product divides them, such as "
+            f"{nearest(replica, room):,}, or state dp."
         )
     return room // replica
 

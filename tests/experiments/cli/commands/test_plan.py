@@ -289,7 +289,7 @@ CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"
 
 
 @pytest.mark.parametrize(("stated", "reason"), [
-    ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens too."),
+    ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens or --budget too."),
     ("--tokens=1T", "state --global-batch too."),
     ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "on 2 of trn2.48xlarge. A"),
     ("--tokens=1T --global-batch=32 --objective=energy", "--objective energy may take slower"),

@@ -279,3 +279,11 @@ def test_a_launch_of_an_engine_is_read_and_written(tmp_path):
     assert f"{file} exists already" in refusal_of(ON_GPUS, f"--write=vllm:{tmp_path}")
     document_of(ON_GPUS, f"--deployment={file}", f"--write=vllm:{file}")
     assert file.read_text() == again.read_text()
+
+
+@pytest.mark.parametrize(("more", "named"), [("", True), ("--ep=8", False)])
+def test_groups_of_experts_are_named_where_prompts_take_half_as_long(more, named):
+    line = "serve --model=gpt-oss-120b --cluster=trn2.48xlarge --tp=8 --count=20"
+    remarks = document_of(f"{line} --prompt=1000 --output=20 {more}")["remarks"]
+    sentence = "With --ep 8, which divides the experts among the ranks, a prompt of 1,000 tokens"
+    assert any(text.startswith(sentence) for text in remarks) == named
