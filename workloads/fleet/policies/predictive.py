@@ -248,9 +248,7 @@ def _most(outlook: Outlook, columns: _Columns) -> FloatArray:
     return most
 
 
-def _rows(
-    outlook: Outlook, columns: _Columns, group: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _rows(outlook: Outlook, columns: _Columns, group: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Matrix and limits of the constraints, each row as ``matrix · variables ≤ limit``."""
     # A plan has a few hundred variables: a dense matrix is built faster than a sparse one. The
     # blocks follow the order of the constraints in the module's docstring, with those that define
@@ -328,7 +326,9 @@ def _work_rows(
 def _groups(outlook: Outlook) -> FloatArray:
     """Return which training begins together: other work, batch, each job; (groups, jobs + 1)."""
     batch, each = np.array([False, *outlook.in_parts]), np.eye(1 + len(outlook.jobs))
-    return np.concatenate([each[:1], batch[None] if batch.any() else each[:0], each[1:][~batch[1:]]])
+    return np.concatenate(
+        [each[:1], batch[None] if batch.any() else each[:0], each[1:][~batch[1:]]]
+    )
 
 
 def _training_now(outlook: Outlook) -> FloatArray:
@@ -378,7 +378,7 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
             serving = _serving(view, plans[0].step)
         plan = plans[0]
         training, jobs = _limits(view, plan)
-        return Decision(serving, training, plan.batch, jobs, cap_w)
+        return Decision(serving, training, _batch_now(view, plan), jobs, cap_w)
 
     return policy
 
@@ -578,6 +578,18 @@ def _limits(view: View, plan: _Plan) -> tuple[list[int] | None, Mapping[str, int
             others = [job for job in now.values() if job.name not in wanted]
             limits |= _shared(others, max(0, most - first))
     return training if plan.priced else None, limits if plan.due else None
+
+
+def _batch_now(view: View, plan: _Plan) -> int | None:
+    """Units for batch work that jobs with a deadline need not give up; None without a tier."""
+    # Units that stop serving come later, and the work waits for those.
+    if plan.batch is None:
+        return None
+    due, room = {job.name for job in plan.due}, 0.0
+    for kind in view.kinds:
+        held = sum(job.size for job in view.jobs if job.kind == kind.name and job.name in due)
+        room += (kind.alive - kind.at_service - held) * float(kind.speed.max())
+    return min(plan.batch, max(0, math.floor(room)))
 
 
 def _whole(units: float, job: JobView) -> int:
