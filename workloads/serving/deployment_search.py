@@ -497,20 +497,21 @@ def _ways(question: DeploymentQuestion) -> list[dict[str, Any]]:
 
 
 def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator[Candidate]:
-    """Yield splits of groups in lowest terms, each with the rate of its scarcer replicas."""
+    """Yield splits of groups, each with the rate of its scarcer replicas."""
     alone = {"disaggregate": "1:1"} if question.options.unlike else {}
     one_of_each = question.offered({**degree, **alone})
     prompts_per_s, decoded_per_s = rates_apart(one_of_each)
     chips = one_of_each.deployment.profile.chips
     prompt_chips = one_of_each.deployment.prompt_profile.chips
     place = question.options.prompt_cluster(question.cluster)
+    # Not in lowest terms alone: one group of 2:4 queues less than two of 1:2, and may serve more.
     for size in range(2, MOST_IN_GROUP + 1):
         for prefill in range(1, size):
             decode = size - prefill
             room = question.cluster.chips - decode * chips
             if place == question.cluster:
                 room -= prefill * prompt_chips
-            if math.gcd(prefill, size) > 1 or room < 0 or prefill * prompt_chips > place.chips:
+            if room < 0 or prefill * prompt_chips > place.chips:
                 continue
             words = {**degree, "disaggregate": f"{prefill}:{decode}"}
             offered = question.offered(words)

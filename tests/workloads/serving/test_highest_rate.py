@@ -234,7 +234,7 @@ def test_candidates_are_ways_and_splits_that_fit(gpus):
     words = [words for _, words, _ in gpus.candidates]
     assert {each["tp"] for each in words} == {1, 2, 4, 8}
     splits = {each["disaggregate"] for each in words if each["tp"] == 2 and "disaggregate" in each}
-    assert splits == {"1:1", "1:2", "2:1", "1:3", "3:1"}
+    assert splits == {"1:1", "1:2", "2:1", "1:3", "2:2", "3:1"}
     assert {"tp": 8, "prefill": "chunked", "chunk": 2048} in words
     assert all(offered.deployment.chips <= 8 for _, _, offered in gpus.candidates)
 
