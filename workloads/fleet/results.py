@@ -677,9 +677,7 @@ def _cost_usd(results: Mapping[str, Any], run: FleetRun, kind: World) -> float:
     return steady + sum(block.usd for block in kind.blocks) if steady else 0.0
 
 
-def _shares(
-    kinds: Sequence[Mapping[str, Any]], costs_usd: Sequence[float]
-) -> tuple[float, float]:
+def _shares(kinds: Sequence[Mapping[str, Any]], costs_usd: Sequence[float]) -> tuple[float, float]:
     """Shares of the costs of serving and training that are for serving, and for evaluation."""
     # Costs of kinds that did neither are divided in proportion, as other idle time is.
     served = np.array([row["inference_chip_hours"] for row in kinds])

@@ -413,7 +413,7 @@ def _complete(row: dict[str, Any], scenario: Scenario) -> None:
 
 
 def _notes_of_run(result: FleetResult) -> list[str]:
-    from workloads.fleet.missed import missed_note, over_cap_note, power_note
+    from workloads.fleet.missed import idle_draw_note, missed_note, over_cap_note, power_note
     from workloads.serving import parse_slo
 
     scenario, run = result.scenario, result.run
@@ -421,6 +421,7 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     attained, policy = result.summary["slo_attainment"], result.settings.policy
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
     notes += [power_note(result.summary), over_cap_note(result.summary)]
+    notes += [idle_draw_note(run, result.summary)]
     if (share := result.summary["holes"]["share"]) >= WORTH_NAMING:
         notes.append(
             f"{share:.0%} of the chip-hours are holes in units that are used in part. Smaller "
