@@ -128,7 +128,8 @@ def test_policies_see_units_in_maintenance_as_broken():
     (["roll/2h+1h=a:3"], "overlaps the next one: it takes 4 h, in 4 turns"),
     (["out@0d02:00+4h=a:3", "out@0d05:00+1h=a:2"],
      "=a:2 overlaps out@0d02:00\\+4h=a:3, which ends 6 h after the start"),
-    (["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"], "a:2 overlaps roll@0d02:00\\+1h=a:2, which ends 7 h"),
+    (["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"],
+     "a:2 overlaps roll@0d02:00\\+1h=a:2, which ends 7 h"),
 ])  # fmt: skip
 def test_a_wrong_window_is_one_line(texts, message):
     refused(message, windows_from, texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
