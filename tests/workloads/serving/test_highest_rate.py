@@ -264,6 +264,19 @@ def test_only_what_is_open_is_searched(limits, options):
     assert {words.get("tp") for _, words, _ in searched} == {limits.tp}
 
 
+def test_several_precisions_are_ranked_together():
+    limits = question(tp=4, batching={"prefill": "chunked"})
+    alone = [search_deployments(replace(limits, precision=each)) for each in ("bf16", "fp8")]
+    both = search_deployments(replace(limits, precision="bf16,fp8"))
+    rates = [each.ranked[0].rate_per_s for each in alone]
+    assert both.ranked[0].rate_per_s == max(rates) == rates[1]
+    assert both.ranked[0].words["precision"] == "fp8"
+    assert len(both.candidates) == sum(len(each.candidates) for each in alone)
+    for wrong, message in (("bf16,fp9", "--precision"), ("bf16,", "--precision")):
+        with pytest.raises(InputError, match=message):
+            search_deployments(replace(limits, precision=wrong))
+
+
 def test_slots_are_doubled_while_that_serves_more():
     few_slots = question(slo=Slo(5.0, 0.2), tp=1)
     open_slots = replace(few_slots, batching={}, drawing={"requests": "poisson:0.1", "count": 600})
