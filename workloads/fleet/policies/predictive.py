@@ -312,9 +312,9 @@ def _work_rows(
     speeds = np.array([job.speeds for job in outlook.jobs])
     ran = [np.kron(np.diag([0.0, *speeds[:, kind]])[1:], minutes[None]) for kind in range(kinds)]
     # A part of the batch work is not charged, as any part may be what begins.
-    own = group[:, 1:].T * ~np.array(outlook.in_parts)[:, None]
+    charged = group[:, 1:].T * ~np.array(outlook.in_parts)[:, None]
     started = [
-        np.kron(own * np.sign(speeds[:, [kind]]), np.full(len(minutes), outlook.back))
+        np.kron(charged * np.sign(speeds[:, [kind]]), np.full(len(minutes), outlook.back))
         for kind in range(kinds)
     ]
     lost = columns.rows(begin=np.concatenate(started, axis=1))
@@ -333,8 +333,8 @@ def _groups(outlook: Outlook) -> FloatArray:
 
 def _training_now(outlook: Outlook) -> FloatArray:
     """Return the units of each kind that work now for each group; (kinds, groups)."""
-    own = [np.sign(job.speeds) * job.now for job in outlook.jobs if job.now is not None]
-    groups = [outlook.batch, *own] if any(outlook.in_parts) else own
+    of_jobs = [np.sign(job.speeds) * job.now for job in outlook.jobs if job.now is not None]
+    groups = [outlook.batch, *of_jobs] if any(outlook.in_parts) else of_jobs
     return np.column_stack([outlook.training - sum(groups), *groups])
 
 
