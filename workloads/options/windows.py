@@ -62,8 +62,8 @@ def stated(text: str, moment_s: Callable[[str], float]) -> tuple[str, Window]:
     word, sign, at, length, kind, count = match.groups()
     begin_s = moment_s(at) if sign == "@" else parse_seconds(at, what)
     length_s, every_s = parse_seconds(length, what), math.inf if sign == "@" else begin_s
-    if not 0 < length_s < math.inf or not (sign == "@" or 0 < every_s < math.inf):
-        raise InputError(f"{what}: its times must be above 0; write {FORMS}.")
+    if not 0 < length_s < math.inf or not 0 <= begin_s < math.inf or not every_s:
+        raise InputError(f"{what}: its times must be finite and above 0; write {FORMS}.")
     rolling = word.lower() == "roll"
     return kind or "", Window(text, begin_s, length_s, int(count), rolling, every_s)
 

@@ -201,7 +201,7 @@ def test_a_job_states_its_plans_and_windows():
     ({"maintenance": "out/30d+4h=0"}, "0 units at a time, and there are 4; state 1 to 4"),
     ({"maintenance": "out/30d+4h=5"}, "5 units at a time, and there are 4"),
     ({"maintenance": "roll/1d+6h=1"}, "overlaps the next one: it takes 24 h, in 4 turns, and"),
-    ({"maintenance": "out/0d+4h=1"}, "its times must be above 0"),
+    ({"maintenance": "out/0d+4h=1"}, "its times must be finite and above 0"),
     ({"maintenance": "out/3d+4parsec=1"}, "parsec"),
     ({"replan": True, "elastic": True, "checkpoint": "peer"}, "leave out --replan"),
 ])  # fmt: skip

@@ -431,8 +431,7 @@ def _window(text: str, kinds: Mapping[str, int], demand: Demand) -> tuple[str, W
         raise InputError(f"{what} begins more than once an hour; state an hour or more.")
     if window.begin_s >= demand.minutes * 60.0:
         raise InputError(f"{what} first begins after the run; state a shorter time, or more days.")
-    if window.units:
-        window.check(kinds[name])
+    window.check(kinds[name])
     return name, window
 
 
@@ -447,7 +446,7 @@ def maintaining(world: World, windows: Sequence[Window]) -> Process:
         begin_ms = world.due_ms.pop(0)
         world.maintenance_late_ms = max(world.maintenance_late_ms, world.now - begin_ms)
         waiting = np.ones(len(world.ledger), bool)
-        for _ in range(window.rounds(len(world.ledger)) if window.units else 0):
+        for _ in range(window.rounds(len(world.ledger))):
             units = _next_units(world, waiting, window.units)
             waiting[units] = False
             length_ms = milliseconds(window.length_s, world.horizon_ms)
