@@ -1,6 +1,7 @@
 """Power, energy and money: caps over several kinds of units, and kinds whose power is unknown."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -297,7 +298,8 @@ def test_energy_and_cost_of_a_day():
 
 def test_people_are_told_that_more_units_train_less_under_a_cap():
     """An idle unit of 64 chips draws 28.8 of 54 kW: each further one takes the rise of 1.1."""
-    words = {"policy": "power-cap", "power_cap": 2.0, "failures": "off", "days": 0.25}
+    words: dict[str, Any] = {"policy": "power-cap", "power_cap": 2.0, "failures": "off"}
+    words |= {"days": 0.25}
     runs = {
         units: cs.run_fleet(f"trn2-ultraserver:{units}", unit_rate=5.0, scale_to_peak=0.2, **words)
         for units in (30, 50, 60)
