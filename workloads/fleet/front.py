@@ -152,7 +152,7 @@ class FleetResult:
         names = [bound_of(self.settings.policy), "static"]
         bound, static = (
             run(scenario, policy_of(name, scenario, usual), seed=self.seed)
-            for name in self.watch(names, "fleet, to compare")
+            for name in self.watch(names, "fleet, to compare (--no-compare for none)")
         )
         others = [summary(each, scenario.prices) for each in (bound, static)]
         return {

@@ -247,7 +247,7 @@ def fleet_intervals(
     questions = [] if part is scenario else [_Question("", 0.0, part, seed)]
     questions += _at_ends(part, causes, seed)
     answers = []
-    for each in watch(questions, "fleet, for intervals"):
+    for each in watch(questions, "fleet, for intervals (--no-intervals for none)"):
         changed = each.scenario
         done = run(changed, policy(changed), seed=each.seed)
         answers.append(_relative(summary(done, changed.prices)))

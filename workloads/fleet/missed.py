@@ -154,6 +154,27 @@ def over_cap_note(results: Mapping[str, Any]) -> str:
     )
 
 
+WAITING = 0.05  # share of the chip-hours that idle from which a cap is said to hold units back
+
+
+def idle_draw_note(run: FleetRun, results: Mapping[str, Any]) -> str:
+    """Sentence about what idle units take of a cap that lets others wait; empty otherwise."""
+    cap_w = float(run.cap_w.min())
+    idle_w = sum(kind.units * kind.unit_idle_w for kind in run.kinds)
+    rise_w = sum(kind.units * kind.unit_busy_w for kind in run.kinds) - idle_w
+    if (
+        math.isinf(cap_w)
+        or rise_w <= 0
+        or results["idle_chip_hours"] < (WAITING * results["chip_hours"])
+    ):
+        return ""
+    return (
+        f"{run.units:,} units draw {idle_w / 1e6:.3g} MW while idle, of a power cap of "
+        f"{cap_w / 1e6:.3g} MW; where it holds units back, each further one lets "
+        f"{idle_w / rise_w:.2g} fewer train."
+    )
+
+
 def power_note(results: Mapping[str, Any]) -> str:
     """Sentence about machines whose power is not stated; empty where that of all is."""
     energies_j = {

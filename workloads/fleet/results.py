@@ -635,7 +635,7 @@ def _money(
         _cost_usd(row, run, kind) for row, kind in zip(kinds or [results], run.kinds, strict=True)
     ]
     cost = sum(each) if all(each) else 0.0  # unknown where the price of a kind is
-    share = _serving_share(kinds or [results], each)
+    share, evaluated = _shares(kinds or [results], each)
     economics = run.kinds[0].economics
     tokens, steps = results["served_tokens"], results["training_steps"]
     has_cost = cost > 0
@@ -658,6 +658,11 @@ def _money(
         "usd_per_million_trained_tokens": (
             cost * (1 - share) / trained_tokens * 1e6 if has_cost and trained_tokens else None
         ),
+        "usd_per_million_trained_tokens_without_evaluation": (
+            cost * (1 - share - evaluated) / trained_tokens * 1e6
+            if has_cost and trained_tokens and evaluated
+            else None
+        ),
         "usd_per_million_tokens": cost * share / tokens * 1e6 if has_cost and tokens else None,
         "usd_per_training_step": cost * (1 - share) / steps if has_cost and steps else None,
     }
@@ -672,11 +677,13 @@ def _cost_usd(results: Mapping[str, Any], run: FleetRun, kind: World) -> float:
     return steady + sum(block.usd for block in kind.blocks) if steady else 0.0
 
 
-def _serving_share(kinds: Sequence[Mapping[str, Any]], costs_usd: Sequence[float]) -> float:
-    """Share of the costs of serving and training that is for serving."""
+def _shares(kinds: Sequence[Mapping[str, Any]], costs_usd: Sequence[float]) -> tuple[float, float]:
+    """Shares of the costs of serving and training that are for serving, and for evaluation."""
     # Costs of kinds that did neither are divided in proportion, as other idle time is.
     served = np.array([row["inference_chip_hours"] for row in kinds])
     worked = served + np.array([row["training_chip_hours"] for row in kinds])
-    shares = np.divide(served, worked, out=np.zeros(len(kinds)), where=worked > 0)
+    evaluated = np.array([row["chip_hours_by_role"]["evaluation"] for row in kinds])
+    shares = np.divide([served, evaluated], worked, out=np.zeros((2, len(kinds))), where=worked > 0)
     weights = np.where(worked > 0, costs_usd, 0.0)
-    return float(weights / (weights.sum() or 1.0) @ shares)  # the weight of one kind is exactly 1
+    serving, evaluation = shares @ (weights / (weights.sum() or 1.0))  # one kind weighs exactly 1
+    return float(serving), float(evaluation)

@@ -326,6 +326,7 @@ def _kind_view(world: World) -> KindView:
         reach=world.reach,
         worth=world.worth,
         rest_units=world.rest_units,
+        batch=world.in_or_to_batch(),
     )
 
 

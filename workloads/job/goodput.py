@@ -129,7 +129,8 @@ def _planned(job: Job, window: Window, restart_s: float) -> float:
             slower = job.without[lacking - 1]
             waits_s = waits_s * slower / (1 + slower) + restart_s
         each_s = job.stall_s + waits_s + restart_s
-    return window.rounds(job.units) * each_s / window.every_s
+    every_s = job.span_s if math.isinf(window.every_s) else window.every_s
+    return window.rounds(job.units) * each_s / every_s
 
 
 MOST_AGAIN = 0.99  # share of repairs in vain beyond which a unit fails on and on

@@ -374,6 +374,8 @@ class _Run:
                 if not self.drain.triggered:
                     self.drain.succeed()
                 yield back
+            if math.isinf(window.every_s):
+                return
             begin_ms += _ms(window.every_s)
 
     def _serviced(self, window: Window, units: int, back: simpy.Event) -> Process:

@@ -361,7 +361,8 @@ class PolicyInputs:
     maintenance: tuple[str, ...] = setting(
         (),
         "Time out of service: out@1d02:00+4h=16 takes 16 units out once, roll@1d02:00+30min=8 all "
-        "units in turn, eight at a time; with several kinds =NAME:8. May be repeated",
+        "units in turn, eight at a time, roll/7d+30min=8 every 7 days; with several kinds =NAME:8. "
+        "May be repeated",
         metavar="WINDOW",
         default="none",
     )

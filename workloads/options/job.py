@@ -179,8 +179,8 @@ class JobInputs(Times):
     )
     maintenance: tuple[str, ...] = setting(
         (),
-        "Planned downtime: out/30d+4h=2 takes 2 units out for 4 h every 30 days, roll/90d+30min=2 "
-        "all units in turn, two at a time; may be repeated",
+        "Planned downtime: out/30d+4h=2 takes 2 units out for 4 h every 30 days, out@7d+4h=2 once, "
+        "and roll/90d+30min=2 all units in turn, two at a time; may be repeated",
         metavar="WINDOW",
         default="none",
     )

@@ -83,7 +83,10 @@ class ReplicaInputs:
         default="the chips of one server",
     )
     precision: str | None = setting(
-        None, "Precision of weights", choices=SERVING, default="that of the model's stored weights"
+        None,
+        "Precision of weights; with --search also several, such as bf16,fp8",
+        choices=SERVING,
+        default="that of the model's stored weights",
     )
     prefill: str = setting(
         "auto",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from topologies.support.errors import InputError, shown
 from topologies.support.units import parse_seconds
 
-FORMS = "out/30d+4h=2 or roll/90d+30min=2"
+FORMS = "out@1d02:00+4h=2 for once, or roll/30d+30min=2 for every 30 days"
 PATTERN = re.compile(
-    r"(out|roll)/(\d+(?:\.\d+)?\s*[a-z]+)\+(\d+(?:\.\d+)?\s*[a-z]+)=(\d{1,9})", re.IGNORECASE
+    r"(out|roll)([@/])([^@/=]+?)\+(\d+(?:\.\d+)?\s*[a-z]+)=(?:([^=]+):)?(\d{1,9})", re.IGNORECASE
 )
+MOMENT = re.compile(r"(\d+)d\+?(?:(\d{1,2}):([0-5]\d))?")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Window:
         what = f"--maintenance {shown(self.text)}"
         if not 1 <= self.units <= units:
             raise InputError(
-                f"{what}: {self.units:,} units at a time, and the job has {units:,}; state 1 to "
+                f"{what}: {self.units:,} units at a time, and there are {units:,}; state 1 to "
                 f"{units:,}."
             )
         whole_s = self.length_s * self.rounds(units)
@@ -48,17 +50,43 @@ class Window:
             )
 
 
-def window_from(text: str) -> Window:
-    """Read the planned downtime of a job.
+def stated(text: str, moment_s: Callable[[str], float]) -> tuple[str, Window]:
+    """Return the kind of units that a text names, empty for none, and its window.
 
-    >>> window_from("roll/90d+30min=2").rounds(16)
-    8
+    ``moment_s`` returns the time from the start of the run to a moment such as ``1d02:00`` [s].
     """
     what = f"--maintenance {shown(text)}"
     match = PATTERN.fullmatch(text.strip())
     if match is None:
         raise InputError(f"{what} cannot be read; write {FORMS}.")
-    every_s, length_s = (parse_seconds(match[part], what) for part in (2, 3))
-    if not 0 < length_s < math.inf or not 0 < every_s < math.inf:
-        raise InputError(f"{what}: both times must be above 0; write {FORMS}.")
-    return Window(text, every_s, length_s, int(match[4]), match[1].lower() == "roll", every_s)
+    word, sign, at, length, kind, count = match.groups()
+    begin_s = moment_s(at) if sign == "@" else parse_seconds(at, what)
+    length_s, every_s = parse_seconds(length, what), math.inf if sign == "@" else begin_s
+    if not 0 < length_s < math.inf or not 0 <= begin_s < math.inf or not every_s:
+        raise InputError(f"{what}: its times must be finite and above 0; write {FORMS}.")
+    rolling = word.lower() == "roll"
+    return kind or "", Window(text, begin_s, length_s, int(count), rolling, every_s)
+
+
+def window_from(text: str) -> Window:
+    """Read the planned downtime of a job.
+
+    >>> window_from("roll/90d+30min=2").rounds(16)
+    8
+    >>> window_from("out@1d02:00+4h=2").begin_s / 3600
+    26.0
+    """
+    what = f"--maintenance {shown(text)}"
+
+    def moment_s(at: str) -> float:
+        """Time from the start of the job, which has no clock [s]."""
+        match = MOMENT.fullmatch(at)
+        if match is None:
+            return parse_seconds(at, what)
+        days, hours, minutes = (int(part or 0) for part in match.groups())
+        return days * 86_400.0 + hours * 3600.0 + minutes * 60.0
+
+    kind, window = stated(text, moment_s)
+    if kind:
+        raise InputError(f"{what}: a job has one kind of units; end with ={window.units}.")
+    return window

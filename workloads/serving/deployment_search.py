@@ -19,8 +19,9 @@ from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
-from topologies.support.errors import InputError
+from topologies.support.errors import InputError, check_choice
 from workloads.economics import Economics, one_kind_of_price
+from workloads.kernels.precision import SERVING
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS
@@ -341,7 +342,7 @@ class DeploymentQuestion:
     # batching, drawing: stated keywords of ``batching_from`` and of ``ServingOptions.offered``
     batching: Mapping[str, Any]
     drawing: Mapping[str, Any]
-    # tp, precision: where they were stated
+    # tp, precision: where they were stated; of several precisions, such as ``bf16,fp8``, the best
     tp: int | None = None
     precision: str | None = None
 
@@ -351,11 +352,12 @@ class DeploymentQuestion:
         tp, apart = ways.pop("tp", self.tp), ways.pop("disaggregate", None)
         ep = ways.pop("ep", self.options.ep)
         prefill_tp = ways.pop("prefill-tp", None)
+        precision = ways.pop("precision", self.precision)
         batching = batching_from(self.cluster, **ways)
         options = replace(
             self.options, batching=batching, ep=ep, disaggregate=apart, prefill_tp=prefill_tp
         )
-        deployment = options.deployment(self.model, self.cluster, tp=tp, precision=self.precision)
+        deployment = options.deployment(self.model, self.cluster, tp=tp, precision=precision)
         return options.offered(deployment, **self.drawing)
 
 
@@ -442,18 +444,25 @@ def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -
 def _candidates(question: DeploymentQuestion) -> list[Candidate]:
     """Return every deployment that fits, with a rate for each chip that it cannot exceed."""
     candidates: list[Candidate] = []
-    first: InputError | None = None
-    for degree in _degrees(question):
-        try:
-            candidates += _of_degree(question, degree)
-        except InputError as mistake:
-            first = first or mistake
-    if not candidates and first is not None:
-        raise first
+    ways: list[dict[str, Any]] = [{}]
+    if question.precision and "," in question.precision:
+        ways = [{"precision": each} for each in question.precision.split(",")]
+    for way in ways:
+        check_choice("--precision", way.get("precision", SERVING[0]), SERVING)
+        fitting: list[Candidate] = []
+        first: InputError | None = None
+        for degree in _degrees(question):
+            try:
+                fitting += _of_degree(question, degree | way)
+            except InputError as mistake:
+                first = first or mistake
+        if not fitting and first is not None:
+            raise first
+        candidates += fitting
     return candidates
 
 
-def _degrees(question: DeploymentQuestion) -> list[dict[str, int]]:
+def _degrees(question: DeploymentQuestion) -> list[dict[str, Any]]:
     """Return the degrees of replicas as options, with those for prompts where these are unlike.
 
     The experts of a mixture are cut, or divided among all ranks of a replica.
@@ -468,7 +477,7 @@ def _degrees(question: DeploymentQuestion) -> list[dict[str, int]]:
     return [{**degree, **each} for degree in degrees for each in others]
 
 
-def _powers(cluster: Cluster, name: str, stated: int | None) -> list[dict[str, int]]:
+def _powers(cluster: Cluster, name: str, stated: int | None) -> list[dict[str, Any]]:
     """Return the stated degree, or powers of two up to a domain's chips, largest first."""
     # So a refusal names the degree at which the model fits best.
     most = min(cluster.chips, cluster.chips_per_domain)
@@ -477,7 +486,7 @@ def _powers(cluster: Cluster, name: str, stated: int | None) -> list[dict[str, i
     return [{name: 2**power} for power in reversed(range(most.bit_length()))]
 
 
-def _of_degree(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator[Candidate]:
+def _of_degree(question: DeploymentQuestion, degree: Mapping[str, Any]) -> Iterator[Candidate]:
     """Yield the deployments of one degree: replicas that do both, and splits of groups."""
     apart, unlike = question.options.disaggregate, question.options.unlike
     for way in [{"disaggregate": apart}] if apart else [] if unlike else _ways(question):
@@ -500,21 +509,22 @@ def _ways(question: DeploymentQuestion) -> list[dict[str, Any]]:
     return pieces if stated.get("prefill") == "chunked" else [{"prefill": "separate"}, *pieces]
 
 
-def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator[Candidate]:
-    """Yield splits of groups in lowest terms, each with the rate of its scarcer replicas."""
+def _splits(question: DeploymentQuestion, degree: Mapping[str, Any]) -> Iterator[Candidate]:
+    """Yield splits of groups, each with the rate of its scarcer replicas."""
     alone = {"disaggregate": "1:1"} if question.options.unlike else {}
     one_of_each = question.offered({**degree, **alone})
     prompts_per_s, decoded_per_s = rates_apart(one_of_each)
     chips = one_of_each.deployment.profile.chips
     prompt_chips = one_of_each.deployment.prompt_profile.chips
     place = question.options.prompt_cluster(question.cluster)
+    # Not in lowest terms alone: one group of 2:4 queues less than two of 1:2, and may serve more.
     for size in range(2, MOST_IN_GROUP + 1):
         for prefill in range(1, size):
             decode = size - prefill
             room = question.cluster.chips - decode * chips
             if place == question.cluster:
                 room -= prefill * prompt_chips
-            if math.gcd(prefill, size) > 1 or room < 0 or prefill * prompt_chips > place.chips:
+            if room < 0 or prefill * prompt_chips > place.chips:
                 continue
             words = {**degree, "disaggregate": f"{prefill}:{decode}"}
             offered = question.offered(words)

@@ -170,7 +170,8 @@ def serve(
     tp : int, optional
         Tensor-parallel degree; by default the chips of one server.
     precision : str, optional
-        Precision of the weights, such as ``"mxfp4"``; by default that of the stored ones.
+        Precision of the weights, such as ``"mxfp4"``; by default that of the stored ones. With
+        ``search`` also several, such as ``"bf16,fp8"``, of which the best serves.
     slo : Slo or str
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
     seed : int, default 0

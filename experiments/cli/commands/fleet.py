@@ -105,7 +105,8 @@ MONEY = (
     Column("reserved_usd", "  of it reserved, in advance"),
     Column("usd_per_million_tokens", "USD per million tokens in and out"),
     Column("usd_per_million_trained_tokens", "USD per million tokens trained"),
-    Column("usd_without_evaluation", "  without evaluation", write="{:.4g}".format),
+    Column("usd_per_million_trained_tokens_without_evaluation", "  without evaluation",
+           write="{:.4g}".format),
     Column("usd_per_training_step", "USD per training step"),
     Column("revenue_usd", "served tokens sold for"),
     Column("margin_usd", "left of it after these costs"),
@@ -195,7 +196,6 @@ def print_fleet(document: Mapping[str, Any]) -> None:
     kept = {
         "won": regret.get("captured") if gains else None,
         "in_time": document["jobs_in_time"] if document["jobs_with_deadline"] else None,
-        "usd_without_evaluation": _without_evaluation(document),
     }
     print_table("", ["", ""], facts(MONEY, {**document, **kept}))
     if "batch" in document:
@@ -205,15 +205,6 @@ def print_fleet(document: Mapping[str, Any]) -> None:
         print_rows("Post-training: a step in the steady state", STEPS, list(different.values()))
     if "rows" in document:
         print_rows("What-ifs side by side", COMPARED, document["rows"])
-
-
-def _without_evaluation(document: Mapping[str, Any]) -> float | None:
-    """Price of a million trained tokens without the hours of evaluation, if it has any [USD]."""
-    price = document["usd_per_million_trained_tokens"]
-    spent = document["chip_hours_by_role"]["evaluation"]
-    if price is None or not spent or "kinds" in document:  # kinds differ in their prices
-        return None
-    return float(price * (1 - spent / document["training_chip_hours"]))
 
 
 def _title(document: Mapping[str, Any]) -> str:
@@ -422,7 +413,7 @@ def _complete(row: dict[str, Any], scenario: Scenario) -> None:
 
 
 def _notes_of_run(result: FleetResult) -> list[str]:
-    from workloads.fleet.missed import missed_note, over_cap_note, power_note
+    from workloads.fleet.missed import idle_draw_note, missed_note, over_cap_note, power_note
     from workloads.serving import parse_slo
 
     scenario, run = result.scenario, result.run
@@ -430,6 +421,7 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     attained, policy = result.summary["slo_attainment"], result.settings.policy
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
     notes += [power_note(result.summary), over_cap_note(result.summary)]
+    notes += [idle_draw_note(run, result.summary)]
     if (share := result.summary["holes"]["share"]) >= WORTH_NAMING:
         notes.append(
             f"{share:.0%} of the chip-hours are holes in units that are used in part. Smaller "

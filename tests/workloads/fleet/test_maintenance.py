@@ -115,17 +115,21 @@ def test_policies_see_units_in_maintenance_as_broken():
 
 
 @pytest.mark.parametrize(("texts", "message"), [
-    (["out@2h=3"], "cannot be read; write out@1d02:00\\+4h=16 or roll"),
+    (["out@2h=3"], "cannot be read; write out@1d02:00\\+4h=2 for once, or roll"),
     (["out@0d02:00+4h"], "cannot be read"),
     (["stop@0d02:00+4h=3"], "cannot be read"),
-    (["out@0d02:00=3"], "states no length"),
+    (["out@0d02:00=3"], "cannot be read"),
     (["out@0d02:00+4h=3"], "has several kinds of units; end with =a:3, =b:3"),
     (["out@0d02:00+4h=c:3"], "has no kind 'c'; end with =a:3, =b:3"),
-    (["out@0d02:00+4h=a:11"], "11 units of a, which has 10; take fewer"),
+    (["out@0d02:00+4h=a:11"], "11 units at a time, and there are 10"),
     (["out@3d02:00+4h=a:3"], "after the start of a run of 1 days"),
+    (["out/1d+4h=a:3"], "first begins after the run"),
+    (["out/30min+1min=a:3"], "more than once an hour"),
+    (["roll/2h+1h=a:3"], "overlaps the next one: it takes 4 h, in 4 turns"),
     (["out@0d02:00+4h=a:3", "out@0d05:00+1h=a:2"],
      "=a:2 overlaps out@0d02:00\\+4h=a:3, which ends 6 h after the start"),
-    (["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"], "roll@0d02:00\\+1h=a:2 overlaps out@0d06:00"),
+    (["out@0d06:00+1h=a:2", "roll@0d02:00+1h=a:2"],
+     "a:2 overlaps roll@0d02:00\\+1h=a:2, which ends 7 h"),
 ])  # fmt: skip
 def test_a_wrong_window_is_one_line(texts, message):
     refused(message, windows_from, texts, {"a": 10, "b": 5}, constant(1.0, minutes=1440))
@@ -137,3 +141,6 @@ def test_windows_of_different_kinds_may_overlap_and_follow_each_other():
     of_a = [(each.begin_s, each.length_s, each.units) for each in windows["a"]]
     assert of_a == [(7200.0, 14_400.0, 3), (21_600.0, 3600.0, 2)]
     assert windows["b"][0].rolling
+    # A period begins after its first time, as in jobs.
+    often = windows_from(["out/6h+1h=a:2"], {"a": 10}, constant(1.0, minutes=1440))["a"]
+    assert [each.begin_s / 3600 for each in often] == [6.0, 12.0, 18.0]

@@ -1,6 +1,7 @@
 """Power, energy and money: caps over several kinds of units, and kinds whose power is unknown."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from workloads.demand import Demand, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.missed import idle_draw_note
 from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.rules import static
 from workloads.fleet.policies.view import Decision, JobView, KindView, Situation, answer
@@ -292,3 +294,21 @@ def test_energy_and_cost_of_a_day():
     assert numbers["power_mean_w"] == pytest.approx(half, rel=0.01)
     assert numbers["cost_usd"] == pytest.approx(100 * 64 * 24 * 2.235)
     assert numbers["usd_per_training_step"] is None
+
+
+def test_people_are_told_that_more_units_train_less_under_a_cap():
+    """An idle unit of 64 chips draws 28.8 of 54 kW: each further one takes the rise of 1.1."""
+    words: dict[str, Any] = {"policy": "power-cap", "power_cap": 2.0, "failures": "off"}
+    words |= {"days": 0.25}
+    runs = {
+        units: cs.run_fleet(f"trn2-ultraserver:{units}", unit_rate=5.0, scale_to_peak=0.2, **words)
+        for units in (30, 50, 60)
+    }
+    tokens = {units: each.summary["training_tokens"] for units, each in runs.items()}
+    assert tokens[60] < tokens[50]
+    notes = {units: idle_draw_note(each.run, each.summary) for units, each in runs.items()}
+    assert notes[30] == ""
+    assert notes[60] == (
+        "60 units draw 1.73 MW while idle, of a power cap of 2 MW; where it holds units back, "
+        "each further one lets 1.1 fewer train."
+    )

@@ -147,6 +147,17 @@ def test_a_plan_charges_a_job_for_the_units_that_begin():
     assert _ahead([0, 0], [1.0, 0.0], **late).jobs.tolist() == [pytest.approx(6)]
 
 
+def test_batch_work_gets_no_more_units_than_it_has_work_for():
+    """60 unit-minutes are four units for a step, whatever else begins or stops beside them."""
+    for training, batch, share in ((0.0, 0.0, 1.0), (10.0, 0.0, 1.0), (10.0, 4.0, 0.0)):
+        step = _ahead(
+            [0, 0], [0.0, 0.0], share=share, back=10.0, jobs=(JobNeed(10.0, 60.0, 1),),
+            training=np.full(1, training), batch=np.full(1, batch),
+        )  # fmt: skip
+        assert step.jobs.tolist() == [pytest.approx(4)]
+        assert step.training == pytest.approx(10 if share else 4)
+
+
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.floats(0, 50))
 def test_a_job_gets_a_size_at_which_it_does_what_the_plan_wants(
     least: int, more: int, step: int, units: float
@@ -223,6 +234,25 @@ def test_prices_are_weighed_with_deadlines_and_changes(tmp_path):
     assert due["jobs_in_time"] == 2
     assert with_deadlines * (1 - 1e-9) <= due["training_tokens"] < 1.01 * with_deadlines
     assert planned["training_tokens"] > 1.2 * with_deadlines
+
+
+def test_a_larger_share_trains_more_beside_batch_work(tmp_path):
+    """Of two price levels the dear one is used where more is wanted, and nobody is idle."""
+    prepared = _scenario(tmp_path, batch_share="10%")
+    priced = replace(prepared, tariff=_two_prices).at(prepared.horizon)
+    few, most = (
+        summary(run(priced, policy_of("mpc", priced, price_share=share)), priced.prices)
+        for share in (0.25, 1.0)
+    )
+    assert most["training_tokens"] > 1.35 * few["training_tokens"]
+    assert most["idle_chip_hours"] < 0.03 * most["chip_hours"]
+    assert few["batch"]["late_tokens"] == most["batch"]["late_tokens"] == 0
+    assert most["jobs_in_time"] == 2
+
+
+def _two_prices(_start, minutes):
+    """Power that costs 40 USD/MWh for twelve hours, then 90."""
+    return Prices(np.where(np.arange(minutes) % DAY < DAY / 2, 40.0, 90.0))
 
 
 def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path):

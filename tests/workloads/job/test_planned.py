@@ -35,6 +35,9 @@ def windows(*texts: str) -> tuple[Window, ...]:
     # Due at 500: a checkpoint at once, until 520; two spares start until 620.
     ({"windows": windows("out/500s+200s=2"), "span_s": 900},
      {"useful": 500 + 280, "checkpoint": 20, "maintenance": 100}),
+    # Once: no second time at 1,000.
+    ({"windows": windows("out@500s+200s=2"), "span_s": 1200},
+     {"useful": 500 + 580, "checkpoint": 20, "maintenance": 100}),
     # Without a spare all wait until 720.
     ({"windows": windows("out/500s+200s=2"), "span_s": 900, "spares": 1},
      {"useful": 500 + 80, "checkpoint": 20, "maintenance": 200 + 100}),
@@ -194,11 +197,11 @@ def test_a_job_states_its_plans_and_windows():
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ({"maintenance": "out@1d+4h=2"}, "--maintenance out@1d.4h=2 cannot be read; write out/30d"),
-    ({"maintenance": "out/30d+4h=0"}, "0 units at a time, and the job has 4; state 1 to 4"),
-    ({"maintenance": "out/30d+4h=5"}, "5 units at a time, and the job has 4"),
+    ({"maintenance": "out@1d=2"}, "out@1d=2 cannot be read; write out@1d02:00.4h=2 for"),
+    ({"maintenance": "out/30d+4h=0"}, "0 units at a time, and there are 4; state 1 to 4"),
+    ({"maintenance": "out/30d+4h=5"}, "5 units at a time, and there are 4"),
     ({"maintenance": "roll/1d+6h=1"}, "overlaps the next one: it takes 24 h, in 4 turns, and"),
-    ({"maintenance": "out/0d+4h=1"}, "both times must be above 0"),
+    ({"maintenance": "out/0d+4h=1"}, "its times must be finite and above 0"),
     ({"maintenance": "out/3d+4parsec=1"}, "parsec"),
     ({"replan": True, "elastic": True, "checkpoint": "peer"}, "leave out --replan"),
 ])  # fmt: skip

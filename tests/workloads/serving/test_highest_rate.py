@@ -236,7 +236,7 @@ def test_candidates_are_ways_and_splits_that_fit(gpus):
     words = [words for _, words, _ in gpus.candidates]
     assert {each["tp"] for each in words} == {1, 2, 4, 8}
     splits = {each["disaggregate"] for each in words if each["tp"] == 2 and "disaggregate" in each}
-    assert splits == {"1:1", "1:2", "2:1", "1:3", "3:1"}
+    assert splits == {"1:1", "1:2", "2:1", "1:3", "2:2", "3:1"}
     assert {"tp": 8, "prefill": "chunked", "chunk": 2048} in words
     assert all(offered.deployment.chips <= 8 for _, _, offered in gpus.candidates)
 
@@ -264,6 +264,19 @@ def test_only_what_is_open_is_searched(limits, options):
     searched = search_deployments(limits).candidates
     assert {tuple(words) for _, words, _ in searched} == options
     assert {words.get("tp") for _, words, _ in searched} == {limits.tp}
+
+
+def test_several_precisions_are_ranked_together():
+    limits = question(tp=4, batching={"prefill": "chunked"})
+    alone = [search_deployments(replace(limits, precision=each)) for each in ("bf16", "fp8")]
+    both = search_deployments(replace(limits, precision="bf16,fp8"))
+    rates = [each.ranked[0].rate_per_s for each in alone]
+    assert both.ranked[0].rate_per_s == max(rates) == rates[1]
+    assert both.ranked[0].words["precision"] == "fp8"
+    assert len(both.candidates) == sum(len(each.candidates) for each in alone)
+    for wrong, message in (("bf16,fp9", "--precision"), ("bf16,", "--precision")):
+        with pytest.raises(InputError, match=message):
+            search_deployments(replace(limits, precision=wrong))
 
 
 def test_slots_are_doubled_while_that_serves_more():

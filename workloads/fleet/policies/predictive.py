@@ -4,7 +4,8 @@ Only the first step of each solution of the programme is ordered (model-predicti
 
 A step t lasts w minutes. In it k units of each kind are kept for serving each pool, of which b had
 to come back from training, and x units train, of which y had to begin; each job with a deadline has
-an x and a y of its own, and batch work that is due by a few moments an x. The programme is
+an x and a y of its own, and batch work an x for each of a few moments by which it is due, with one
+y for all of them. The programme is
 
     min   1,000 Σ w short  +  10 Σ late  +  idle  +  Σ w price x  +  tiny terms
     Σ speed k + short ≥ need             in every pool
@@ -61,8 +62,7 @@ class JobNeed:
     steps: int  # steps of the plan before its deadline
     # Work that a minute of a unit of each kind does; 0 where the job cannot run there
     speeds: tuple[float, ...] = (1.0,)
-    # Units that work for it now, where the plan counts how many more begin; None where it does not
-    now: float | None = None
+    now: float | None = None  # units that work for it now; None for a part of the batch work
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +96,13 @@ class Outlook:
     # relative to one of the first kind
     rise: FloatArray = field(default_factory=lambda: np.ones(1))
     worth: FloatArray = field(default_factory=lambda: np.ones(1))
+    # (kinds,): units of ``training`` that do batch work now
+    batch: FloatArray = field(default_factory=lambda: np.zeros(1))
 
     @property
-    def counted(self) -> list[int]:
-        """Places of the jobs that have units of their own which begin."""
-        return [place for place, job in enumerate(self.jobs) if job.now is not None]
+    def in_parts(self) -> list[bool]:
+        """True for parts of the batch work, which share the units that begin; (jobs,)."""
+        return [job.now is None for job in self.jobs]
 
     @property
     def trainable(self) -> FloatArray:
@@ -161,8 +163,9 @@ def first_step(outlook: Outlook) -> FirstStep:
     from scipy import optimize  # slow to import
 
     (pools, steps), kinds, jobs = outlook.need.shape, len(outlook.units), len(outlook.jobs)
-    columns = _Columns(kinds, pools, steps, jobs, 1 + len(outlook.counted))
-    matrix, limits = _rows(outlook, columns)
+    group = _groups(outlook)
+    columns = _Columns(kinds, pools, steps, jobs, len(group))
+    matrix, limits = _rows(outlook, columns, group)
     solved = optimize.milp(
         _costs(outlook, columns),
         constraints=optimize.LinearConstraint(matrix, ub=limits),
@@ -245,7 +248,7 @@ def _most(outlook: Outlook, columns: _Columns) -> FloatArray:
     return most
 
 
-def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
+def _rows(outlook: Outlook, columns: _Columns, group: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Matrix and limits of the constraints, each row as ``matrix · variables ≤ limit``."""
     # A plan has a few hundred variables: a dense matrix is built faster than a sparse one. The
     # blocks follow the order of the constraints in the module's docstring, with those that define
@@ -265,8 +268,6 @@ def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     of_kinds: FloatArray = np.eye(kinds)
     of_jobs: FloatArray = kron(of_kinds, np.tile(step, jobs + 1))
     now = step[0]
-    # Units begin for each job with a count of its own, and for everything else together.
-    group = _groups(outlook)
     groups = len(group)
     blocks = [
         (columns.rows(kept=-served, short=-np.eye(pools * steps)), -outlook.need.ravel()),
@@ -310,8 +311,10 @@ def _work_rows(
     minutes, kinds, jobs = outlook.minutes, len(outlook.units), len(outlook.jobs)
     speeds = np.array([job.speeds for job in outlook.jobs])
     ran = [np.kron(np.diag([0.0, *speeds[:, kind]])[1:], minutes[None]) for kind in range(kinds)]
+    # A part of the batch work is not charged, as any part may be what begins.
+    charged = group[:, 1:].T * ~np.array(outlook.in_parts)[:, None]
     started = [
-        np.kron(group[:, 1:].T * np.sign(speeds[:, [kind]]), np.full(len(minutes), outlook.back))
+        np.kron(charged * np.sign(speeds[:, [kind]]), np.full(len(minutes), outlook.back))
         for kind in range(kinds)
     ]
     lost = columns.rows(begin=np.concatenate(started, axis=1))
@@ -321,20 +324,18 @@ def _work_rows(
 
 
 def _groups(outlook: Outlook) -> FloatArray:
-    """Return which training begins together: other work first, then jobs; (groups, jobs + 1)."""
-    group = np.zeros((1 + len(outlook.counted), 1 + len(outlook.jobs)))
-    group[0] = 1.0
-    for number, place in enumerate(outlook.counted, 1):
-        group[[0, number], 1 + place] = 0.0, 1.0
-    return group
+    """Return which training begins together: other work, batch, each job; (groups, jobs + 1)."""
+    batch, each = np.array([False, *outlook.in_parts]), np.eye(1 + len(outlook.jobs))
+    return np.concatenate(
+        [each[:1], batch[None] if batch.any() else each[:0], each[1:][~batch[1:]]]
+    )
 
 
 def _training_now(outlook: Outlook) -> FloatArray:
     """Return the units of each kind that work now for each group; (kinds, groups)."""
-    jobs = [outlook.jobs[place] for place in outlook.counted]
-    of_jobs = np.array([np.sign(job.speeds) * (job.now or 0.0) for job in jobs])
-    of_jobs = of_jobs.reshape(len(jobs), len(outlook.units))
-    return np.column_stack([outlook.training - of_jobs.sum(axis=0), *of_jobs])
+    of_jobs = [np.sign(job.speeds) * job.now for job in outlook.jobs if job.now is not None]
+    groups = [outlook.batch, *of_jobs] if any(outlook.in_parts) else of_jobs
+    return np.column_stack([outlook.training - sum(groups), *groups])
 
 
 STEP = EVERY  # minutes between two plans, and of the first steps of a plan
@@ -377,7 +378,7 @@ def predictive(expected: Expected, settings: PolicyInputs, situation: Situation)
             serving = _serving(view, plans[0].step)
         plan = plans[0]
         training, jobs = _limits(view, plan)
-        return Decision(serving, training, plan.batch, jobs, cap_w)
+        return Decision(serving, training, _batch_now(view, plan), jobs, cap_w)
 
     return policy
 
@@ -462,6 +463,7 @@ def _plan(
         away=np.array([kind.speed != kind.reach for kind in kinds]),
         rise=_rises(view),
         worth=worth,
+        batch=np.array([kind.batch for kind in kinds], float),
     )
     step = first_step(outlook)
     batch = math.ceil(step.jobs[len(due) :].sum()) if len(view.batch_due) else None
@@ -576,6 +578,18 @@ def _limits(view: View, plan: _Plan) -> tuple[list[int] | None, Mapping[str, int
             others = [job for job in now.values() if job.name not in wanted]
             limits |= _shared(others, max(0, most - first))
     return training if plan.priced else None, limits if plan.due else None
+
+
+def _batch_now(view: View, plan: _Plan) -> int | None:
+    """Units for batch work that jobs with a deadline need not give up; None without a tier."""
+    # Units that stop serving come later, and the work waits for those.
+    if plan.batch is None:
+        return None
+    due, room = {job.name for job in plan.due}, 0.0
+    for kind in view.kinds:
+        held = sum(job.size for job in view.jobs if job.kind == kind.name and job.name in due)
+        room += (kind.alive - kind.at_service - held) * float(kind.speed.max())
+    return min(plan.batch, max(0, math.floor(room)))
 
 
 def _whole(units: float, job: JobView) -> int:

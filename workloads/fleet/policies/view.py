@@ -59,6 +59,7 @@ class KindView(NamedTuple):
     prices_usd_per_mwh: FloatArray = np.empty(0)
     worth: float = 1.0  # tokens that a unit trains relative to one of the first kind
     rest_units: float = math.inf  # units that evaluation and batch work can use beside jobs
+    batch: int = 0  # units of ``training`` that do batch work or are on their way there
 
     @property
     def alive(self) -> int:

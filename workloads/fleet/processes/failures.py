@@ -16,9 +16,9 @@ of the window; it comes back without weights. Reserved units leave before their 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.support.arrays import IntArray
 from topologies.support.errors import InputError, shown, suggestion
-from topologies.support.units import parse_seconds
 from workloads.demand.trace import Demand
 from workloads.demand.what_if import PLACE, minute_at
 from workloads.economics import Economics
@@ -47,7 +46,7 @@ from workloads.fleet.state.services import Service
 from workloads.fleet.state.store import milliseconds
 from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World
 from workloads.job.causes import failure_rates
-from workloads.options.windows import Window
+from workloads.options.windows import FORMS, Window, stated
 
 SERVER = "server"  # name of the smallest failure domain
 
@@ -372,7 +371,6 @@ def _feed(cluster: Cluster, catalogue: Catalogue) -> Domain:
     )
 
 
-FORMS = "out@1d02:00+4h=16 or roll@1d02:00+30min=8"
 IN_TURN = (
     Role.SPARE, Role.PAUSED, Role.EVALUATION, Role.BATCH, Role.DRAINING, Role.LOADING,
     Role.COMPILING, Role.WARMING, Role.CHECKPOINTING, Role.TRAINING, Role.SERVING, *OUT,
@@ -392,45 +390,49 @@ def windows_from(
     windows: dict[str, list[Window]] = {name: [] for name in kinds}
     for text in texts:
         name, window = _window(text, kinds, demand)
-        end_s = window.begin_s + window.length_s * window.rounds(kinds[name])
-        for other in windows[name]:
-            ends_s = other.begin_s + other.length_s * other.rounds(kinds[name])
-            if window.begin_s < ends_s and other.begin_s < end_s:
+        span_s = demand.minutes * 60.0
+        begins = np.arange(window.begin_s, span_s, min(window.every_s, span_s))
+        windows[name] += [replace(window, begin_s=float(begin_s)) for begin_s in begins]
+    for name, each in windows.items():
+        for one, other in pairwise(sorted(each, key=lambda window: window.begin_s)):
+            ends_s = one.begin_s + one.length_s * one.rounds(kinds[name])
+            if other.begin_s < ends_s:
                 raise InputError(
-                    f"--maintenance {text} overlaps {other.text}, which ends {ends_s / 3600:.4g} h "
-                    "after the start of the run; choose a later moment, or join them."
+                    f"--maintenance {other.text} overlaps {one.text}, which ends "
+                    f"{ends_s / 3600:.4g} h after the start of the run; choose a later moment, or "
+                    "join them."
                 )
-        windows[name].append(window)
     return {name: tuple(each) for name, each in windows.items()}
+
+
+LEAST_EVERY_S = 3600.0  # least time from one begin of a window of a fleet to the next [s]
 
 
 def _window(text: str, kinds: Mapping[str, int], demand: Demand) -> tuple[str, Window]:
     """Return the kind of units and the window that a text states."""
     what = f"--maintenance {shown(text)}"
-    word, at, rest = text.partition("@")
-    place, _, size = rest.rpartition("=")
-    match = PLACE.fullmatch(at + place)
-    stated, _, count = size.rpartition(":")
-    is_read = word in ("out", "roll") and at and match and not match["factor"]
-    if not is_read or not re.fullmatch(r"\d+", count) or match is None:
-        raise InputError(f"{what} cannot be read; write {FORMS}.")
-    if not match["length"]:
-        raise InputError(f"{what} states no length; write {FORMS}.")
-    name = stated or next(iter(kinds))
-    if name not in kinds or (not stated and len(kinds) > 1):
-        listed = ", ".join(f"={each}:{count}" for each in kinds)
-        unknown = f"has no kind {shown(stated)!r}" if stated else "has several kinds of units"
+
+    def moment_s(at: str) -> float:
+        """Time from the start of the run, whose clock is the demand's [s]."""
+        match = PLACE.fullmatch(f"@{at}")
+        if match is None or match["factor"] or match["length"]:
+            raise InputError(f"{what} cannot be read; write {FORMS}.")
+        return minute_at(demand, match, 0, what) * 60.0
+
+    kind, window = stated(text, moment_s)
+    name = kind or next(iter(kinds))
+    if name not in kinds or (not kind and len(kinds) > 1):
+        listed = ", ".join(f"={each}:{window.units}" for each in kinds)
+        unknown = f"has no kind {shown(kind)!r}" if kind else "has several kinds of units"
         raise InputError(
             f"{what}: the fleet {unknown}; end with {listed}.{suggestion(name, kinds)}"
         )
-    units = int(count)
-    if units > kinds[name]:
-        raise InputError(
-            f"{what}: {units:,} units of {name}, which has {kinds[name]:,}; take fewer."
-        )
-    begin_s = minute_at(demand, match, 0, what) * 60.0
-    length_s = parse_seconds(match["length"], what)
-    return name, Window(text, begin_s, length_s, units, rolling=word == "roll")
+    if window.every_s < LEAST_EVERY_S:
+        raise InputError(f"{what} begins more than once an hour; state an hour or more.")
+    if window.begin_s >= demand.minutes * 60.0:
+        raise InputError(f"{what} first begins after the run; state a shorter time, or more days.")
+    window.check(kinds[name])
+    return name, window
 
 
 def maintaining(world: World, windows: Sequence[Window]) -> Process:
@@ -444,7 +446,7 @@ def maintaining(world: World, windows: Sequence[Window]) -> Process:
         begin_ms = world.due_ms.pop(0)
         world.maintenance_late_ms = max(world.maintenance_late_ms, world.now - begin_ms)
         waiting = np.ones(len(world.ledger), bool)
-        for _ in range(window.rounds(len(world.ledger)) if window.units else 0):
+        for _ in range(window.rounds(len(world.ledger))):
             units = _next_units(world, waiting, window.units)
             waiting[units] = False
             length_ms = milliseconds(window.length_s, world.horizon_ms)

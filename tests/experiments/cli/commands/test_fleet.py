@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.support.commands import document_of, ended
 
 LINE = "fleet --cluster=trn2-ultraserver:20 --model=llama-3.1-8b --days=0.25 --no-intervals"
@@ -16,7 +18,8 @@ def test_evaluation_and_maintenance_stand_apart_from_training_and_failures():
     assert re.search(rf"of it evaluation +{hours['evaluation']:,.0f} ", printed)
     assert re.search(r"of it maintenance +128 ", printed)
     apart = 1 - hours["evaluation"] / document["training_chip_hours"]
-    price = document["usd_per_million_trained_tokens"] * apart
+    price = document["usd_per_million_trained_tokens_without_evaluation"]
+    assert price == pytest.approx(document["usd_per_million_trained_tokens"] * apart, rel=1e-9)
     assert re.search(rf"without evaluation +{price:.4g}\n", printed)
     assert "SLO not stated" not in errors  # the rate is as given
 
