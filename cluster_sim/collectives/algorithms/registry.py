@@ -71,7 +71,9 @@ def _preferences(call: CollectiveCall) -> Preferences:
         return _by_size(call, TORUS, MULTI_RING)
     if drives_pairs(group):
         return _by_size(call, KANGARING, MULTI_RING)
-    if group.ranks > MOST_CYCLE_RANKS and not is_trainium(group.cluster):
+    # TPUs are taken to go axis by axis; cycles of a plain torus have a little more bandwidth.
+    by_axis = group.ranks > MOST_CYCLE_RANKS or group.cluster.chip
+    if by_axis and not is_trainium(group.cluster):
         return (TORUS, MULTI_RING)
     return _by_size(call, MULTI_RING)
 
