@@ -167,8 +167,10 @@ class Fabric:
 
     def along(self, src: npt.ArrayLike, ptr: IntArray, link: IntArray) -> Paths:
         """Return paths over rows of ``links``, in the domains that the source chips are in."""
-        domain = np.repeat(np.asarray(src) // self.cluster.chips_per_domain, np.diff(ptr))
-        resource = self.link(domain, link)
+        first = self.link(np.asarray(src) // self.cluster.chips_per_domain, 0)
+        resource = link.astype(np.int64)
+        if first.any():  # else all are in the first domain
+            resource += np.repeat(first, np.diff(ptr))
         return Paths(ptr, resource, self.latency_ps[resource])
 
 

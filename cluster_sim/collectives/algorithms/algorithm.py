@@ -91,34 +91,56 @@ def waits_for_receivers(group: Group, size_bytes: int) -> bool:
 
 def one_step_wins(group: Group, size_bytes: int) -> bool:
     """Return whether whole buffers to all, through one chip's links, cost less than a step."""
-    catalogue = group.cluster.catalogue
+    catalogue, domains = group.cluster.catalogue, len(group.domains)
     if catalogue is None:
         return False
-    step_ps = catalogue.ps(group.cluster.chip, "collective_step")
-    out = int(_rates_out(group).sum())
+    step_ps, out = catalogue.ps(group.cluster.chip, "collective_step"), int(_rates_out(group).sum())
+    if domains > 1:  # through its adapter: a tree has a step a level and more hops, less to issue
+        costs = communication_costs(group.cluster)
+        step_ps = levels(group.ranks) * step_ps + (domains.bit_length() - 2) * _hop_ps(group)
+        step_ps -= group.ranks * costs.issue_ps // costs.cc_slots
+        out = costs.scale_out_bytes_per_s
     return (group.ranks - 2) * size_bytes * PS_PER_S < step_ps * max(1, out)
 
 
 def tree_wins(group: Group, size_bytes: int) -> bool:
     """Return whether whole buffers, once a level, cost less than the steps of a ring of slices."""
-    catalogue = group.cluster.catalogue
+    catalogue, domains = group.cluster.catalogue, len(group.domains)
     if catalogue is None:
         return False
-    step_ps = catalogue.ps(group.cluster.chip, "collective_step")
+    steps_ps = (group.ranks - 1) * catalogue.ps(group.cluster.chip, "collective_step")
     link = int(_rates_out(group).max(initial=1))
-    levels = (group.ranks - 1).bit_length()
-    return levels * size_bytes * PS_PER_S < (group.ranks - 1) * step_ps * link
+    if domains == 1:
+        return levels(group.ranks) * size_bytes * PS_PER_S < steps_ps * link
+    # A ring crosses an adapter once as well; of d domains, the farthest is log2(d) hops away.
+    costs = communication_costs(group.cluster)
+    near, far = levels(-(-group.ranks // domains)), levels(domains) - 1
+    hops = domains - domains.bit_length()
+    steps_ps += group.ranks * costs.issue_ps
+    whole_ps = near * PS_PER_S // link + far * PS_PER_S // costs.scale_out_bytes_per_s
+    return size_bytes * whole_ps < steps_ps + hops * _hop_ps(group)
+
+
+def levels(number: int) -> int:
+    """Return the dimensions of the smallest hypercube with so many corners."""
+    return (number - 1).bit_length()
+
+
+def _hop_ps(group: Group) -> int:
+    """Return the latency between two domains [ps]."""
+    return group.cluster.scale_out.latency_ps if group.cluster.scale_out else 0
 
 
 def _rates_out(group: Group) -> IntArray:
-    """Rates of the links from the first chip of a group to its others, (links,) [B/s]."""
+    """Rates of the links from the first chip towards the others of its group, (links,) [B/s]."""
     links = domain_links(group.cluster.shape)
     local = group.chips % group.cluster.chips_per_domain
-    within = (links.src == local[0]) & (
-        np.isin(links.dst, local) | (links.dst >= group.cluster.chips_per_domain)
-    )
+    out = links.src == local[0]
+    within = out & (np.isin(links.dst, local) | (links.dst >= group.cluster.chips_per_domain))
+    # Chips that are not neighbours reach one another through those between.
+    used = out if len(local) > 1 and not within.any() else within
     return np.asarray(
-        communication_costs(group.cluster).scale_up(links.bandwidth_bytes_per_s[within])
+        communication_costs(group.cluster).scale_up(links.bandwidth_bytes_per_s[used])
     )
 
 

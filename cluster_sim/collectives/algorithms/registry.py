@@ -71,7 +71,9 @@ def _preferences(call: CollectiveCall) -> Preferences:
         return _by_size(call, TORUS, MULTI_RING)
     if drives_pairs(group):
         return _by_size(call, KANGARING, MULTI_RING)
-    if group.ranks > MOST_CYCLE_RANKS and not is_trainium(group.cluster):
+    # TPUs are taken to go axis by axis; cycles of a plain torus have a little more bandwidth.
+    by_axis = group.ranks > MOST_CYCLE_RANKS or group.cluster.chip
+    if by_axis and not is_trainium(group.cluster):
         return (TORUS, MULTI_RING)
     return _by_size(call, MULTI_RING)
 
@@ -83,7 +85,8 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
         return large
     short = is_short(group, size_bytes)
     if short and group.ranks <= MESH_FIRST_RANKS:
-        single = call.kind == "all-reduce" and one_step_wins(group, size_bytes)
+        inside = len(group.domains) == 1
+        single = call.kind == "all-reduce" and inside and one_step_wins(group, size_bytes)
         return (SINGLE_STEP_MESH, MESH) if single else (MESH,)
     if goes_from_mesh_to_rings(group):
         return large
@@ -96,10 +99,10 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
 
 
 def _broadcast(call: CollectiveCall) -> Preferences:
-    """Prefer single messages, a tree, or slices along rings; the runtime's choice is assumed."""
+    """Prefer single messages, a tree, or slices along rings; the runtime states no choice."""
     if one_step_wins(call.group, call.size_bytes):
-        return (MESH,) if call.group.ranks <= MESH_FIRST_RANKS else (RDH, MESH)
-    return (RDH, MULTI_RING) if tree_wins(call.group, call.size_bytes) else (MULTI_RING,)
+        return (MESH,)
+    return (RDH,) if tree_wins(call.group, call.size_bytes) else (MULTI_RING,)
 
 
 AUTO, BEST = "auto", "best"

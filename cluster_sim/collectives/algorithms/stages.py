@@ -17,6 +17,7 @@ from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
     has_pairs,
+    levels,
     pairs_share,
     waits_for_receivers,
 )
@@ -385,35 +386,45 @@ def _pairs(rank_at: IntArray, bit: int) -> IntArray:
     return np.stack([rank_at[low], rank_at[low | 1 << bit]], axis=1).astype(np.int32)
 
 
-def tree_broadcast(rank_at: IntArray, size_bytes: int) -> Messages:
-    """Write a broadcast by recursive doubling; ``rank_at`` is at each corner of a hypercube."""
-    ranks = len(rank_at)
-    # Number the corners from that of rank 0 by exclusive or, which leaves neighbours neighbours.
-    rank_at = rank_at[np.arange(ranks) ^ int(np.argmax(rank_at == 0))]
-    dimensions = ranks.bit_length() - 1
-    src, dst, step = [], [], []
-    for bit in range(dimensions):
-        corner = np.arange(1 << bit)
-        src.append(corner)
-        dst.append(corner | 1 << bit)
-        step.append(np.full(len(corner), bit))
-    sources, targets = np.concatenate(src), np.concatenate(dst)
-    # Corner c receives by message c - 1, and sends on afterwards.
-    from_arrival = np.flatnonzero(sources > 0)
+def tree_broadcast(group: Group, size_bytes: int) -> Messages:
+    """Write a broadcast from rank 0 by doubling: over the domains, then inside each at once."""
+    corner, rank_at = _tree(group)
+    level = np.frexp(corner[1:])[1] - 1
+    source = np.searchsorted(corner, corner[1:] ^ 1 << level)
+    # The rank in place p of all receives by message p - 1, and sends on afterwards.
+    from_arrival = np.flatnonzero(source > 0)
     return one_chunk_messages(
-        channel=np.arange(ranks - 1),
-        first=np.zeros(ranks - 1, np.int32),
-        step=np.concatenate(step),
-        edges=Edges.from_pairs(ranks - 1, sources[from_arrival] - 1, from_arrival),
-        channels=Channels.table(rank_at[sources], rank_at[targets]),
+        channel=np.arange(len(source)),
+        first=np.zeros(len(source), np.int32),
+        step=level,
+        edges=Edges.from_pairs(len(source), source[from_arrival] - 1, from_arrival),
+        channels=Channels.table(rank_at[source], rank_at[1:]),
         chunks=Chunks.table([size_bytes], 0, EVERY),
-        ranks=ranks,
+        ranks=group.ranks,
     )
+
+
+def _tree(group: Group) -> tuple[IntArray, IntArray]:
+    """Return the corners of a hypercube that ranks are at, ascending, and these ranks, (ranks,)."""
+    # Low dimensions lead between domains, then come those between chips, so that each domain and
+    # each chip receives the buffer once. A corner without its highest bit is never missing.
+    domains, domain = np.unique(group.domain, return_inverse=True)
+    number = (domain - domain[0]) % len(domains)
+    corner, dimensions = number.copy(), levels(len(domains))
+    for chip in np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1]):
+        chip_at = chip[cube(Group(group.cluster, group.chips[chip]))]
+        # Numbered from rank 0 by exclusive or, which leaves neighbours neighbours.
+        place = np.arange(len(chip)) ^ int(np.argmax(chip_at == 0))
+        corner[chip_at] += place << dimensions
+    cores = np.arange(group.ranks_per_chip) << int(corner.max()).bit_length()
+    corners = np.add.outer(corner, cores).ravel()
+    rank_at = np.argsort(corners)
+    return corners[rank_at], rank_at
 
 
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "broadcast":
-        return tree_broadcast(cube(call.group), call.size_bytes)
+        return tree_broadcast(call.group, call.size_bytes)
     messages = staged(call, cube_parts(call.group), costs.slices)
     return replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
 
@@ -422,6 +433,12 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     if call.kind == "broadcast":
         return call.ranks - 1
     return staged_count(call, lengths_of(cube_parts(call.group)), costs.slices)
+
+
+def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    if call.kind == "broadcast":
+        return int(_tree(call.group)[0].max()).bit_length()
+    return call.ways * levels(call.ranks)
 
 
 def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
@@ -442,12 +459,12 @@ def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
 
 RDH = Algorithm(
     name="rdh",
-    summary="recursive halving and doubling; 4x4 is a 4-cube, 4x4x4 a 6-cube",
+    summary="recursive halving and doubling; 4x4 is a 4-cube, 4x4x4 a 6-cube; broadcast by a tree",
     kinds=(*RING_KINDS, "broadcast"),
-    suits=lambda call: is_cube(call.group),
+    suits=lambda call: is_cube(call.group) or call.kind == "broadcast",
     messages=_messages,
     message_count=_message_count,
-    rounds=lambda call, costs: call.ways * (call.ranks.bit_length() - 1),
+    rounds=_rounds,
     memory_accesses=each_byte_arrives_once,
     stands_for=_one_rank_a_domain_ps,
 )

@@ -379,9 +379,10 @@ def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
     inside = Group(group.cluster, fullest, group.ranks_per_chip)
     part = -(-call.size_bytes // group.ranks) * inside.ranks
     costs = communication_costs(group.cluster, ideal=ideal)
-    # Messages between domains are flows, but take at least the time in which CC-Cores issue them.
+    # Messages between domains are flows, of which the last leaves when CC-Cores have issued all.
     issue = costs.issue_ps * (group.ranks - 1) * group.ranks_per_chip // costs.cc_slots
-    across = max(issue, run(exchange(call)).total_ps if call.size_bytes else 0)
+    last = issue + (group.cluster.scale_out.latency_ps if group.cluster.scale_out else 0)
+    across = max(last, run(exchange(call)).total_ps if call.size_bytes else 0)
     start = costs.launch_ps + costs.handshake_ps + costs.step_ps
     within = duration_ps(CollectiveCall("all-to-all", inside, part), ideal=ideal)
     return max(start + across, within)

@@ -143,6 +143,45 @@ def _first_chips(domains: int, each: int) -> list[int]:
     return [16 * domain + chip for domain in range(domains) for chip in range(each)]
 
 
+@pytest.mark.parametrize("size_bytes", [2**10, 2**12, 2**16, 2**20, 2**26])
+@pytest.mark.parametrize("each", [1, 2, 16])
+def test_broadcasts_have_no_cliffs_between_numbers_of_servers(each, size_bytes):
+    """Three servers went round a ring for 2.8 times as long as the tree of four."""
+    machine = cluster("trn2.48xlarge:9")
+    times = [
+        collective_time(
+            "broadcast", Group(machine, _first_chips(servers, each)), size_bytes=size_bytes
+        ).time_ps
+        for servers in range(2, 10)
+    ]
+    for before, here, after in zip(times, times[1:], times[2:], strict=False):
+        assert here <= 1.05 * max(before, after)
+
+
+@pytest.mark.parametrize(("servers", "each"), [(1, 12), (3, 4), (5, 3), (6, 1), (7, 16)])
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_tree_of_any_number_gives_each_server_the_buffer_once(servers, each, step):
+    chips = _first_chips(servers, each)[::step]
+    call = CollectiveCall("broadcast", Group(cluster("trn2.48xlarge:7"), chips, 2), 2**20)
+    built = compose(call, "rdh")
+    assert prove(built) == "proven"
+    assert built.steps == sum(math.ceil(math.log2(number)) for number in (servers, each, 2))
+    fast, reference = (run(built.schedule, engine=engine) for engine in ("fast", "reference"))
+    assert (fast.times.end_ps == reference.times.end_ps).all()
+    if servers > 1:
+        assert fast.frame(resources="tx").size_bytes.sum() == (servers - 1) * call.size_bytes
+
+
+def test_the_second_hop_of_a_tree_is_that_of_the_fourth_server():
+    """Rank 0 sends to the second and third server, one after the other; the fourth waits."""
+    machine = cluster("trn2.48xlarge:4")
+    three, four = (
+        run(compose(CollectiveCall("broadcast", Group(machine, chips), 2**10), "rdh").schedule)
+        for chips in ([0, 16, 32], [0, 16, 32, 48])
+    )
+    assert four.total_ps - three.total_ps == machine.scale_out.latency_ps
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("members", [1, 4])
 def test_no_number_up_to_4096_takes_longer_than_both_its_neighbours(members):

@@ -95,6 +95,8 @@ FOUR = "trn2-ultraserver:4"
     # Cycles through thousands of chips are left.
     ("torus:8x8x16", range(1024), 1, GIB, "multi-ring"),
     ("torus:16x16x16", range(4096), 1, GIB, "torus"),
+    # TPUs go axis by axis: one pod of 256 took four times as long as two by stages.
+    ("tpu-v6e-pod", range(256), 1, 2**16, "torus"),
 ])  # fmt: skip
 def test_auto_chooses_as_the_runtime_does(machine, chips, cores, size, expected):
     links = {"bandwidth": "100GB/s", "latency": "1us"} if "torus" in machine else {}
