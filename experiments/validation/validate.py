@@ -221,7 +221,7 @@ TABLE_ROWS = 30
 """Rows of a table that are judged as a user would see them, evenly spaced over the table."""
 ALWAYS = (
     *("tp", "pp", "dp", "cp", "ep", "etp", "microbatch", "global_batch", "seq", "precision"),
-    *("lora_rank", "lora_on", "train_only", "optimizer"),
+    *("lora_rank", "lora_on", "train_only", "optimizer", "routing_skew"),
 )
 """Columns of a plan that are told at every level: what is trained, by which degrees."""
 

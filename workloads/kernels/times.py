@@ -121,7 +121,8 @@ def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
     """Return the time in which an eager host issues one step of a layer, a few kernels [s]."""
     # The host runs ahead of the chip, so a layer takes the longer of its kernels' time and the
     # host's time to issue them. A captured graph or a compiled program does not wait for the host.
-    return rank_of(chip, catalogue=catalogue).constant("host_dispatch")
+    rank = rank_of(chip, catalogue=catalogue)
+    return rank.constant("host_dispatch") / rank.catalogue.value(chip, "host_speed", 1.0)
 
 
 def step_overhead_s(chip: str, ranks: int, *, catalogue: Catalogue | None = None) -> float:

@@ -382,6 +382,10 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
     # Who names a framework alone, without settings or a date, has not said how tokens are sent.
     if plan.ep > 1 and ":" not in plan.framework:
         yield from ({"framework": f"{stack.name}:{word}"} for word in stack.experts_may)
+    # Benchmarks balance the router by force; who trains a model leaves it to its loss.
+    if "routing_skew" in assumed and plan.ep > 1 and not plan.capacity_factor:
+        natural = cluster.numbers.value("training", "natural_skew")
+        yield {"routing_skew": min(natural, float(plan.ep))}
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if "runtime" in assumed and on_neuron and plan.ranks <= plan.ranks_per_chip:
         # Work on one chip is often run by PyTorch itself, or traced lazily.

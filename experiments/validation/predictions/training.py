@@ -316,6 +316,7 @@ STATED = (
     "sample_tokens",
     *("schedule", "precision", "fp8_recipe", "recompute", "overlap", "attention", "lora_rank"),
     *("lora_on", "train_only", "optimizer", "runtime", "routed_nodes", "capacity_factor"),
+    "routing_skew",
 )
 """Columns that are fields of a plan by the same name."""
 FLAGS = ("sequence_parallel", "fp8_exchange")  # columns of 0 and 1 that are true or false in a plan

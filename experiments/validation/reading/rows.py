@@ -150,6 +150,7 @@ PLAN = (
     *_counts("routed_nodes", least=0),
     Column("fp8_exchange", "flag"),
     Column("capacity_factor", "number", least=0),
+    Column("routing_skew", "number", least=1),
     Column("model", "text"),
     Column("runtime", "text", choices=("compiled", "eager", "xla")),
     Column("optimizer", "text", choices=("adamw", "muon", "adafactor", "sgd")),

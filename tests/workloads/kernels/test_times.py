@@ -214,6 +214,14 @@ def test_unfused_attention_moves_the_scores_through_memory():
     assert separate.seconds > products + moved_s
 
 
+def test_a_slower_host_issues_kernels_in_proportion():
+    catalogue = shipped_catalogue()
+    slow = catalogue.entry("h100", "host_speed")._replace(written="0.5", value=0.5)
+    halved = catalogue.with_rows([slow])
+    assert host_dispatch_s("h100", catalogue=halved) == 2 * host_dispatch_s("h100")
+    assert host_dispatch_s("b200", catalogue=halved) == host_dispatch_s("b200")
+
+
 def test_streams_and_look_ups():
     assert elementwise_s("h100", 0) == shipped_catalogue().value("kernels.h100", "launch")
     long = elementwise_s("h100", 10**10)

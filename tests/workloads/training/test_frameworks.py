@@ -195,6 +195,13 @@ def test_a_date_and_settings_choose_numbers(words, variant):
     assert chosen.get("kernels.h100.gemm_sustained_fp8") == variant
 
 
+@pytest.mark.parametrize("name", ["fsdp", "torchtitan", "transformers"])
+def test_stacks_that_run_the_ring_of_pytorch_merge_as_it_does(name):
+    catalogue = framework(name).on(cluster("dgx-h100"), TOY).catalogue
+    merged = [catalogue.value("training", f"ring_merge_{way}") for way in ("forward", "backward")]
+    assert merged == [40, 54]
+
+
 def test_a_variant_that_a_user_chose_stays():
     """``--variant`` counts before the framework, for what the framework chooses and restores."""
     path = "kernels.h100.attention_efficiency"

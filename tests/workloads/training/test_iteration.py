@@ -184,6 +184,20 @@ def test_another_framework_takes_as_long_as_if_it_were_named():
         assert ratios[name] < 0.9
 
 
+@pytest.mark.parametrize(("stated", "looked_at"), [
+    ({}, [1.75]), ({"routing_skew": 1.0}, []), ({"capacity_factor": 1.25}, []),
+])  # fmt: skip
+def test_a_router_that_nobody_said_is_balanced_may_be_left_to_itself(stated, looked_at):
+    plan = {"tp": 2, "pp": 2, "ep": 8, "global_batch": 64, **stated}
+    step = train("mixtral-8x7b", "dgx-h100:4", **plan)
+    others = [other for other in step.alternatives if other.field == "routing_skew"]
+    assert [other.value for other in others] == looked_at
+    for other in others:
+        skewed = train("mixtral-8x7b", "dgx-h100:4", **{**plan, "routing_skew": other.value})
+        assert 1 < other.ratio == pytest.approx(skewed.time_s / step.time_s)
+        assert "routing skew 1.0 (1.75 would be" in " ".join(assumed_sentences(step))
+
+
 def test_exchanges_that_nobody_named_may_be_of_another_kind():
     """The answer says what an all-to-all would take; who names an exchange has it."""
     plan = {"tp": 2, "pp": 2, "ep": 8, "global_batch": 64}
