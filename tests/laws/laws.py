@@ -52,7 +52,7 @@ ORDER = 0.01
 """Share by which a step may move against its order: greedy dispatch is not monotone (Graham 1969),
 so that an op which is ready earlier may be started before one that more waits for."""
 PIECES = 0.02
-"""Share of a step of milliseconds that further starts may take: of collectives, where parameters are
+"""Share of a step of milliseconds that further starts may take: of collectives, if parameters are
 gathered in pieces, and of products, of which an adapter's gradients have two for a weight's one."""
 CHOICE = 0.1
 """Share of its time by which a collective or a step may get slower when its links get faster: NCCL
