@@ -63,6 +63,10 @@ def judge(name: str, usual: Mapping[str, Any], other: Mapping[str, Any]) -> Verd
         return Verdict("named", remark)
     before, after = (dict(_leaves(each["document"], name)) for each in (usual, other))
     moved = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    # A part that an answer has only with the option is no echo of it.
+    field = name.replace("-", "_")
+    if field not in usual["document"] and isinstance(other["document"].get(field), Mapping):
+        moved.append(field)
     return Verdict("changes", moved[0]) if moved else Verdict("nothing", "")
 
 

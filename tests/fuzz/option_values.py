@@ -84,7 +84,8 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "changes-per-minute": ("1",), "chips": ("4", "8"), "chunk": ("0", "64", "4096"),
     "days": ("0.7", "2"), "dp": ("8", "2"), "global-batch": ("64", "16"),
     "jitter": ("0.05", "chips"), "memory-margin": ("0.9995", "0.5"), "price-cap": ("50",),
-    "rate": ("9",), "power-cap": ("0.03", "0.3"), "prompt": ("333",), "quantile": ("0.5",),
+    "rate": ("9",), "reserve": ("1", "3"),
+    "power-cap": ("0.03", "0.3"), "prompt": ("333",), "quantile": ("0.5",),
     "ranks": ("4", "8"), "scale-to-peak": ("0.4",), "seq": ("512",), "start-day": ("1",),
     "static-units": ("3", "1"), "unit-rate": ("7",), "weight": ("3", "0.5"),
 }  # fmt: skip

@@ -13,7 +13,6 @@ from topologies.support.options import Option
 
 NOT_BINDING = {
     "algorithm": "auto may take the algorithm that is stated, or there is a single one",
-    "as-user": "a row may state no more than a plan",
     "cap": "a fleet may never need as many units",
     "catalogue": "prices and plain units read no rate of memory or links",
     "changes-per-minute": "a policy may change fewer roles than that",
@@ -137,6 +136,8 @@ def test_an_option_that_nothing_reads_is_found():
     refused = {"status": "refused", "message": "leave it out"}
     kinds = [judge("skew", usual, each).kind for each in (echoed, noted, named, slower, refused)]
     assert kinds == ["nothing", "named", "named", "changes", "refused"]
+    added = {"status": "ok", "document": {**usual["document"], "as_user": {"plan": 0.1}}}
+    assert judge("as-user", usual, added).kind == "changes"
 
 
 def test_an_option_of_a_new_kind_needs_values():

@@ -78,7 +78,9 @@ def of_fleet(fleet):
     yield "tokens of steps", trained, fleet["training_tokens"]
     yield "mean power", fleet["power_mean_w"] * minutes * 60, fleet["energy_joules"]
     usd = fleet["usd_per_million_tokens"] * fleet["served_tokens"] / 1e6
-    serving = fleet["inference_chip_hours"] / hours
+    # Units that move, idle or are broken are divided between serving and training in proportion.
+    works = fleet["inference_chip_hours"] + fleet["training_chip_hours"]
+    serving = fleet["inference_chip_hours"] / works
     yield "price of tokens", usd, serving * fleet["cost_with_electricity_usd"]
 
 

@@ -26,7 +26,7 @@ from workloads.training.plan.plan import (
     check_field,
 )
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
-from workloads.training.plan.stages import check_model, check_runtime, even_layers
+from workloads.training.plan.stages import check_model, check_runtime, chunk_numbers, even_layers
 from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 
@@ -228,6 +228,16 @@ def _microbatches(c: Columns, frame: Frame) -> IntArray:
     return frame.base.global_batch // (c["dp"] * c["microbatch"])
 
 
+def _longest(c: Columns, frame: Frame) -> IntArray:
+    """Layers of the longest stage, where layers are divided evenly among chunks."""
+    longest = np.zeros(rows(c), np.int64)
+    for values in {*zip(*(c[name].tolist() for name in PIPELINE), strict=True)}:
+        number, _ = chunk_numbers(schedule_names()[values[0]], *values[1:])
+        counts = np.array(even_layers(frame.model, number.size))
+        longest[among(c, PIPELINE, [values])] = counts[number].sum(axis=1).max()
+    return longest
+
+
 def _norms_again(c: Columns, frame: Frame) -> BoolArray:
     halves_as_fast = not reduces_in_switch(frame.cluster)
     could = halves_as_fast & (c["tp"] > 1) & (c["divides_sequence"] == 1)
@@ -294,10 +304,7 @@ RULES = (
     Rule(
         "a stage a quarter longer than the mean",
         "pp",
-        lambda c, of: (
-            -(-of.model.layers // (c["pp"] * c["vpp"])) * c["vpp"] * c["pp"]
-            > MOST_UNEVEN * of.model.layers
-        ),
+        lambda c, of: _longest(c, of) * c["pp"] > MOST_UNEVEN * of.model.layers,
     ),
     Rule(
         "tensor without sequence parallelism: the same bytes sent, norms repeated",
@@ -330,6 +337,7 @@ ALONE = (
     "schedule", "recompute",
 )  # fmt: skip
 """Fields that can be wrong whatever the other fields are."""
+PIPELINE = ("schedule", "pp", "vpp")  # fields that tell which stage holds which chunks
 REPLICA = ("tp", "pp", "dp", "cp")  # degrees whose product is the number of ranks
 
 

@@ -34,7 +34,7 @@ from workloads.training.layers.replicas import (
     gather_parameters,
     reduce_gradients,
 )
-from workloads.training.layers.steps import CC, TWO, LayerOp, RankShapes, collective
+from workloads.training.layers.steps import CC, ENGINE, HOST, TWO, LayerOp, RankShapes, collective
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT
@@ -49,7 +49,7 @@ from workloads.training.plan.stages import (
     total,
 )
 from workloads.training.program.groups import GroupCosts
-from workloads.training.program.ops import INSIDE, Catalog, Pair, join, side_by_side, span
+from workloads.training.program.ops import INSIDE, Catalog, Ops, Pair, join, side_by_side, span
 from workloads.training.program.stage import StagePasses, as_tried
 
 Found = TypeVar("Found")
@@ -161,7 +161,7 @@ class _Shared:
         return self._once(make, "chunks", plan.pp * plan.vpp, plan.stage_layers)
 
     def passes(self, plan: ParallelPlan) -> tuple[FloatArray, FloatArray]:
-        """Return times of layers by phase and kind, and of both ends of the model by phase [s]."""
+        """Return times of layers and of both ends of the model, as a :class:`Line` has them [s]."""
         # Plans share these times if they agree in the fields that passes depend on, and in the
         # chips of a stage's ranks. Layers without experts do not depend on how experts are divided.
         stage = Stage(self.model, plan, self.chip, self.catalogue, self.communication.times(plan))
@@ -174,11 +174,11 @@ class _Shared:
         dense = self._once(lambda: layer_s(stage, moe=False), "dense", *key)
         ends = self._once(lambda: ends_s(stage), "ends", *key)
         if self.model.experts is None:
-            return np.stack([dense, dense], axis=1), ends
+            return np.stack([dense, dense], axis=-1), ends
         shards = plan.expert_replicas if plan.sharding == 3 else 0
         expert_key = (*_fields(plan, EXPERT_FIELDS), self._where(plan, INSIDE), shards)
         sparse = self._once(lambda: layer_s(stage, moe=True), "sparse", *key, *expert_key)
-        return np.stack([dense, sparse], axis=1), ends
+        return np.stack([dense, sparse], axis=-1), ends
 
     def replicas(self, plan: ParallelPlan) -> Replicas:
         """Return times of exchanges of replicas and of updates."""
@@ -345,7 +345,7 @@ class Stage:
 
     @cached_property
     def through(self) -> Callable[[int, Layer], FloatArray]:
-        """Function that returns the time of a chunk of layers of a kind by phase [s], cached."""
+        """Function that returns the times of a chunk of layers of a kind [s], cached."""
         return cache(lambda number, kind: _timed(self, number, kind))
 
     @cached_property
@@ -355,21 +355,23 @@ class Stage:
 
 
 def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
-    """Return the time of one layer, dense or with experts, by phase, float64 (3,) [s]."""
+    """Return the time of a layer, dense or with experts, by side and phase, float64 (2, 3) [s]."""
     # Of layers that differ otherwise, such as by their windows, it is the mean.
     kinds = [kind for kind in stage.model.kinds if kind.experts == moe]
-    counts = np.array([stage.model.each_layer.count(kind) for kind in kinds], np.float64)
     if not kinds:
-        return np.zeros(3)
+        return np.zeros((2, 3))
     times = [stage.through(DOUBLE, kind) - stage.through(MIDDLE, kind) for kind in kinds]
-    return np.asarray(counts @ np.array(times) / counts.sum())
+    counts = [stage.model.each_layer.count(kind) for kind in kinds]
+    return np.asarray(np.average(times, axis=0, weights=counts))
 
 
 def ends_s(stage: Stage) -> FloatArray:
-    """Return the time of the model's ends besides layers, by phase, float64 (2, 3) [s]."""
+    """Return the times of chunks besides layers, as :class:`Line` has them, (3, 2, 3) [s]."""
     kind = replace(stage.model.kinds[0], experts=False)  # its time cancels out
     middle = stage.through(MIDDLE, kind)
-    return np.stack([stage.through(end, kind) - middle for end in (FIRST, LAST)])
+    ends = [stage.through(end, kind) - middle for end in (FIRST, LAST)]
+    # Where ranks receive parts of what all of them need, every chunk begins with gathering it.
+    return np.stack([*ends, 2 * middle - stage.through(DOUBLE, kind)])
 
 
 def _shapes(stage: Stage, kind: Layer) -> RankShapes:
@@ -397,7 +399,7 @@ def _pairs(plan: ParallelPlan) -> bool:
 
 
 def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
-    """Time of a chunk of the small model: forward, backward, and gradients of weights if split."""
+    """Times of a chunk of the small model, chip and host by phase, float64 (2, 3) [s]."""
     plan, splits, shapes = stage.plan, stage.plan.pipeline.splits_weights, stage.shapes(kind)
     number %= len(shapes.plan.stage_layers)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
@@ -405,14 +407,25 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     phases = (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]
     parts = [builder.pass_ops(phase, chunk, last=False) for phase in phases]
     steps = builder.catalog.steps
-    times = np.array([span(ops, steps, stage.time_s) for ops in parts] + [0.0] * (not splits))
+    times = np.zeros((2, 3))
+    for phase, ops in enumerate(parts):
+        times[:, phase] = _sides_s(ops, steps, stage.time_s)
     if _pairs(plan):
         # In the steady state a forward pass runs beside a backward pass through as many layers.
         ops, rows = join(parts), np.cumsum([0, *map(len, parts), *[0] * (not splits)]).tolist()
         communicates = builder.catalog.column("stream")[ops.step] == CC
         paired = side_by_side(ops, [Pair(*rows)], communicates)
-        times *= span(paired, steps, stage.time_s) / times.sum()
+        together = times.max(axis=0)
+        times = np.stack([together * span(paired, steps, stage.time_s) / together.sum()] * 2)
     return times
+
+
+def _sides_s(ops: Ops, steps: list[LayerOp], time_s: CommunicationTime) -> tuple[float, float]:
+    """Times of a pass that no host delays, and of one whose layers take no time on the chip [s]."""
+    # Each is linear in the layers; a pass takes the longer of both, which is not.
+    alone = [step._replace(seconds=0.0) if step.stream == HOST else step for step in steps]
+    bare = replace(ops, step=np.where(ops.layer < 0, ops.step, len(steps)))
+    return span(ops, alone, time_s), span(bare, [*steps, LayerOp("", "", ENGINE)], time_s)
 
 
 class Communication:

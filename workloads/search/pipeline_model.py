@@ -18,6 +18,7 @@ NOT, ONCE, EACH = range(3)
 ENGINE, SENDS, TAKES, TAKES_BACK, DP, RETURNS, RETURNS_BACK = range(7)
 """Streams of a stage: compute, sends, receives forward and backward, exchanges of replicas, and
 receives forward and backward of chunks on the way back. They are rows of the clocks."""
+CHIP, HOST = range(2)  # sides of a pass, which takes the longer of both
 NEVER = -1.0  # arrival of an input that is not sent yet
 ORDERS_KEPT = 64  # orders of passes that are cached
 
@@ -50,8 +51,10 @@ class Line(NamedTuple):
     first: IntArray
     kind: IntArray  # (layers,): 0 for a dense layer, 1 for one with experts
     sparse: IntArray  # (chunks,): layers with experts of each chunk
-    layer_s: FloatArray  # (3, 2): time of one layer by phase and kind [s]
-    ends_s: FloatArray  # (2, 3): further time of the first and the last chunk, by phase [s]
+    # (2, 3, 2): time of one layer on the chip and on the host, by phase and kind [s]
+    layer_s: FloatArray
+    # (3, 2, 3): further time of the first chunk, the last and every one, on both, by phase [s]
+    ends_s: FloatArray
     # (stages,): time of a transfer from a stage to the next, and from the last to the first [s]
     hop_s: FloatArray
     replicas: Replicas  # times of exchanges between replicas
@@ -177,21 +180,28 @@ def _pass(
 ) -> float:
     """Run a pass that begins at a time, and return its end [s]."""
     low, high = line.first[chunk], line.first[chunk + 1]
-    final = chunk == len(line.first) - 2
-    head = line.ends_s[0, phase] if chunk == 0 else 0.0
-    tail = line.ends_s[1, phase] if final else 0.0
-    if phase != FORWARD:
-        head, tail = tail, head
     gathers = line.gathers == EACH and phase != WEIGHT
     ahead = line.gathers == ONCE and phase == FORWARD and high > low
     late = ahead and gathered[high - 1] > begin
     whole = line.reduces == EACH or (line.reduces == ONCE and last)
     if gathers or late or (whole and phase == line.reduced_in):
-        return _layers(line, phase, chunk, begin, head, tail, gathered, clocks)
-    sparse = line.sparse[chunk]
-    layers_s = (high - low - sparse) * line.layer_s[phase, 0] + sparse * line.layer_s[phase, 1]
-    end: float = begin + head + layers_s + tail
-    return end
+        return _layers(line, phase, chunk, begin, gathered, clocks)
+    # The host issues a pass beside the chip, and the pass takes the longer of both.
+    return begin + max(_side_s(line, CHIP, phase, chunk), _side_s(line, HOST, phase, chunk))
+
+
+@internal
+def _side_s(line: Line, side: int, phase: int, chunk: int) -> float:
+    """Time of a pass on one side [s]."""
+    sparse, ends_s = line.sparse[chunk], line.ends_s
+    dense = line.first[chunk + 1] - line.first[chunk] - sparse
+    time_s: float = dense * line.layer_s[side, phase, 0] + sparse * line.layer_s[side, phase, 1]
+    time_s += ends_s[2, side, phase]
+    if chunk == 0:
+        time_s += ends_s[0, side, phase]
+    if chunk == len(line.first) - 2:
+        time_s += ends_s[1, side, phase]
+    return time_s
 
 
 @internal
@@ -200,8 +210,6 @@ def _layers(
     phase: int,
     chunk: int,
     begin: float,
-    head: float,
-    tail: float,
     gathered: FloatArray,
     clocks: FloatArray,
 ) -> float:
@@ -211,6 +219,11 @@ def _layers(
     reduces = line.reduces != NOT and phase == line.reduced_in
     step = 1 if phase == FORWARD else -1
     layer = low if phase == FORWARD else high - 1
+    issued = begin + _side_s(line, HOST, phase, chunk)
+    head = line.ends_s[0, CHIP, phase] if chunk == 0 else 0.0
+    tail = line.ends_s[1, CHIP, phase] if chunk == len(line.first) - 2 else 0.0
+    if phase != FORWARD:
+        head, tail = tail, head
     if gathers:
         # Gathering may begin when the previous pass ends, before the input of this pass arrives.
         ahead = clocks[ENGINE, s] if line.sends_beside else max(clocks[ENGINE, s], clocks[SENDS, s])
@@ -220,18 +233,19 @@ def _layers(
             ahead = _exchange(line, s, ahead, line.replicas.gather_s[layer], clocks)
             gathered[layer] = clocks[DP, s]
         begin = begin if line.dp_beside else max(begin, ahead)
-    end = begin + head
+    end: float = begin + line.ends_s[2, CHIP, phase] + head
     for k in range(high - low):
         if gathers and k + 1 < high - low:
             end = _exchange(line, s, end, line.replicas.gather_s[layer + step], clocks)
             gathered[layer + step] = clocks[DP, s]
-        end = max(end, gathered[layer]) + line.layer_s[phase, line.kind[layer]]
+        end = max(end, gathered[layer]) + line.layer_s[CHIP, phase, line.kind[layer]]
         if reduces:
             end = _exchange(line, s, end, line.replicas.reduce_s[layer], clocks)
         layer += step
+    end = max(end + tail, issued)
     if reduces:
-        end = _exchange(line, s, end + tail, line.replicas.reduce_rest_s[chunk], clocks) - tail
-    return end + tail
+        end = _exchange(line, s, end, line.replicas.reduce_rest_s[chunk], clocks)
+    return end
 
 
 @internal
@@ -265,9 +279,10 @@ def least_s(
     # Backward passes of a microbatch follow its forward passes, so all forward passes of a stage
     # are over at its last backward pass. Gradients of weights may run while that microbatch goes
     # back.
-    pass_s = (layers - sparse) * layer_s[:, :1] + sparse * layer_s[:, 1:]
-    pass_s[:, 0] += ends_s[0]
-    pass_s[:, -1] += ends_s[1]
+    sides_s = (layers - sparse) * layer_s[..., :1] + sparse * layer_s[..., 1:]
+    sides_s[..., 0] += ends_s[0]
+    sides_s[..., -1] += ends_s[1]
+    pass_s = (sides_s + ends_s[2, ..., None]).max(axis=0)
     before_s = np.cumsum(pass_s, axis=1) - pass_s
     ahead_s = before_s[FORWARD][number].min(axis=1)
     behind_s = before_s[BACKWARD][number].min(axis=1)

@@ -23,6 +23,7 @@ from topologies.support.errors import InputError
 from workloads.models.model import Model
 from workloads.search.choice import usual_batch
 from workloads.search.estimate import DOUBLE, MIDDLE, Communication, Stage, ends_s
+from workloads.search.pipeline_model import CHIP
 from workloads.training.detail import Detail
 from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.framework import framework_of
@@ -116,11 +117,11 @@ def chunk_times_s(model: Model, plan: ParallelPlan, joined: Joined) -> FloatArra
         costs = Communication(cluster, per_token).times(joined.part(plan, number))
         stage = Stage(model, plan, cluster.chip, cluster.numbers, costs)
         of_kinds = [
-            float((stage.through(DOUBLE, kind) - stage.through(MIDDLE, kind)).sum())
+            float((stage.through(DOUBLE, kind) - stage.through(MIDDLE, kind)).max(axis=0).sum())
             for kind in kinds
         ]
         sums_s.append(np.concatenate([[0.0], np.cumsum(np.array(of_kinds)[numbers])]))
-        ends.append(ends_s(stage).sum(axis=1))
+        ends.append(ends_s(stage)[:, CHIP].sum(axis=1))
     stages = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(plan.pp * plan.vpp)]
     of_chunks = joined.of_stages[stages]
     times = np.array([sums_s[number] - sums_s[number][:, None] for number in of_chunks])

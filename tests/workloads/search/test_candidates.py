@@ -81,6 +81,12 @@ def test_rules_spare_machines_without_reason(machine, without_sharding, without_
     assert plain == without_sequence_parallel
 
 
+def test_chunks_that_differ_may_make_even_stages():
+    """Six chunks of eight layers have two, two and four times one, of which each stage has four."""
+    plans = candidates(TOY, sixteen(), 32, stated=SHORT).plans
+    assert 3 in {one.vpp for one in plans if one.pp == 2}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "judged"), [("trn1.32xlarge:2", "zero"), ("dgx-h100:2", "sequence_parallel")]

@@ -81,6 +81,17 @@ def test_a_longer_stage_sets_the_pace():
     assert walk_s(uneven) == pytest.approx(10 * 6.0 + 3.0)
 
 
+@given(st.integers(1, 12), st.floats(0.1, 4), st.floats(0, 9))
+def test_a_pass_takes_the_longer_of_chip_and_host(layers, host_s, late):
+    """The host issues while the chip waits for parameters, so both times do not add up."""
+    layer_s = np.array([[[1.0] * 2, [2.0] * 2, [0.0] * 2], [[host_s] * 2, [host_s] * 2, [0.0] * 2]])
+    one = line(1, 1, first=np.array([0, layers]), kind=np.zeros(layers, np.int64), gathers=ONCE,
+               gather_s=np.eye(layers)[0] * late, reduce_s=np.zeros(layers),
+               layer_s=layer_s)  # fmt: skip
+    forward, backward = max(late + layers, layers * host_s), layers * max(2.0, host_s)
+    assert walk_s(one) == pytest.approx(forward + backward)
+
+
 def test_a_stage_that_waits_for_what_it_sends_is_slower():
     hop_s = np.full(2, 0.5)
     beside, waits = (line(2, 8, "gpipe", sends_beside=b, hop_s=hop_s) for b in (True, False))
