@@ -13,7 +13,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -254,14 +254,19 @@ def packaged(name: str) -> str:
 
 def render(name: str, values: Mapping[str, Any]) -> str:
     """Fill in a template of the package; a name without a value is an error."""
-    templates = jinja2.Environment(
+    return _templates().get_template(name).render(values)
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    """Return the one environment, which compiles each template once."""
+    return jinja2.Environment(
         loader=jinja2.FunctionLoader(packaged),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return templates.get_template(name).render(values)
 
 
 LONGEST_WORD = 1000
