@@ -97,7 +97,7 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    return render("report.html.j2", page)
+    return template("report.html.j2").render(page)
 
 
 def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
@@ -252,21 +252,17 @@ def packaged(name: str) -> str:
     return (files("experiments.reports") / "page" / name).read_text(encoding="utf-8")
 
 
-def render(name: str, values: Mapping[str, Any]) -> str:
-    """Fill in a template of the package; a name without a value is an error."""
-    return _templates().get_template(name).render(values)
-
-
 @cache
-def _templates() -> jinja2.Environment:
-    """Return the one environment, which compiles each template once."""
-    return jinja2.Environment(
+def template(name: str) -> jinja2.Template:
+    """Return a template of the package, for which a name without a value is an error."""
+    templates = jinja2.Environment(
         loader=jinja2.FunctionLoader(packaged),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return templates.get_template(name)
 
 
 LONGEST_WORD = 1000

@@ -224,4 +224,4 @@ def test_tables_for_people_keep_named_indices_and_drop_units_from_headings():
 
 def test_a_name_without_a_value_is_an_error():
     with pytest.raises(jinja2.UndefinedError, match="nobody"):
-        html._templates().from_string("{{ nobody }}").render()
+        html.template("report.html.j2").environment.from_string("{{ nobody }}").render()
