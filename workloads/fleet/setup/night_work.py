@@ -193,7 +193,7 @@ def training_rate(model: Model, cluster: Cluster) -> TrainingRate:
             break
         if units * slice_.chips_per_domain < LEAST_CHIPS and units * 2 <= slice_.domains:
             continue
-        part = replace(slice_, domains=units)
+        part = replace(slice_, domains=units, name="units")  # whatever the cluster is called
         digest = rate_digest(model, part)
         searched = partial(_searched, model, part)
         rate = kept_files.made_once("training-rate", digest, searched, _rate, asdict)
