@@ -2,6 +2,8 @@
 
 import gc
 import os
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +11,21 @@ from hypothesis import HealthCheck, settings
 from tests.support.examples import USUAL
 
 EXPLORE = "EXPLORE" in os.environ
+
+
+class Doctests:
+    """Plugin by which no module is imported for doctests that it does not have."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(
+        self, file_path: Path
+    ) -> Generator[None, list[pytest.Module], list[pytest.Module]]:
+        collectors = yield
+        if file_path.suffix == ".py" and ">>>" not in file_path.read_text():
+            for each in collectors:
+                if type(each) is not pytest.Module:  # but its subclass of doctests
+                    each.collect = list
+        return collectors
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )  # fmt: skip
     settings.load_profile("house")
+    config.pluginmanager.register(Doctests())  # for all rooms, not only those under this folder
 
 
 def pytest_collection_finish() -> None:

@@ -13,7 +13,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,7 +97,7 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    return render("report.html.j2", page)
+    return template("report.html.j2").render(page)
 
 
 def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
@@ -252,8 +252,9 @@ def packaged(name: str) -> str:
     return (files("experiments.reports") / "page" / name).read_text(encoding="utf-8")
 
 
-def render(name: str, values: Mapping[str, Any]) -> str:
-    """Fill in a template of the package; a name without a value is an error."""
+@cache
+def template(name: str) -> jinja2.Template:
+    """Return a template of the package, for which a name without a value is an error."""
     templates = jinja2.Environment(
         loader=jinja2.FunctionLoader(packaged),
         undefined=jinja2.StrictUndefined,
@@ -261,7 +262,7 @@ def render(name: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return templates.get_template(name).render(values)
+    return templates.get_template(name)
 
 
 LONGEST_WORD = 1000

@@ -41,6 +41,11 @@ class Residual(Prediction):
         return FAMILY.get(self.kind, "")
 
     @property
+    def stack(self) -> tuple[str, str]:
+        """Chip and framework that the step was measured with."""
+        return self.chip, self.framework
+
+    @property
     def score(self) -> float:
         """Distance of the measured time from its hull, in logarithms; negative inside."""
         return max(self.below - self.log_residual, self.log_residual - self.above)
@@ -69,8 +74,7 @@ class Residuals:
 
     def under(self, chip: str, framework: str) -> Residuals:
         """Residuals of a framework's steps on a chip."""
-        rows = (row for row in self.rows if (row.chip, row.framework) == (chip, framework))
-        return Residuals(tuple(rows))
+        return grouped(self, "stack").get((chip, framework), Residuals(()))
 
     def at_level(self, level: str) -> Residuals:
         """Residuals of predictions that were told so much."""
@@ -90,9 +94,9 @@ class Residuals:
 
 
 @lru_cache(64)
-def grouped(residuals: Residuals, feature: str) -> dict[str, Residuals]:
+def grouped(residuals: Residuals, feature: str) -> dict[Any, Residuals]:
     """Return the residuals of each value of a feature."""
-    groups: dict[str, list[Residual]] = {}
+    groups: dict[Any, list[Residual]] = {}
     for row in residuals.rows:
         groups.setdefault(getattr(row, feature), []).append(row)
     return {value: Residuals(tuple(group)) for value, group in groups.items()}

@@ -105,7 +105,8 @@ def _nested(prediction: Prediction, residuals: Residuals) -> list[list[Residual]
     ]
     rows, nested = list(residuals.rows), []
     for feature in features:
-        rows = [row for row in rows if feature(row) == feature(prediction)]
+        sought = feature(prediction)
+        rows = [row for row in rows if feature(row) == sought]
         nested.append(rows)
     return nested
 

@@ -164,28 +164,20 @@ def test_ledger_books_unit_time_exactly():
     assert (ledger.spent_server_ms[Role.SPARE], ledger.count(Role.SERVING)) == (1000, 1)
 
 
-def test_store_shares_its_bandwidth_fairly():
-    """Loads of 1 and 2 units, caps 1 and 10 B/s, on 5 B/s: rates 1, then 2 for each of the two."""
+@pytest.mark.parametrize(("bytes_per_s", "loads", "ends_ms"), [
+    # Caps of 1 and 10 B/s leave the one unit 1 B/s, and 2 to each of the two.
+    (5.0, [(2, 10.0, 10.0), (1, 10.0, 1.0)], [5000, 10_000]),
+    (2.0, [(1, 4.0, 2.0), (1, 8.0, 2.0)], [4000, 6000]),  # faster once the other has ended
+])  # fmt: skip
+def test_a_store_shares_its_bandwidth_among_the_loads_that_there_are(bytes_per_s, loads, ends_ms):
     env = simpy.Environment()
-    store = Store(env, 5.0)
-    slow = store.load(units=1, bytes_per_unit=10.0, cap_bytes_per_s=1.0)
-    fast = store.load(units=2, bytes_per_unit=10.0, cap_bytes_per_s=10.0)
-    env.run(until=fast)
-    assert env.now == 5000
-    env.run(until=slow)
-    assert env.now == 10_000
-    assert store.moved_bytes == pytest.approx(30.0)
-
-
-def test_store_speeds_up_when_another_load_ends():
-    env = simpy.Environment()
-    store = Store(env, 2.0)
-    first = store.load(units=1, bytes_per_unit=4.0, cap_bytes_per_s=2.0)
-    second = store.load(units=1, bytes_per_unit=8.0, cap_bytes_per_s=2.0)
-    env.run(until=first)
-    assert env.now == 4000
-    env.run(until=second)
-    assert env.now == 6000
+    store = Store(env, bytes_per_s)
+    names = ("units", "bytes_per_unit", "cap_bytes_per_s")
+    started = [store.load(**dict(zip(names, load, strict=True))) for load in loads]
+    for load, end_ms in zip(started, ends_ms, strict=True):
+        env.run(until=load)
+        assert env.now == end_ms
+    assert store.moved_bytes == pytest.approx(sum(units * size for units, size, _ in loads))
 
 
 def test_queue_waits_and_sheds():

@@ -244,7 +244,14 @@ def test_the_fleet_runs_post_training_at_night(tmp_path):
     rows = "rl,8,8,,one-behind,4000000\ngrpo,4,2,,lockstep,\n"
     jobs.write_text("name,units,min_units,reclaim,post_training,step_tokens\n" + rows)
     words = "fleet --cluster trn2-ultraserver:20 --model llama-3.1-8b --days 0.1 --policy static"
-    more = ["--scale-to-peak=0.4", "--no-compare", "--json", "--quiet", f"--training={jobs}"]
+    more = [
+        "--unit-rate=5",
+        "--scale-to-peak=0.4",
+        "--no-compare",
+        "--json",
+        "--quiet",
+        f"--training={jobs}",
+    ]
     done = document_of([*words.split(), *more])
     one, other = done["post_training"]
     assert (one["mode"], other["mode"]) == ("one-behind", "lockstep")

@@ -28,8 +28,9 @@ def folder(tmp_path, monkeypatch):
 def test_a_rate_is_searched_once_and_kept_exactly(plan, monkeypatch):
     searched = iter([TrainingRate(2, 1 / 3, plan)])
     monkeypatch.setattr(night_work, "_searched", lambda *inputs: next(searched))
+    monkeypatch.setattr(night_work, "_roofline_tokens_per_s", lambda *inputs: 5.0)
     rates = [training_rate(MODEL, cluster("trn2.48xlarge")) for _ in range(2)]
-    assert rates == [TrainingRate(2, 1 / 3, plan)] * 2
+    assert rates == [TrainingRate(2, 1 / 3, plan) if plan else TrainingRate(1, 5.0)] * 2
 
 
 @pytest.mark.parametrize(("machine", "units"), [
@@ -51,7 +52,9 @@ def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(machine, units
 
     monkeypatch.setattr(night_work, "search", search)
     where = cluster(machine)
-    assert night_work._searched(MODEL, where) == TrainingRate(units, 7.0, plan)
+    larger = replace(where, domains=where.domains + 1, name="larger")
+    for each in (where, larger):  # which reads what is kept
+        assert training_rate(MODEL, each) == TrainingRate(units, 7.0, plan)
     chips = units * where.chips_per_domain
     assert searched == [(units, chips, name) for name in ("none", "selective", "full")]
 

@@ -155,13 +155,13 @@ def test_stated_slots_are_those_of_every_way(machine, words):
 
 
 @pytest.mark.parametrize(("machine", "model", "words"), [
-    ("trn2-ultraserver:2", "llama-3.1-8b", {"disaggregate": "1:3"}),
+    ("trn2-ultraserver:2", "llama-3.1-8b", {"disaggregate": "1:3", "slots": 64}),
     ("dgx-h100:2", "llama-3.1-8b", {"prefix_cache": "50%", "slots": 64}),
     pytest.param("trn2-ultraserver:2", "llama-3.1-70b", {}, marks=pytest.mark.slow),
     pytest.param("trn2.48xlarge:2", "llama-3.1-8b", {}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_size_of_a_replica_is_that_which_serves_most(machine, model, words, tmp_path):
-    demand = constant(1.0, minutes=60, prompt_tokens=1200.0, output_tokens=200.0)
+    demand = constant(1.0, minutes=60, prompt_tokens=1200.0, output_tokens=40.0)
     fleet, served = cluster(machine), named(model)
 
     def found(tp: int | None) -> Service:
@@ -245,7 +245,7 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_say(mode
 
 def test_services_of_one_model_share_the_split():
     demand, model = mix([_demand(kind) for kind in ("conv", "code")]), named("llama-3.1-70b")
-    services = services_from(demand, UNIT, [model, model], FleetInputs(), requests=1)
+    services = services_from(demand, UNIT, [model, model], FleetInputs(tp=16, slots=64), requests=1)
     assert len({_way(service) for service in services}) == 1
     assert len({service.choice and service.choice.runner_up for service in services}) == 1
 

@@ -262,13 +262,16 @@ def test_a_cap_is_refused_where_no_policy_acts():
 def test_energy_of_a_site_is_unknown_where_that_of_a_kind_is(tmp_path, capsys):
     kinds, prices = ["trn2-ultraserver:4", "tpu-v6e-pod:2"], tmp_path / "prices.csv"
     prices.write_text("hour,usd_per_mwh\n" + "".join(f"{hour},50\n" for hour in range(24)))
-    done = cs.run_fleet(kinds, unit_rate=5.0, days=0.1, policy="threshold", price=prices).summary
+    rows = "a,trn2-ultraserver,1,9\nb,tpu-v6e-pod,1,9\n"
+    (jobs := tmp_path / "jobs.csv").write_text("name,kind,units,tokens_per_s\n" + rows)
+    words = {"unit_rate": 5.0, "days": 0.1, "policy": "threshold", "training": jobs}
+    done = cs.run_fleet(kinds, price=prices, **words).summary
     for name in ("energy_joules", "power_peak_w", "electricity_usd", "cost_with_electricity_usd"):
         assert done[name] is None
     assert done["cost_usd"] > 0
     assert [row["energy_joules"] is None for row in done["kinds"]] == [False, True]
     line = ["fleet", "--unit-rate", "5", "--days", "0.1", "--no-compare", "--no-intervals"]
-    assert run([*line, *(f"--kind={kind}" for kind in kinds)]) == 0
+    assert run([*line, f"--training={jobs}", *(f"--kind={kind}" for kind in kinds)]) == 0
     assert "no power of tpu-v6e-pod; trn2-ultraserver drew" in capsys.readouterr().err
 
 

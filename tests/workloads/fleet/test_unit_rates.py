@@ -1,5 +1,6 @@
 """Rates of units: prefill and decode apart, prefix caches and proposals, and changes of groups."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,15 @@ def served() -> Profile:
     return profile(MODEL, UNIT)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def two_loads() -> Iterator[None]:
+    """Rates of saturation are read, not the latencies, for which a table runs twelve loads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
+        patch.setattr("workloads.serving.deployment_search.NEAR", 100.0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def service() -> Service:
     return _service("1:3")
@@ -70,11 +80,8 @@ def test_the_slower_pool_binds(served):
     assert bound_by_decode == pytest.approx(3 * one_decode_replica, rel=0.02)
 
 
-def test_groups_fill_units_or_take_several(service, served, monkeypatch):
+def test_groups_fill_units_or_take_several(service, served):
     """Twice the groups in a unit serve twice as much; a group of two units serves half in each."""
-    # The rates of saturation are read, not the latencies, for which a table runs twelve loads.
-    monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
-    monkeypatch.setattr("workloads.serving.deployment_search.NEAR", 100.0)
     two = _service("1:1")
     assert (two.group, two.units_together) == (2, 1)
     assert two.weights_bytes == 4 * served.weights_bytes == service.weights_bytes

@@ -117,7 +117,9 @@ def test_no_row_about_fleets_is_read_by_nothing():
     numbers = noting(shipped_catalogue())
     cluster = machine("trn2-ultraserver:20", catalogue=numbers)
     question = FleetOptions(
-        fleet=FleetInputs(model="llama-3.1-8b", failures="domains", post_training="lockstep"),
+        fleet=FleetInputs(
+            model="llama-3.1-8b", tp=4, slots=64, failures="domains", post_training="lockstep"
+        ),
         demand=DemandInputs(demand=("azure-conv",), days=0.05, batch_share="20%"),
     )
     models = models_of(question.fleet.model)

@@ -500,12 +500,8 @@ V4 = {
 def test_keys_of_several_tokens_are_counted_and_seen_as_deepseek_has_them():
     model = from_fields(V4, "v4")
     last, fine, coarse = (model.of_kind(kind) for kind in model.kinds)
-    assert [layer.summaries and layer.summaries.tokens for layer in model.each_layer] == [
-        None,
-        4,
-        128,
-        4,
-    ]
+    kept = [layer.summaries for layer in model.each_layer]
+    assert [summaries and summaries.tokens for summaries in kept] == [None, 4, 128, 4]
     # Queries, a key, and an output by groups; then two series, or one, of keys and their weights.
     plain = 256 * (64 + 32) + 64 * 256 + 16 * (256 + 4 * 256)
     index = 64 * 4 * 16 + 256 * (4 * 16 + 4)
@@ -565,10 +561,8 @@ def test_heads_are_others_in_layers_with_a_window():
         from_fields(HUB[name]["config"], name)
         for name in ("XiaomiMiMo/MiMo-V2-Flash", "stepfun-ai/Step-3.5-Flash")
     )
-    assert [(m.kv_heads, m.head_dim, m.layers) for m in mimo.by_heads] == [
-        (4, 160, 9),
-        (8, 160, 39),
-    ]
+    heads = [(m.kv_heads, m.head_dim, m.layers) for m in mimo.by_heads]
+    assert heads == [(4, 160, 9), (8, 160, 39)]
     assert [(m.heads, m.layers) for m in step.by_heads] == [(64, 12), (96, 33)]
     assert [layer.experts for layer in step.each_layer] == [False] * 3 + [True] * 42
     wide = step.of_kind(step.kinds[1])
@@ -586,11 +580,8 @@ def test_heads_are_others_in_layers_with_a_window():
 def test_layers_of_longcat_are_two_and_a_third_of_its_choices_does_nothing():
     model = from_fields(HUB["meituan-longcat/LongCat-Flash-Chat"]["config"], "longcat")
     assert [layer.experts for layer in model.each_layer] == [True, False] * 28
-    assert (model.experts.per_token, model.experts.idle, model.experts.shared_ffn) == (
-        8,
-        256,
-        12_288,
-    )
+    experts = model.experts
+    assert (experts.per_token, experts.idle, experts.shared_ffn) == (8, 256, 12_288)
     # Its authors say that 27 billion parameters work for a token in the mean.
     assert forward_flops(model, 1) / 2e9 == pytest.approx(27, rel=0.05)
 

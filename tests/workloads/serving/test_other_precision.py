@@ -60,8 +60,8 @@ def test_experts_that_a_search_divides_are_divided_on_fewer_chips_as_well(monkey
 def test_the_units_of_a_fleet_serve_as_much_more_once_it_is_stated():
     def unit(**stated: Any) -> tuple[float, Any]:
         fleet = cs.run_fleet(
-            "dgx-h100:20", "azure-conv", model="llama-3.1-8b", days=0.02, policy="static", tp=2,
-            **stated,
+            "dgx-h100:20", "azure-code", model="llama-3.1-8b", days=0.02, policy="static", tp=2,
+            slots=64, **stated,
         )  # fmt: skip
         sized = fleet.scenario.sizing.unit_capacity_requests_per_s
         return sized, fleet.scenario.services[0].other_precision

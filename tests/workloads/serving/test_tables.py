@@ -49,8 +49,8 @@ def test_longer_requests_are_more_work(served_70b):
 
 def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b):
     batching, lengths = Batching(chunk_tokens=512), azure_lengths("conv")
-    most = saturated_rate(served_70b, lengths, TableRuns(batching=batching))
-    table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=3000)
+    most = saturated_rate(served_70b, lengths, TableRuns(batching=batching, requests=1500))
+    table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=1500)
     assert table.rate_max_per_s == pytest.approx(most)
     rng = np.random.default_rng(1)
     served = serve(served_70b, poisson(1.3 * most, 6000, lengths, rng), batching)

@@ -399,9 +399,8 @@ def test_containers_of_another_kind_have_no_chips(wrong, tmp_path):
 def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path):
     (path := tmp_path / "week.json").write_text(json.dumps(kubernetes()))
     queue = cs.queue_jobs(CLUSTER, path)
-    assert [
-        (each.job.name, each.job.chips) for each in queue.jobs
-    ] == [("single", 32), ("several", 48), ("broken", 32)]  # fmt: skip
+    chips = [(each.job.name, each.job.chips) for each in queue.jobs]
+    assert chips == [("single", 32), ("several", 48), ("broken", 32)]
     assert [each.job.run_s for each in queue.jobs] == [3600, 1800, 1800]
     assert [each.job.recorded_wait_s for each in queue.jobs] == [600, 1200, 600]
     assert queue.left_out == ("Left out: entries that are no Job or JobSet (1).",)

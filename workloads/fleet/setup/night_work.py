@@ -13,7 +13,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -185,37 +185,35 @@ def training_rate(model: Model, cluster: Cluster) -> TrainingRate:
     """Return the throughput of a job that trains a model on units of a cluster."""
     # The plan is the fastest that the plan search finds on the fewest units (of at least 128 chips)
     # on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
-    # the fleet, a step takes three times the roofline of a forward pass. The result is kept in a
-    # file, from which the next call with equal inputs reads it.
-    digest = rate_digest(model, cluster)
-    return kept_files.made_once(
-        "training-rate", digest, lambda: _searched(model, cluster), _rate, asdict
-    )
-
-
-def _searched(model: Model, cluster: Cluster) -> TrainingRate:
+    # the fleet, a step takes three times the roofline of a forward pass. What was searched on some
+    # units is kept in a file, from which clusters of any number of such units read it.
     slice_, slices = _priced_slice(cluster)
-    if slices > 1:
-        priced = _searched(model, slice_)
-        return replace(priced, tokens_per_s=priced.tokens_per_s * slices)
     for units in UNITS:
-        if units > cluster.domains:
+        if units > slice_.domains:
             break
-        chips = units * cluster.chips_per_domain
-        if chips < LEAST_CHIPS and units * 2 <= cluster.domains:
+        if units * slice_.chips_per_domain < LEAST_CHIPS and units * 2 <= slice_.domains:
             continue
-        part = replace(cluster, domains=units)
-        rates: list[TrainingRate] = []
-        for recompute in RECOMPUTED:
-            stated = {**SETTLED, "recompute": recompute}
-            if model.experts:
-                stated["etp"] = 1
-            with contextlib.suppress(InputError):  # no plan fits in memory
-                best = search(model, part, chips, stated=stated, finalists=1).finalists[0]
-                rates.append(TrainingRate(units, best.tokens_per_s, best.plan))
-        if rates:
-            return max(rates, key=lambda rate: rate.tokens_per_s)
-    return TrainingRate(1, _roofline_tokens_per_s(model, cluster))
+        part = replace(slice_, domains=units, name="units")  # whatever the cluster is called
+        digest = rate_digest(model, part)
+        searched = partial(_searched, model, part)
+        rate = kept_files.made_once("training-rate", digest, searched, _rate, asdict)
+        if rate.plan is not None:
+            return replace(rate, tokens_per_s=rate.tokens_per_s * slices)
+    return TrainingRate(1, _roofline_tokens_per_s(model, slice_) * slices)
+
+
+def _searched(model: Model, part: Cluster) -> TrainingRate:
+    """Return the rate of the fastest plan on all units of a part, or that none fits."""
+    best = TrainingRate(part.domains, 0.0)
+    for recompute in RECOMPUTED:
+        stated = {**SETTLED, "recompute": recompute}
+        if model.experts:
+            stated["etp"] = 1
+        with contextlib.suppress(InputError):  # no plan fits in memory
+            fastest = search(model, part, part.chips, stated=stated, finalists=1).finalists[0]
+            if fastest.tokens_per_s > best.tokens_per_s:
+                best = TrainingRate(part.domains, fastest.tokens_per_s, fastest.plan)
+    return best
 
 
 def _priced_slice(cluster: Cluster) -> tuple[Cluster, float]:

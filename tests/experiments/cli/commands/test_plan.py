@@ -260,7 +260,7 @@ def test_plans_for_some_chips_of_a_server_are_those_that_train_runs(few):
 
 
 def test_a_deadline_takes_the_fewest_units_that_meet_it(question, capsys):
-    few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --top 1 --tokens 10G"
+    few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --tp 4 --top 1 --tokens 10G"
     one = document_of(few, "--global-batch=96")["job"]
     document = document_of(few, "--global-batch=96", f"--days={one['days'] / 2.5}")
     sizes = document["sizes"]
@@ -270,7 +270,7 @@ def test_a_deadline_takes_the_fewest_units_that_meet_it(question, capsys):
     assert document["job"]["days"] == pytest.approx(days[sizes["fewest"]])
     upper = {row["units"]: row["days_high"] for row in sizes["rows"]}
     assert upper[sizes["sure"]] <= sizes["days"] < upper[sizes["fewest"]]
-    shape = {"seq": 1024, "vpp": 1, "microbatch": 1, "finalists": 2, "quiet": True}
+    shape = {"seq": 1024, "vpp": 1, "microbatch": 1, "tp": 4, "finalists": 2, "quiet": True}
     length = {"tokens": 1e10, "days": sizes["days"]}
     python = cs.search_sizes(question.split()[1], "trn2.48xlarge", 96, **length, **shape)
     assert json.loads(json.dumps(python.document())) == sizes
@@ -298,5 +298,5 @@ CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"
     ("--tokens=1T --global-batch=32 --cluster=" + CLUSTER, f"{CLUSTER} is a whole cluster"),
 ])  # fmt: skip
 def test_a_deadline_that_cannot_be_answered_is_refused(stated, reason, question):
-    few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --days 3"
+    few = f"plan {question} --seq 1024 --vpp 1 --microbatch 1 --tp 4 --days 3"
     assert reason in refusal_of(few, *stated.split())

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.commands import document_of, printed_by, refusal_of
+from tests.support.small_models import TOY_CONFIG, config_file
 from tests.support.small_traces import GOAL, et, job, kineto, node, profile, step
 from workloads.traces import chakra_schema as schema
 
@@ -78,7 +79,8 @@ def test_groups_of_some_ranks_do_not_grow(tmp_path):
 def test_replicas_grow_to_the_very_time_of_a_trace_with_as_many(degrees, tmp_path):
     """Groups of tensor and pipeline parallelism keep their size, and later stages move."""
     inner = 2 if degrees == "--pp 2" else 4
-    line = f"train --model gpt2 --cluster trn2.48xlarge {degrees} --seq 128 --zero 0 --unfolded"
+    model = config_file(tmp_path / "tiny.json", TOY_CONFIG)
+    line = f"train --model {model} --cluster trn2.48xlarge {degrees} --seq 128 --zero 0 --unfolded"
     for dp in (2, 4):
         shape = f"--dp {dp} --global-batch {4 * dp} --microbatch 1 --chips {inner * dp}"
         document_of(f"{line} {shape} --level collective --chakra {tmp_path / str(dp)}")

@@ -46,7 +46,8 @@ def test_the_document_has_its_keys_and_amounts_follow_from_goodput(answered):
 
 def test_a_run_of_a_stated_length_costs_what_its_price_may_be(answered):
     """The price of a Trn3 of 144 chips is assumed: 504 USD/h, 432 to 648."""
-    document = document_of("run-job --model=llama-3.1-8b --cluster=trn3-gen2:1 --days=2")
+    step = "--model=llama-3.1-8b --cluster=trn3-gen2:1 --tp=4 --global-batch=144"
+    document = document_of(f"run-job {step} --days=2 --runs=2")
     ends, price = document["interval"]["cost_usd"], document["interval"]["price"]
     assert (price["low"], price["high"]) == pytest.approx((432 / 504, 648 / 504))
     assert price["basis"].startswith("trn3-gen2 price 504 USD/h (assumed")

@@ -55,8 +55,8 @@ def test_the_precision_of_the_cache_is_named_and_follows_the_engine():
 
 def test_an_overload_is_a_remark_everywhere(tmp_path):
     line = f"{LLAMA} --cluster=dgx-h100 --tp=1 --count=300 --requests=poisson:90 --slots=8"
-    line += f" --slo=ttft=2s --out={tmp_path}"
-    document = document_of(line)
+    line += " --slo=ttft=2s"
+    document = document_of(line, f"--out={tmp_path}")
     (overload,) = document["remarks"]
     assert overload.startswith("It is overloaded: 77.8 requests/s arrive and ")
     assert document["slo"] == {"ttft_s": 2.0, "tpot_s": None}

@@ -145,8 +145,8 @@ NIGHT = ("--cluster=rainier", "--demand=azure-conv", "--model=gpt2")
     ("plan", *JOB, "--global-batch=64"),
     ("run-job", *JOB),
     ("serve", *JOB),
-    ("fleet", *NIGHT, "--days=1"),
-    ("lend", *NIGHT),
+    ("fleet", *NIGHT, "--days=1", "--unit-rate=5"),
+    ("lend", *NIGHT, "--unit-rate=5"),
 ])  # fmt: skip
 def test_an_alternative_of_another_machine_is_named(words):
     status, _, errors = ended(words, "--quiet", ELSEWHERE)
