@@ -93,11 +93,8 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     rings = rings or (catalogue is not None and not catalogue.integer(*TREES))
     domain = group.domain
     chips = np.bincount(domain - domain.min())
-    # near, least: ranks of the fullest and of the emptiest domain; far: domains of the group.
+    # near: ranks of the fullest domain; far: domains of the group.
     near, far = int(chips.max()) * group.ranks_per_chip, int(np.count_nonzero(chips))
-    # All that enters a domain goes through the adapters near its own ranks: what another adapter
-    # took in would cross the same PCIe lanes, so NCCL has as many channels as the emptiest allows.
-    least = int(chips[chips > 0].min()) * group.ranks_per_chip
     ring, shard = size_bytes * (ranks - 1) / ranks, size_bytes / ranks
 
     def load(way: Way, inside: float, outside: float, **other: float) -> Load:
@@ -115,26 +112,26 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     if kind == "all-reduce" and (rings or far == 1):
         fields = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
         half = ranks - 1 - crossings
-        outside = 2 * ring / least if far > 1 else 0
+        outside = 2 * ring / near if far > 1 else 0
         return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **fields)
     if kind == "all-reduce":
         # A tree of two servers has a single edge, over which each sends its buffer once.
-        outside = (size_bytes if far == 2 else 2 * ring) / least
+        outside = (size_bytes if far == 2 else 2 * ring) / near
         # The switch of a domain of many servers reduces in as few steps as that of one.
         inner = 2 * (min(near, SERVER) - 1)
         fields = {"steps": inner, "far_steps": 2 * math.ceil(math.log2(far))}
         return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **fields)
     if kind in ("all-gather", "reduce-scatter"):
         fields = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
-        return load("ring", ring, ring / least if far > 1 else 0, **fields)
+        return load("ring", ring, ring / near if far > 1 else 0, **fields)
     if kind == "broadcast":
-        outside = size_bytes / least if far > 1 else 0
+        outside = size_bytes / near if far > 1 else 0
         return load("ring", size_bytes, outside, steps=ranks - far, far_steps=far - 1)
     if kind == "permute":
         crosses = int(far > 1)
         return load("exchange", size_bytes, size_bytes * crosses, steps=1, far_steps=crosses)
-    outside = size_bytes * (ranks - least) / ranks
-    fields = {"steps": 1 + math.log2(near), "far_steps": int(far > 1), "messages": ranks - least}
+    outside = size_bytes * (ranks - near) / ranks
+    fields = {"steps": 1 + math.log2(near), "far_steps": int(far > 1), "messages": ranks - near}
     # A switch carries what goes to other domains as well, the links of a mesh do not.
     inside = ring - outside if mesh else ring
     return load("exchange", inside, outside, shard=shard, **fields)
