@@ -430,13 +430,9 @@ def run_job(
         job, outcomes, missed = _until(goal, job, outcomes, step.tokens_per_s, seed)
     varied = _varied(job, how.runs, seed) if job.rates.high > job.rates.low else []
     runs = tuple(outcomes), tuple(varied)
-    result = JobResult(step, job, state, unit, *runs, curve, goal, _spent(how, job), (), others)
+    spent = how.budget_usd if how.days is None or job.span_s < how.days * DAY_S else None
+    result = JobResult(step, job, state, unit, *runs, curve, goal, spent, (), others)
     return replace(result, notes=_notes(result, how, missed, seed))
-
-
-def _spent(how: JobInputs, job: Job) -> int | None:
-    """Return a budget that determined the length of a run [USD]; None for one that did not."""
-    return how.budget_usd if how.days is None or job.span_s < how.days * DAY_S else None
 
 
 OF_A_WHOLE_JOB = (
@@ -449,8 +445,6 @@ OF_A_WHOLE_JOB = (
 def whole_job(step: Iteration, seed: int = 0, **length: Any) -> dict[str, Any]:
     """Return the length, the price and the energy of a job of a step, as an entry ``job``."""
     # Failures, checkpoints and spares are those that ``run_job`` has by default.
-    if not length:
-        return {}
     if step.unlike:
         raise InputError(
             f"--{min(length)} has failures and spares of one cluster, and --later-stages has "
@@ -586,7 +580,7 @@ def _notes(result: JobResult, how: JobInputs, missed: float, seed: int) -> tuple
         _windows_note(result, seed),
         *(
             f"--maintenance {window.text} changes nothing, as the run ends before it begins; state "
-            "a shorter time between windows, or a longer run."
+            "a shorter time until it begins, or a longer run."
             for window in result.job.windows
             if window.begin_s >= result.job.span_s
         ),
