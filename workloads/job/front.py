@@ -430,9 +430,13 @@ def run_job(
         job, outcomes, missed = _until(goal, job, outcomes, step.tokens_per_s, seed)
     varied = _varied(job, how.runs, seed) if job.rates.high > job.rates.low else []
     runs = tuple(outcomes), tuple(varied)
-    spent = how.budget_usd if how.days is None or job.span_s < how.days * DAY_S else None
-    result = JobResult(step, job, state, unit, *runs, curve, goal, spent, (), others)
+    result = JobResult(step, job, state, unit, *runs, curve, goal, _spent(how, job), (), others)
     return replace(result, notes=_notes(result, how, missed, seed))
+
+
+def _spent(how: JobInputs, job: Job) -> int | None:
+    """Return a budget that determined the length of a run [USD]; None for one that did not."""
+    return how.budget_usd if how.days is None or job.span_s < how.days * DAY_S else None
 
 
 OF_A_WHOLE_JOB = (

@@ -58,6 +58,10 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
 
 
+def _after_failure(elastic: bool) -> str:
+    return "other replicas go on" if elastic else "all replicas wait"
+
+
 RESULTS = (
     Column("goodput", "goodput", write="{:.1%}".format),
     Column("failures", "failures", write="{:,.1f}".format),
@@ -78,11 +82,7 @@ RESULTS = (
     Column("peer_restart_s", "  from a peer's copy"),
     Column("warm_restart_s", "  with warm standbys"),
     Column("repair_s", "repair"),
-    Column(
-        "elastic",
-        "after a failure",
-        write=lambda goes_on: "other replicas go on" if goes_on else "all replicas wait",
-    ),
+    Column("elastic", "after a failure", write=_after_failure),
     Column("maintenance", "maintenance", write=", ".join),
     Column("spares", "spares"),
     Column("spare_chips", "  chips"),
