@@ -164,6 +164,7 @@ def _steer(
     serving = targets(worlds, np.asarray(decision.serving, float))
     limits = training_limits(worlds, serving, decision.training)
     for world, target in zip(worlds, serving, strict=True):
+        world.job_limits = decision.jobs or {}
         # The first roles are free: there is nothing before the run that could be changed.
         if minute:
             order(world, target + world.surge)
@@ -175,8 +176,7 @@ def _steer(
         wishes = decision.training if isinstance(decision.training, Sequence) else ()
         within = power_limits(worlds, view, decision.power_w, wishes)
     for world, limit, most, stop in zip(worlds, limits, within, stops, strict=True):
-        world.training_limit, world.job_limits = 0 if stop else limit, decision.jobs or {}
-        world.power_limit = most
+        world.training_limit, world.power_limit = 0 if stop else limit, most
         if not minute:
             place_training(world)
         limit_training(world)

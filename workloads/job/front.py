@@ -449,8 +449,6 @@ OF_A_WHOLE_JOB = (
 def whole_job(step: Iteration, seed: int = 0, **length: Any) -> dict[str, Any]:
     """Return the length, the price and the energy of a job of a step, as an entry ``job``."""
     # Failures, checkpoints and spares are those that ``run_job`` has by default.
-    if not length:
-        return {}
     if step.unlike:
         raise InputError(
             f"--{min(length)} has failures and spares of one cluster, and --later-stages has "
@@ -586,7 +584,7 @@ def _notes(result: JobResult, how: JobInputs, missed: float, seed: int) -> tuple
         _windows_note(result, seed),
         *(
             f"--maintenance {window.text} changes nothing, as the run ends before it begins; state "
-            "a shorter time between windows, or a longer run."
+            "a shorter time until it begins, or a longer run."
             for window in result.job.windows
             if window.begin_s >= result.job.span_s
         ),

@@ -14,7 +14,7 @@ FORMS = "out@1d02:00+4h=2 for once, or roll/30d+30min=2 for every 30 days"
 PATTERN = re.compile(
     r"(out|roll)([@/])([^@/=]+?)\+(\d+(?:\.\d+)?\s*[a-z]+)=(?:([^=]+):)?(\d{1,9})", re.IGNORECASE
 )
-MOMENT = re.compile(r"(\d+)d\+?(?:(\d{1,2}):([0-5]\d))?")
+MOMENT = re.compile(r"(\d+)d\+?(?:([01]?\d|2[0-3]):([0-5]\d))?")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -443,22 +444,20 @@ def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -
 
 def _candidates(question: DeploymentQuestion) -> list[Candidate]:
     """Return every deployment that fits, with a rate for each chip that it cannot exceed."""
+    stated = question.precision or ""
+    several = dict.fromkeys(stated.split(",")) if "," in stated else {}
+    for each in several:
+        check_choice("--precision", each, SERVING)
+    ways = [{"precision": each} for each in several] or [{}]
     candidates: list[Candidate] = []
-    ways: list[dict[str, Any]] = [{}]
-    if question.precision and "," in question.precision:
-        ways = [{"precision": each} for each in question.precision.split(",")]
-    for way in ways:
-        check_choice("--precision", way.get("precision", SERVING[0]), SERVING)
-        fitting: list[Candidate] = []
-        first: InputError | None = None
-        for degree in _degrees(question):
-            try:
-                fitting += _of_degree(question, degree | way)
-            except InputError as mistake:
-                first = first or mistake
-        if not fitting and first is not None:
-            raise first
-        candidates += fitting
+    first: InputError | None = None
+    for way, degree in product(ways, _degrees(question)):
+        try:
+            candidates += _of_degree(question, degree | way)
+        except InputError as mistake:
+            first = first or mistake
+    if not candidates and first is not None:
+        raise first
     return candidates
 
 

@@ -112,12 +112,12 @@ def tree_wins(group: Group, size_bytes: int) -> bool:
     link = int(_rates_out(group).max(initial=1))
     if domains == 1:
         return levels(group.ranks) * size_bytes * PS_PER_S < steps_ps * link
-    # A ring crosses an adapter once as well; of d domains, the farthest is log2(d) hops away.
+    # Rings cross two adapters or more at once; of d domains, the farthest is log2(d) hops away.
     costs = communication_costs(group.cluster)
-    near, far = levels(-(-group.ranks // domains)), levels(domains) - 1
+    near, far = levels(-(-group.ranks // domains)), 2 * levels(domains) - 1
     hops = domains - domains.bit_length()
     steps_ps += group.ranks * costs.issue_ps
-    whole_ps = near * PS_PER_S // link + far * PS_PER_S // costs.scale_out_bytes_per_s
+    whole_ps = near * PS_PER_S // link + far * PS_PER_S // (2 * costs.scale_out_bytes_per_s)
     return size_bytes * whole_ps < steps_ps + hops * _hop_ps(group)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from experiments.cli.commands.train import job_of
 from experiments.cli.options.from_fields import Stated, as_options
 from experiments.cli.options.inputs import (
     Invocation,
@@ -255,17 +256,6 @@ def _first_that_runs(
     raise InputError(f"--write {tool}: {why}{others} State the options that it would run.")
 
 
-def _whole_job(
-    search: Search, length: TokensInputs, call: Invocation, **limit: float
-) -> dict[str, Any]:
-    """Return length, price and energy of the job of the first plan; empty without its length."""
-    if not length.length:
-        return {}
-    from workloads.job.front import whole_job
-
-    return whole_job(search.first, call.seed, **length.length, **limit)
-
-
 def _in_time(
     inputs: TrainedModel,
     stated: Mapping[str, Any],
@@ -277,7 +267,7 @@ def _in_time(
     """Search, for a deadline on the fewest units; return inputs, plans, and entries on the job."""
     if how.days is None:
         result = _search(inputs, stated, how, catalogue, call)
-        return inputs, result, _whole_job(result, length, call)
+        return inputs, result, job_of(result.first, length, call)
     from workloads.search.sizes import affordable, sizes_in_time
 
     batch, cluster = _batch_of_a_job(how, stated, length), inputs.read_cluster(catalogue)
@@ -286,7 +276,7 @@ def _in_time(
         units = affordable(cluster, inputs.cluster, shared, usd, how.days)
         inputs = replace(inputs, cluster=units)
         result = _search(inputs, stated, how, catalogue, call)
-        return inputs, result, _whole_job(result, length, call, days=how.days)
+        return inputs, result, job_of(result.first, length, call, days=how.days)
 
     def weigh(name: str) -> Estimates:
         """Estimate the plans on one number of units."""

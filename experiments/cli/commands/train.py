@@ -198,7 +198,7 @@ def train(
             """Document of the step on one of the clusters, perhaps of another batch."""
             there = replace(inputs, cluster=name)
             step = run_step(there, {**stated, **batch}, plan, how, catalogue, call)
-            return {**document(step, call.engine), **_whole_job(step, beside, call)}
+            return {**document(step, call.engine), **job_of(step, beside, call)}
 
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
         alone |= {"--explain": how.explain, "--compare": bool(beside.compare)}
@@ -225,7 +225,7 @@ def train(
 
         write_chakra(training_recording(step), how.chakra, name=step.model.name)
     filed = plan.file_beside(step)
-    answered = {**document(step, call.engine), **_whole_job(step, beside, call)}
+    answered = {**document(step, call.engine), **job_of(step, beside, call)}
     answered |= _compared(step, measured)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
@@ -236,13 +236,15 @@ def train(
     )
 
 
-def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str, Any]:
-    """Return length, price and energy of the job of the step; empty without its length."""
+def job_of(
+    step: Iteration, length: TokensInputs, call: Invocation, **limit: float
+) -> dict[str, Any]:
+    """Return length, price and energy of the job of a step; empty without its length."""
     if not length.length:
         return {}
     from workloads.job.front import whole_job
 
-    return whole_job(step, call.seed, **length.length)
+    return whole_job(step, call.seed, **length.length, **limit)
 
 
 def _compared(step: Iteration, measured: MeasuredSteps | None) -> dict[str, Any]:

@@ -331,3 +331,16 @@ def test_a_ring_of_a_tier_takes_the_time_of_a_ring_alone():
     for kind in ("all-reduce", "all-gather", "reduce-scatter"):
         calls = [CollectiveCall(kind, Group(each, np.arange(4)), 2**22) for each in (MIXED, alone)]
         assert len({run(compose(call).schedule).total_ps for call in calls}) == 1, kind
+
+
+@pytest.mark.parametrize(("name", "size_bytes"), [
+    ("trn2-ultraserver:2", 2**22), ("trn2.48xlarge:3", 2**20), ("trn2.48xlarge:4", 2**20),
+    ("trn1.32xlarge:4", 2**18),
+])  # fmt: skip
+def test_a_broadcast_between_domains_takes_the_faster_of_tree_and_rings(name, size_bytes):
+    """Rings send slices through several adapters at once, a tree whole buffers through one."""
+    chosen, *both = (
+        collective_time("broadcast", name, size_bytes=size_bytes, algorithm=each).time_s
+        for each in ("auto", "rdh", "multi-ring")
+    )
+    assert chosen == min(both)

@@ -20,6 +20,7 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import MODES, PostTraining, TrainingJob, read_jobs
 from workloads.fleet.policies.rules import static
+from workloads.fleet.policies.view import Decision, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import jobs_frame, summary
 from workloads.fleet.setup.night_work import transfer_s
@@ -136,6 +137,20 @@ def test_jobs_of_a_team_never_have_more_than_its_units():
     other = SimpleNamespace(job=_job("other"), size=9, paused=[], joining=0)
     world: Any = SimpleNamespace(job_limits={}, gangs=[gang, mate, other])
     assert World.fits(world, gang, 9) == 8 - (2 + 1 + 1)
+
+
+def test_serving_takes_units_first_from_jobs_beyond_limits_of_their_own():
+    """A job of low priority keeps all five; one of high priority gives two of its five."""
+    elastic = {"units": 5, "min_units": 1, "reclaim": "shrink", "tokens_per_s": ((5, 50.0),)}
+    jobs = _job("least", priority=9, **elastic), _job("most", **elastic)
+
+    def policy(view: View) -> Decision:
+        return Decision(4.0, jobs={"most": 3}) if view.minute >= 60 else Decision(2.0)
+
+    run = simulate(DEMAND, [SERVICE], Fleet(12, costs=FREE), policy, jobs=jobs)
+    frame = jobs_frame(run).set_index("job")
+    assert frame["reclaims"].to_dict() == {"least": 0, "most": 1}
+    assert frame.loc["most", "tokens"] == pytest.approx(3600 * (50.0 + 9 * 30.0), rel=1e-3)
 
 
 def test_a_job_begins_when_it_arrives():

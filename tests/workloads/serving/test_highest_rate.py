@@ -274,9 +274,15 @@ def test_several_precisions_are_ranked_together():
     assert both.ranked[0].rate_per_s == max(rates) == rates[1]
     assert both.ranked[0].words["precision"] == "fp8"
     assert len(both.candidates) == sum(len(each.candidates) for each in alone)
-    for wrong, message in (("bf16,fp9", "--precision"), ("bf16,", "--precision")):
-        with pytest.raises(InputError, match=message):
+    for wrong in ("bf16,fp9", "bf16,"):
+        with pytest.raises(InputError, match="--precision"):
             search_deployments(replace(limits, precision=wrong))
+    # One chip holds 70 billion weights in the second of these alone.
+    large = replace(limits, model=model("llama-3.1-70b"), tp=1, precision="bf16,fp8")
+    searched = deployment_search._candidates(replace(large, cluster=cluster("mi300x-platform")))
+    assert {words["precision"] for _, words, _ in searched} == {"bf16", "fp8"}
+    searched = deployment_search._candidates(replace(large, cluster=cluster("p5en.48xlarge")))
+    assert {words["precision"] for _, words, _ in searched} == {"fp8"}
 
 
 def test_slots_are_doubled_while_that_serves_more():

@@ -293,7 +293,8 @@ def reclaim(world: World, count: int, pool: int) -> list[Part]:
     """Take up to ``count`` units for a pool, with the phases that they must go through first."""
     # Spare units come first, then those paused in place, then evaluation, then batch work beyond
     # what its deadlines need, then replicas of elastic jobs, then whole gangs, then all batch work.
-    # Among gangs, the lowest priority comes first, and among equals the one that loses least work.
+    # Among gangs, those beyond limits of the policy come first, then the lowest priority, and among
+    # equals the one that loses least work.
     return _up_to(count, _offers(world, pool, count))
 
 
@@ -363,8 +364,14 @@ def hold_for_power(world: World) -> None:
 
 
 def _in_order(world: World) -> list[Gang]:
-    """Gangs in the order in which a limit stops them."""
-    return sorted(world.gangs, key=lambda each: (-each.job.priority, each.unsaved_unit_ms()))
+    """Gangs in the order in which they are stopped, those beyond limits of their own first."""
+
+    def place(gang: Gang) -> tuple[bool, int, float]:
+        """Sort key of a gang."""
+        within = gang.size <= world.job_limits.get(gang.job.name, gang.size)
+        return within, -gang.job.priority, gang.unsaved_unit_ms()
+
+    return sorted(world.gangs, key=place)
 
 
 def _limit_jobs(world: World) -> None:
@@ -445,12 +452,11 @@ def _out_of_lease(world: World, units: IntArray) -> IntArray:
 
 def _victims(world: World) -> list[Gang]:
     """Gangs that may be shrunk or stopped, in the order of :func:`reclaim`."""
-    able = [
+    return [
         gang
-        for gang in world.gangs
+        for gang in _in_order(world)
         if gang.size and len(_out_of_lease(world, gang.units)) == gang.size
     ]
-    return sorted(able, key=lambda gang: (-gang.job.priority, gang.unsaved_unit_ms()))
 
 
 def _shrink(world: World, gang: Gang, count: int) -> IntArray:

@@ -334,7 +334,9 @@ class Gang:
                         self._computed_ms, self._exposed = 0, 0
                 else:
                     self._begin(Role.TRAINING)
-                    until_saving_ms = max(1, self._checkpoint_ms() - self._run_ms)
+                    every_s = self.job.checkpoint_every_s or USUAL_INTERVAL_S
+                    every_ms = max(1, milliseconds(every_s, self.horizon_ms))
+                    until_saving_ms = max(1, every_ms - self._run_ms)
                     yield self.env.timeout(min(until_saving_ms, self._until_done_ms()))
                     self.settle()
                     if self.tally.tokens >= self.job.work_tokens * (1 - 1e-12):
@@ -384,11 +386,6 @@ class Gang:
         left, self.units = self.units, NONE
         self._running = False
         self.on_finish(left)
-
-    def _checkpoint_ms(self) -> int:
-        return max(
-            1, milliseconds(self.job.checkpoint_every_s or USUAL_INTERVAL_S, self.horizon_ms)
-        )
 
     def _begin(self, role: Role) -> None:
         self.ledger.put(self.units, role, int(self.env.now), self.number)
