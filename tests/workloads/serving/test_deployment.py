@@ -104,6 +104,9 @@ def test_caches_go_over_what_joins_the_replicas():
         deployment = Deployment(profile(model, machine, tp=tp), Batching(8), pools=apart)
         assert deployment.chips == 64
         assert deployment.most_at_once(fixed_lengths(100, 10)) == 3 * 8  # slots, not caches, bind
+    larger = replace(unlike(1.0).prompts, profile=replace(replica(), chips=4))
+    even, uneven = (pools(SERVER, replica(), 1, 2, prompts) for prompts in (None, larger))
+    assert uneven.transfer_bytes_per_s == even.transfer_bytes_per_s  # the two chips of an end bind
 
 
 @pytest.mark.parametrize(("tp", "prefill", "decode", "count", "machines"), [
@@ -123,8 +126,7 @@ def test_machines_are_rented_whole_and_hold_whole_replicas(tp, prefill, decode, 
 def unlike(faster: float, rate: float = 1e12) -> Pools:
     """Pools whose prompts run on replicas that are faster by a factor."""
     faster_one = replace(replica(), linear_s=replica().linear_s / faster)
-    machine = cluster("trn2.48xlarge")
-    prompts = PromptReplica(faster_one, Batching(), machine, (Economics(1, 1), Economics(1, 1)))
+    prompts = PromptReplica(faster_one, Batching(), SERVER, (Economics(1, 1), Economics(1, 1)))
     return Pools(1, 2, rate, slowest_bytes_per_s=rate / 4, prompts=prompts)
 
 
