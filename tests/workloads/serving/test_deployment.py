@@ -123,6 +123,20 @@ def test_machines_are_rented_whole_and_hold_whole_replicas(tp, prefill, decode, 
     assert whole == [72, 4]  # of a TPU pod, hosts are rented
 
 
+@pytest.mark.parametrize(("decode", "price", "machines"), [
+    (2, 2.0, [(5, 32.0)]), (5, 2.0, [(6, 32.0)]), (2, 4.0, [(2, 32.0), (2, 64.0)]),
+])  # fmt: skip
+def test_unlike_pools_on_one_kind_of_machine_lie_in_one_that_holds_both(decode, price, machines):
+    """Prompts on four chips beside decoding on three each: ten chips of 16, 19, or two kinds."""
+    each = Economics(1, 1, usd_per_chip_s=2.0 / 3600, machine_chips=16)
+    other = replace(each, usd_per_chip_s=price / 3600)
+    prompts = PromptReplica(replace(replica(), chips=4), Batching(), SERVER, (each, other))
+    split = Pools(1, decode, 1.0, prompts=prompts)
+    deployment = Deployment(replace(replica(), chips=3), Batching(8), pools=split)
+    rented = [(number, 16, pytest.approx(usd)) for number, usd in machines]
+    assert deployment.machines(each, 5) == rented
+
+
 def unlike(faster: float, rate: float = 1e12) -> Pools:
     """Pools whose prompts run on replicas that are faster by a factor."""
     faster_one = replace(replica(), linear_s=replica().linear_s / faster)
