@@ -123,11 +123,11 @@ def test_the_next_smaller_number_of_units_is_that_below_the_fewest(monkeypatch):
     weighed = SimpleNamespace(first_step=lambda: step)
     monkeypatch.setattr(sizes, "_row", lambda each, *_: {"days": 24 / each, "days_high": 30 / each})
     for days, numbers in ((24.0, (1, 2, 0)), (6.0, (4, 8, 2))):
-        found = sizes.sizes_in_time(
+        sized = sizes.sizes_in_time(
             lambda _: weighed, cluster("p5.48xlarge"), "p5.48xlarge", 8, 1, days,
             finish=lambda _: SimpleNamespace(first=step),
         )  # fmt: skip
-        assert (found.fewest, found.sure, found.next_smaller) == numbers
+        assert (sized.fewest, sized.sure, sized.next_smaller) == numbers
 
 
 def test_the_chosen_plan_has_the_least_estimate():
