@@ -101,8 +101,7 @@ def hull(
     tools = [tool] if tool or runtime != NCCL else [QUEUED, WAITED]
     shown = [collective_shown(each, seconds, catalogue, domains, devices).ends for each in tools]
     ends = [(seconds, seconds) if each is None else each for each in shown]
-    least = min(end[0] for end in ends)
-    return least if tool else seconds, max(end[1] for end in ends)
+    return min(least for least, _ in ends), max(most for _, most in ends)
 
 
 def kernel_shown(through: str, kernel: str, seconds: float, catalogue: Catalogue) -> Shown:

@@ -227,7 +227,7 @@ class Question(NamedTuple):
         )
 
     def plan(self, fields: Mapping[str, Any]) -> tuple[float, ParallelPlan, Joined]:
-        """Return the estimated time of a sequence [s], the plan with its layers, its clusters."""
+        """Return the estimated time of a step [s], the plan with its layers, its clusters."""
         model, ranks = self.model, math.prod(fields[name] for name in ("tp", "cp", "dp"))
         stages = tuple(room // ranks for room in self.rooms)
         joined = Joined(self.clusters, stages, self.oversubscription)
@@ -249,11 +249,10 @@ class Question(NamedTuple):
         held_by = [plan.pipeline.stage(plan.pp, chunk) for chunk in range(len(times))]
         of_stages = np.bincount(held_by, of_chunks)
         fill = (of_stages.sum() - of_stages.max()) / plan.vpp
-        seconds = float(plan.microbatches * of_stages.max() + fill)
-        return seconds / plan.global_batch, plan, joined
+        return float(plan.microbatches * of_stages.max() + fill), plan, joined
 
     def best_plan(self) -> tuple[ParallelPlan, Joined]:
-        """Return the plan with the least estimated time a sequence."""
+        """Return the plan of one batch with the least estimated time."""
         plans, refusals = list[tuple[float, ParallelPlan, Joined]](), list[InputError]()
         degrees, fields = list(self.degrees()), dict(self.stated)
         if not degrees:

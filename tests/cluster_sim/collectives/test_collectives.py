@@ -260,6 +260,12 @@ def test_stages_of_any_torus_are_proven(size, sides, op):
         assert built.steps == long_sides
 
 
+def test_exchanges_of_two_boxes_of_a_torus_are_proven_at_once():
+    machine = cluster("torus:4x4", bandwidth="1GB/s", latency="1us")
+    boxes = (Group(machine, [first, first + 1, first + 4, first + 5]) for first in (0, 10))
+    assert prove(compose([Call("all-to-all", box, 4096) for box in boxes], "torus")) == "proven"
+
+
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter"])
 @pytest.mark.parametrize(("cores", "size"), [(1, 10**6), (1, 0), (4, 3)])
 @pytest.mark.parametrize(("domains", "places"), [(3, [0, 1, 4, 5]), (6, [0, 1]), (12, [3])])

@@ -57,6 +57,7 @@ def _two_tables() -> Residuals:
 
 def test_every_table_has_the_same_weight():
     assert score_quantile(TENSOR, _two_tables()) == pytest.approx(0.3)
+    assert score_quantile(TENSOR, _two_tables().without("small")) == pytest.approx(0.1)
 
 
 def test_rows_of_chips_without_measured_kernels_count_less():

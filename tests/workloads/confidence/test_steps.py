@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from experiments.validation.reading.rows import read_text
 from experiments.validation.validate import validate_each
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.confidence.answers import ONE_PROCESS, collective_shown, kernel_shown
+from workloads.confidence.answers import ONE_PROCESS, collective_shown, hull, kernel_shown
 from workloads.confidence.kinds import (
     BARE,
     EXPERTS,
@@ -173,6 +173,8 @@ def test_calls_behind_one_another_show_at_least_their_distance_and_waiting_for_e
     assert long == (1e-3, (1e-3, 1e-3))
     assert waits.seconds == pytest.approx(1e-3 + waited.value)
     assert waits.ends == pytest.approx([1e-3 + waited.low, 1e-3 + waited.high])
+    assert hull("pytorch-waited", "nccl", 1e-3, shipped_catalogue()) == waits.ends
+    assert hull("", "nccl", 1e-3, shipped_catalogue()) == (1e-3, waits.ends[1])
 
 
 def test_one_process_shows_at_least_the_launches_of_its_chips():

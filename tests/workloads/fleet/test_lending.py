@@ -227,6 +227,13 @@ def test_a_night_is_expected_to_be_like_earlier_ones_of_its_kind(holiday, last, 
     assert expectations(nights, number)[:, 0] - 0.02 == pytest.approx(forms)
 
 
+def test_a_night_differs_from_its_weekday_by_more_than_half():
+    need, days = np.ones((21, 2)), np.arange(22)
+    need[[8, 10, 11]] = [[0.0], [1.49], [1.51]]  # one of the three nights of each weekday
+    others = np.array([0, 2]), need[:, :1], np.ones(22), days % 7, days < 0, days - 1
+    assert np.flatnonzero(Nights(need, *others).unlike).tolist() == [8, 11]
+
+
 def test_a_weekday_that_breaks_too_often_is_named():
     loan = lend(_weeks_with_holidays()[0], "2024-01-01T00:00", Night("06:00"), Terms(100))
     fridays = np.where(loan.nights.weekday[loan.tested.number] == 4, True, False)

@@ -84,6 +84,7 @@ def test_where_more_units_hardly_help_those_that_were_not_tried_are_named():
     assert fewest > 1000
     assert untried[0] <= 1000 <= untried[-1] < fewest
     assert fewest_in_time(lambda count: 1.01, 0.4, counts, 1)[0] is None
+    assert fewest_in_time(lambda _: float("inf"), 0.5, counts[:6], 4) == (None, [1, 2, 3, 5])
 
 
 def test_numbers_too_many_for_the_batch_lead_to_those_between():
@@ -114,6 +115,19 @@ def test_a_deadline_that_no_number_meets_names_the_fastest(monkeypatch):
         InputError, match=r"40 tokens .* at least 40 days, on 1 of .* more days, units"
     ):
         sizes.sizes_in_time(lambda _: weighed, one, "p5.48xlarge:1", 8, 40, 9)
+
+
+def test_the_next_smaller_number_of_units_is_that_below_the_fewest(monkeypatch):
+    """A job of 24 days on one unit, or 30 at the high end, in powers of two."""
+    step = SimpleNamespace(plan=SimpleNamespace(tokens=1), iteration_s=1.0)
+    weighed = SimpleNamespace(first_step=lambda: step)
+    monkeypatch.setattr(sizes, "_row", lambda each, *_: {"days": 24 / each, "days_high": 30 / each})
+    for days, numbers in ((24.0, (1, 2, 0)), (6.0, (4, 8, 2))):
+        sized = sizes.sizes_in_time(
+            lambda _: weighed, cluster("p5.48xlarge"), "p5.48xlarge", 8, 1, days,
+            finish=lambda _: SimpleNamespace(first=step),
+        )  # fmt: skip
+        assert (sized.fewest, sized.sure, sized.next_smaller) == numbers
 
 
 def test_the_chosen_plan_has_the_least_estimate():

@@ -104,6 +104,9 @@ def test_caches_go_over_what_joins_the_replicas():
         deployment = Deployment(profile(model, machine, tp=tp), Batching(8), pools=apart)
         assert deployment.chips == 64
         assert deployment.most_at_once(fixed_lengths(100, 10)) == 3 * 8  # slots, not caches, bind
+    larger = replace(unlike(1.0).prompts, profile=replace(replica(), chips=4))
+    even, uneven = (pools(SERVER, replica(), 1, 2, prompts) for prompts in (None, larger))
+    assert uneven.transfer_bytes_per_s == even.transfer_bytes_per_s  # the two chips of an end bind
 
 
 @pytest.mark.parametrize(("tp", "prefill", "decode", "count", "machines"), [
@@ -120,11 +123,24 @@ def test_machines_are_rented_whole_and_hold_whole_replicas(tp, prefill, decode, 
     assert whole == [72, 4]  # of a TPU pod, hosts are rented
 
 
+@pytest.mark.parametrize(("decode", "price", "machines"), [
+    (2, 2.0, [(5, 32.0)]), (5, 2.0, [(6, 32.0)]), (2, 4.0, [(2, 32.0), (2, 64.0)]),
+])  # fmt: skip
+def test_unlike_pools_on_one_kind_of_machine_lie_in_one_that_holds_both(decode, price, machines):
+    """Prompts on four chips beside decoding on three each: ten chips of 16, 19, or two kinds."""
+    each = Economics(1, 1, usd_per_chip_s=2.0 / 3600, machine_chips=16)
+    other = replace(each, usd_per_chip_s=price / 3600)
+    prompts = PromptReplica(replace(replica(), chips=4), Batching(), SERVER, (each, other))
+    split = Pools(1, decode, 1.0, prompts=prompts)
+    deployment = Deployment(replace(replica(), chips=3), Batching(8), pools=split)
+    rented = [(number, 16, pytest.approx(usd)) for number, usd in machines]
+    assert deployment.machines(each, 5) == rented
+
+
 def unlike(faster: float, rate: float = 1e12) -> Pools:
     """Pools whose prompts run on replicas that are faster by a factor."""
     faster_one = replace(replica(), linear_s=replica().linear_s / faster)
-    machine = cluster("trn2.48xlarge")
-    prompts = PromptReplica(faster_one, Batching(), machine, (Economics(1, 1), Economics(1, 1)))
+    prompts = PromptReplica(faster_one, Batching(), SERVER, (Economics(1, 1), Economics(1, 1)))
     return Pools(1, 2, rate, slowest_bytes_per_s=rate / 4, prompts=prompts)
 
 

@@ -38,6 +38,7 @@ from workloads.serving.deployment import (
     pools,
     rate_ends,
     serve_apart,
+    with_intervals,
 )
 from workloads.serving.engine_files import launch_command
 from workloads.serving.requests import azure_lengths, read_requests, with_prefix_cache
@@ -213,6 +214,10 @@ def test_first_tokens_have_residuals_of_their_own():
     assert later.low < served.tpot_s["p50"] < later.high
     ends = served.tokens_per_s_interval
     assert ends["low"] <= served.tokens_per_s <= ends["high"]
+    answer = served.model, served.cluster, served.deployed, served.slo
+    usd = with_intervals(served.summary, *answer)["usd_per_million_tokens_interval"]
+    spent = served.summary["usd_per_million_tokens"] * served.tokens_per_s  # whatever the rate
+    assert (usd["low"] * ends["high"], usd["high"] * ends["low"]) == pytest.approx((spent, spent))
     alone = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", count=5, output=1, tp=8)
     assert alone.tpot_interval is None  # nothing comes after a single token
 

@@ -71,6 +71,7 @@ def test_a_lone_request_whose_proposals_are_all_accepted():
     assert served.iterations == 1 + 4
     assert served.end_s[0] == pytest.approx(0.05)
     assert served.tpot_s[0] == pytest.approx(0.04 / 10)
+    assert Speculation(2, 1.0).speedup(flat(), 1, 100.0) == pytest.approx(3)
     # A draft takes its share of every pass.
     drafted = serve(flat(), alone(11), speculation=Speculation(2, 1.0, draft=0.25))
     assert drafted.end_s[0] == pytest.approx(0.01 + 4 * 0.01 * 1.5)

@@ -15,6 +15,7 @@ from workloads.serving.tables import (
     TableRuns,
     _share_under,
     capacity_table,
+    fixed_rate,
     saturated_rate,
     table_digest,
 )
@@ -44,7 +45,8 @@ def test_longer_requests_are_more_work(served_70b):
     )  # fmt: skip
     assert np.all(np.diff(table.cost, axis=0) > 0)
     assert np.all(np.diff(table.cost, axis=1) > 0)
-    assert table.work(1800.0, 100.0) == pytest.approx(table.cost[1:, 0].mean())
+    between = [table.cost[:2, 0].mean(), table.cost[1:, 0].mean()]
+    assert table.work(np.array([900.0, 1800.0]), 100.0) == pytest.approx(between)
 
 
 def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b):
@@ -80,6 +82,16 @@ def test_a_share_between_two_quantiles_grows_evenly():
     latencies, levels = np.array([1.0, 2.0, 3.0, 5.0]), np.array([0.0, 0.5, 0.9, 0.99])
     shares = _share_under(latencies, levels, np.array([0.9, 1.0, 2.5, 4.0, 5.0, 6.0]))
     assert shares == pytest.approx([0, 0, 0.7, 0.945, 1, 1])
+
+
+def test_the_attainment_between_two_loads_grows_evenly():
+    """Limit of 1 s: of first tokens within 0.4, 2 and 1 s, a wait of 0.5 s costs none or half."""
+    table = replace(
+        fixed_rate(1.0), utilisation=np.array([0.0, 0.5, 1.0]), quantiles=np.array([0.0, 1.0]),
+        ttft_s=np.outer([0.4, 2.0, 1.0], [0, 1]), attainment=np.array([1.0, 0.6, 0.2]),
+    )  # fmt: skip
+    kept = table.attained([0.0, 0.25, 0.5, 0.75, 1.0], 0.5)
+    assert kept == pytest.approx([1.0, 0.65, 0.3, 0.2, 0.1])
 
 
 TOKENS = np.array([1.0, 100.0, 10_000.0])

@@ -132,9 +132,7 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     fused = rank.experts.format.products == "mxfp8"
     start_s = (fused and rank.overhead("fused_expert_layer")) or rank.overhead("expert_layer")
     skewed = groups ** rank.overhead("expert_skew")  # the busiest group has more than its share
-    added = (
-        (computed - one) * skewed / rate if share else np.maximum(0.0, computed / rate - streamed)
-    )
+    added = (computed - one) * skewed / rate if share else np.maximum(0.0, computed - streamed)
     routed = streamed + added + start_s
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * width
