@@ -209,7 +209,7 @@ def parse_count(text: str, what: str, example: str = "15T or 300B") -> int:
     except InputError as mistake:
         raise InputError(f"{what} {text!r}: {mistake}") from None
     if not 1 <= value <= LIMIT:
-        raise InputError(f"{what} {text!r} must be from 1 to {LIMIT:.3g}, such as 15T.")
+        raise InputError(f"{what} {text!r} must be from 1 to {LIMIT:.3g}, such as {example}.")
     return round(value)
 
 
