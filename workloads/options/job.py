@@ -99,7 +99,7 @@ def usd_of(budget: str | None) -> int | None:
     )
 
 
-def check_tokens(tokens: str | None, **others: Any) -> None:
+def check_tokens(tokens: object, **others: object) -> None:
     """Refuse a job whose tokens are stated and its length in another way too."""
     for name, length in others.items():
         if tokens is not None and length is not None:

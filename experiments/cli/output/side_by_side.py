@@ -251,8 +251,10 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
     fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
     lines = [*((name, f"  {name}") for name in fields), *STEP]
-    lines += [line for line in UNITS if line[0] in flat[0]]
-    job = BOUGHT if flat[0].get("job_interval.tokens.low") else JOB
+    bought = flat[0].get("job_interval.tokens.low") is not None
+    units = (("fewest", "units"),) if bought else UNITS
+    lines += [line for line in units if line[0] in flat[0]]
+    job = BOUGHT if bought else JOB
     lines += [(f"job_{name}", words) for name, words in job if "job_days" in flat[0]]
     lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
     _show_columns(title, answer, flat, lines)
