@@ -117,7 +117,7 @@ class EngineInputs:
         return {**read, "written": {"engine": engine, "file": str(path), "command": text}}
 
 
-LATENCY = tuple(Column(level, level, like="_s") for level in ("p50", "p90", "p99", "mean"))
+LATENCY = tuple(Column(level, level, like="_s") for level in ("p50", "p90", "p95", "p99", "mean"))
 RATES = (
     Column("max_rate_per_s", "highest rate within the SLO, requests/s", write="{:,.4g}".format),
     Column("binds", "  what binds"),
