@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.reports.formatting import Column, heading, value_text
 from topologies.support.errors import InputError
+
+if TYPE_CHECKING:
+    from topologies.catalogue.catalogue import Catalogue
 
 Document = Mapping[str, Any]
 
@@ -150,17 +153,33 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 """Numbers of a command's answers that are compared, by their place in them, in words."""
 
 
+class Machine(NamedTuple):
+    """Machine of a cluster, as far as its numbers can be compared with those of others."""
+
+    paid: str = "of no stated kind"  # kind of its price, in words
+    invented: str = ""  # its chip, where all rates of that are assumed
+
+
+def machine_in(catalogue: Catalogue, name: str, price_basis: str = "") -> Machine:
+    """Return what a catalogue says of the machine of a cluster."""
+    from topologies.catalogue.catalogue import is_invented
+    from topologies.clusters.machines import machine_of
+    from topologies.clusters.names import machine
+    from workloads.economics import kind_in_words, kind_of_price
+
+    cluster = machine(name, catalogue=catalogue)
+    place = machine_of(cluster)
+    kind = price_basis or (kind_of_price(catalogue, place) if catalogue.has(place, "price") else "")
+    invented = cluster.chip and is_invented(cluster.chip, catalogue)
+    return Machine(kind_in_words(kind), cluster.chip if invented else "")
+
+
 def ratios(
-    command: str,
-    rows: Rows,
-    kinds: Mapping[str, str] | None = None,
-    invented: Mapping[str, str] | None = None,
+    command: str, rows: Rows, machines: Mapping[str, Machine] | None = None
 ) -> list[dict[str, Any]]:
     """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
-    # ``kinds``: kind of price of each cluster, in words. A ratio of prices of two kinds is no
-    # difference of the clusters. ``invented``: chip of each cluster of which all rates are assumed,
-    # so that no error of a prediction bounds what they are.
-    kinds, invented = kinds or {}, invented or {}
+    # A ratio of prices of two kinds is no difference of the clusters, and no error of a prediction
+    # bounds what rates are that are assumed.
     from workloads.confidence.split_conformal import ratio_ends  # costly, for the help of train
 
     entries = []
@@ -173,10 +192,12 @@ def ratios(
             low, ratio, high = ratio_ends(mine, base)
             named = {"cluster": row["cluster"], "of": first["cluster"], "number": words}
             entry = {**named, "ratio": ratio, "low": low, "high": high}
-            paid = [kinds.get(one["cluster"], "of no stated kind") for one in (row, first)]
-            if place in PRICE and kinds:
-                entry["price_kinds"] = paid
-            chips = [invented[one["cluster"]] for one in (row, first) if one["cluster"] in invented]
+            both = [(machines or {}).get(one["cluster"], Machine()) for one in (row, first)]
+            paid, chips = (
+                [one.paid for one in both],
+                [*filter(None, (one.invented for one in both))],
+            )
+            entry |= {"price_kinds": paid} if place in PRICE and machines else {}
             entry |= {"invented": chips} if chips else {}
             unlike = chips or (place in PRICE and paid[0] != paid[1])
             entries.append({**entry, "differs": not (low <= 1 <= high or unlike)})

@@ -476,13 +476,14 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
 
 def is_invented(chip: str, catalogue: Catalogue) -> bool:
     """Return whether a chip's own rates, of arithmetic and of memory, are all assumed."""
-    # Rows that it takes from the chip that it is like are no rates of its own.
-    rates = {
-        quantity: row.grade
-        for quantity, row in catalogue.entries(chip).items()
-        if row.part == chip and (quantity.endswith("_peak") or quantity == "hbm_bandwidth")
-    }
-    return len(rates) > 1 and {*rates.values()} == {"assumed"}
+    # Rows that it takes from the chip that it is like are no rates of its own. No answer reads them
+    # here, so that nothing is recorded.
+    grades = [
+        row.grade
+        for (part, quantity), row in catalogue._in_force.items()
+        if part == row.part == chip and (quantity.endswith("_peak") or quantity == "hbm_bandwidth")
+    ]
+    return len(grades) > 1 and {*grades} == {"assumed"}
 
 
 def families(catalogue: Catalogue) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.output.printing import print_table, print_text
-from experiments.reports.certainty import ratio_sentences, ratios, value_at
+from experiments.reports.certainty import Machine, machine_in, ratio_sentences, ratios, value_at
 from experiments.reports.formatting import idle_sentences, value_text
 from topologies.support.errors import InputError
 
@@ -141,8 +141,7 @@ def answer_beside(
         rows, batches = _of_one_batch(
             rows, lambda name, size: answer(name, catalogue, global_batch=size)
         )
-    kinds, invented = _of_machines(names, catalogue)
-    both = document(rows, command, prices, kinds, invented)
+    both = document(rows, command, prices, {name: machine_in(catalogue, name) for name in names})
     both |= {"batches": batches} if batches else {}
     put_out(both, lambda _: show(title, both), write_all)
 
@@ -182,41 +181,17 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
     )
 
 
-def _of_machines(
-    names: Sequence[str], catalogue: Catalogue
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the kind of price of each cluster that has one, and invented chips of clusters."""
-    from topologies.catalogue.catalogue import is_invented
-    from topologies.clusters.machines import machine_of
-    from topologies.clusters.names import machine
-    from workloads.economics import kind_in_words, kind_of_price
-
-    clusters = {name: machine(name, catalogue=catalogue) for name in names}
-    kinds = {
-        name: kind_in_words(kind_of_price(catalogue, machine_of(each)))
-        for name, each in clusters.items()
-        if catalogue.has(machine_of(each), "price")
-    }
-    invented = {
-        name: each.chip
-        for name, each in clusters.items()
-        if each.chip and is_invented(each.chip, catalogue)
-    }
-    return kinds, invented
-
-
 def document(
     rows: Rows,
     command: str = "",
     prices: str = "",
-    kinds: Mapping[str, str] | None = None,
-    invented: Mapping[str, str] | None = None,
+    machines: Mapping[str, Machine] | None = None,
 ) -> dict[str, Any]:
     """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
-    more = {"ratios": ratios(command, good, kinds, invented)} if command else {}
+    more = {"ratios": ratios(command, good, machines)} if command else {}
     return {"rows": rows, "interval": ends, **more, **({"prices": prices} if prices else {})}
 
 
