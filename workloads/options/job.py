@@ -118,9 +118,7 @@ class JobInputs(Times):
         None, "Length of the run", unit="d", least=0, default="90, or as long as --tokens take"
     )
     tokens: str | None = setting(
-        None,
-        f"{TOKENS}, in place of a length",
-        default="as many as the length allows",
+        None, f"{TOKENS}, in place of a length", default="as many as the length allows"
     )
     budget: str | None = setting(
         None, f"{BUDGET}: the run is as long as it pays for, with --days no longer than these"

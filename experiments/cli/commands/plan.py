@@ -19,12 +19,7 @@ from experiments.cli.options.inputs import (
     TrainedModel,
     target_of,
 )
-from experiments.cli.output.printing import (
-    print_rows,
-    print_table,
-    print_text,
-    print_whole_job,
-)
+from experiments.cli.output.printing import print_rows, print_table, print_text, print_whole_job
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
@@ -71,10 +66,7 @@ class SearchInputs(Conditions):
     )
     lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
     chips: int | None = setting(
-        None,
-        "Chips that plans use, the first of the cluster",
-        least=1,
-        default="all of them",
+        None, "Chips that plans use, the first of the cluster", least=1, default="all of them"
     )
     days: float | None = setting(
         None,

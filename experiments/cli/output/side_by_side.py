@@ -182,10 +182,7 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
 
 
 def document(
-    rows: Rows,
-    command: str = "",
-    prices: str = "",
-    machines: Mapping[str, Machine] | None = None,
+    rows: Rows, command: str = "", prices: str = "", machines: Mapping[str, Machine] | None = None
 ) -> dict[str, Any]:
     """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
     good = [row for row in rows if row["status"] == "ok"]
