@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from experiments.reports.formatting import Column, heading, value_text
 from topologies.support.errors import InputError
-
-if TYPE_CHECKING:
-    from topologies.catalogue.catalogue import Catalogue
 
 Document = Mapping[str, Any]
 
@@ -153,33 +150,15 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 """Numbers of a command's answers that are compared, by their place in them, in words."""
 
 
-class Machine(NamedTuple):
-    """Machine of a cluster, as far as its numbers can be compared with those of others."""
-
-    paid: str = "of no stated kind"  # kind of its price, in words
-    invented: str = ""  # its chip, where all rates of that are assumed
-
-
-def machine_in(catalogue: Catalogue, name: str, price_basis: str = "") -> Machine:
-    """Return what a catalogue says of the machine of a cluster."""
-    from topologies.catalogue.catalogue import is_invented
-    from topologies.clusters.machines import machine_of
-    from topologies.clusters.names import machine
-    from workloads.economics import kind_in_words, kind_of_price
-
-    cluster = machine(name, catalogue=catalogue)
-    place = machine_of(cluster)
-    kind = price_basis or (kind_of_price(catalogue, place) if catalogue.has(place, "price") else "")
-    invented = cluster.chip and is_invented(cluster.chip, catalogue)
-    return Machine(kind_in_words(kind), cluster.chip if invented else "")
+UNKNOWN = "of no stated kind", ""  # what is known of a machine of which nothing is
 
 
 def ratios(
-    command: str, rows: Rows, machines: Mapping[str, Machine] | None = None
+    command: str, rows: Rows, machines: Mapping[str, tuple[str, str]] | None = None
 ) -> list[dict[str, Any]]:
     """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
-    # A ratio of prices of two kinds is no difference of the clusters, and no error of a prediction
-    # bounds what rates are that are assumed.
+    # ``machines``: as of ``compared_machine``, by cluster. A ratio of prices of two kinds is no
+    # difference of the clusters, and no error of a prediction bounds rates that are assumed.
     from workloads.confidence.split_conformal import ratio_ends  # costly, for the help of train
 
     entries = []
@@ -192,11 +171,8 @@ def ratios(
             low, ratio, high = ratio_ends(mine, base)
             named = {"cluster": row["cluster"], "of": first["cluster"], "number": words}
             entry = {**named, "ratio": ratio, "low": low, "high": high}
-            both = [(machines or {}).get(one["cluster"], Machine()) for one in (row, first)]
-            paid, chips = (
-                [one.paid for one in both],
-                [*filter(None, (one.invented for one in both))],
-            )
+            both = [(machines or {}).get(one["cluster"], UNKNOWN) for one in (row, first)]
+            paid, chips = [kind for kind, _ in both], [chip for _, chip in both if chip]
             entry |= {"price_kinds": paid} if place in PRICE and machines else {}
             entry |= {"invented": chips} if chips else {}
             unlike = chips or (place in PRICE and paid[0] != paid[1])

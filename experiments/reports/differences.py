@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.figures.training import NAMES
-from experiments.reports.certainty import Machine, machine_in, ratios
+from experiments.reports.certainty import UNKNOWN, ratios
 from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
@@ -21,6 +21,7 @@ from topologies.support.arguments import checked
 from topologies.support.errors import InputError
 from topologies.support.units import format_seconds
 from workloads.confidence.split_conformal import margin
+from workloads.economics import compared_machine
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
@@ -166,15 +167,15 @@ def _ratios(
     return entries
 
 
-def _machine(inputs: Document) -> Machine:
+def _machine(inputs: Document) -> tuple[str, str]:
     """Return what is known of the machine of a recorded run."""
     overlay = inputs.get("catalogue")
     try:
         catalogue = choose(inputs.get("variant") or (), overlay and input_text(overlay))
         cluster = input_text(inputs.get("cluster"))
-        return machine_in(catalogue, cluster, inputs.get("price_basis") or "")
+        return compared_machine(catalogue, cluster, inputs.get("price_basis") or "")
     except InputError:
-        return Machine()  # a file that is gone, or several clusters
+        return UNKNOWN  # a file that is gone, or several clusters
 
 
 def input_text(value: Any) -> str:

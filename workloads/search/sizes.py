@@ -325,15 +325,12 @@ def search_sizes(
     global_batch: int,
     *,
     tokens: str | float | None = None,
-    budget: str | None = None,
     days: float,
     finalists: int = 10,
     quiet: bool = False,
     **stated: Any,
 ) -> Sizes:
     """Find the fewest units of a machine on which a job ends in time, and its plans there.
-
-    With a budget it finds the units that train most for it within the days.
 
     Parameters
     ----------
@@ -342,14 +339,14 @@ def search_sizes(
         ``"p5.48xlarge:64"`` at most 64 are used.
     global_batch : int
         Sequences of one optimizer step.
-    tokens, budget : str or float, str
-        Tokens of the job, such as ``"15T"``, or USD that it may cost, such as ``"2M"``.
-    days : float
-        Days in which it has to end, with failures and checkpoints as ``run_job`` has them.
+    tokens, days : str or float, float
+        Tokens of the job, such as ``"15T"``, and the days in which it has to end, with failures and
+        checkpoints as ``run_job`` has them.
     finalists, quiet : int, bool
         Plans to simulate in full on the fewest units; whether no progress is shown.
     **stated
-        Fields of a plan that are kept, such as ``seq=8192``; all others are varied.
+        Fields of a plan that are kept, such as ``seq=8192``; all others are varied. With
+        ``budget="2M"`` [USD] for ``tokens``, the units are those that train most for it.
 
     Returns
     -------
@@ -368,24 +365,26 @@ def search_sizes(
     >>> sizes.fewest, sizes.job["days"] < 1
     (1, True)
     """
-    parameters = ("tokens", "budget", "days", "finalists", "quiet")
-    names = ("model", "cluster", "global_batch", *parameters, *PLAN_FIELDS)
-    check_names("search_sizes", stated, names)
-    check_tokens(tokens, budget=budget)
-    if tokens is None and budget is None:
-        raise InputError("search_sizes is for a whole job: state tokens or budget.")
-    if not LEAST_DAYS <= days <= MOST_DAYS:
-        raise InputError(f"days is {days:g}; it must be from {LEAST_DAYS:g} to {MOST_DAYS:g}.")
+    budget = stated.pop("budget", None)
+    names = ("model", "cluster", "global_batch", "tokens", "budget", "days", "finalists", "quiet")
+    check_names("search_sizes", stated, [*names, *PLAN_FIELDS])
+    _check_job(tokens, budget, days)
     model, watch = as_model(model), partial(progress, quiet=quiet)
 
     def weigh(name: str) -> Estimates:
         """Estimate the plans on one number of units."""
-        where = machine(name)
-        return estimates(
-            model, where, global_batch, stated=stated, finalists=finalists, watch=watch
-        )
+        how: dict[str, Any] = {"stated": stated, "finalists": finalists, "watch": watch}
+        return estimates(model, machine(name), global_batch, **how)
 
     where = weigh, machine(cluster), cluster, global_batch * model.layers
     if budget is not None:
         return most_tokens(*where, budget, float(days))
     return sizes_in_time(*where, parse_count(str(tokens), "tokens"), float(days))
+
+
+def _check_job(tokens: str | float | None, budget: str | None, days: float) -> None:
+    check_tokens(tokens, budget=budget)
+    if tokens is None and budget is None:
+        raise InputError("search_sizes is for a whole job: state tokens or budget.")
+    if not LEAST_DAYS <= days <= MOST_DAYS:
+        raise InputError(f"days is {days:g}; it must be from {LEAST_DAYS:g} to {MOST_DAYS:g}.")

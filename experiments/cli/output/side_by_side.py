@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.output.printing import print_table, print_text
-from experiments.reports.certainty import Machine, machine_in, ratio_sentences, ratios, value_at
+from experiments.reports.certainty import ratio_sentences, ratios, value_at
 from experiments.reports.formatting import idle_sentences, value_text
 from topologies.support.errors import InputError
 
@@ -132,6 +132,8 @@ def answer_beside(
         write(run, command, title, both)
         draw(run)
 
+    from workloads.economics import compared_machine
+
     show = show_steps if command == "train" else show_serving
     check_single(single)
     catalogue, prices = read(names)
@@ -141,7 +143,8 @@ def answer_beside(
         rows, batches = _of_one_batch(
             rows, lambda name, size: answer(name, catalogue, global_batch=size)
         )
-    both = document(rows, command, prices, {name: machine_in(catalogue, name) for name in names})
+    machines = {name: compared_machine(catalogue, name) for name in names}
+    both = document(rows, command, prices, machines)
     both |= {"batches": batches} if batches else {}
     put_out(both, lambda _: show(title, both), write_all)
 
@@ -182,7 +185,10 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
 
 
 def document(
-    rows: Rows, command: str = "", prices: str = "", machines: Mapping[str, Machine] | None = None
+    rows: Rows,
+    command: str = "",
+    prices: str = "",
+    machines: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, Any]:
     """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
     good = [row for row in rows if row["status"] == "ok"]
