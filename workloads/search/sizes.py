@@ -340,8 +340,7 @@ def search_sizes(
     global_batch : int
         Sequences of one optimizer step.
     tokens, days : str or float, float
-        Tokens of the job, such as ``"15T"``, and the days in which it has to end, with failures and
-        checkpoints as ``run_job`` has them.
+        Tokens, such as ``"15T"``, and days in which the job has to end, as by ``run_job``.
     finalists, quiet : int, bool
         Plans to simulate in full on the fewest units; whether no progress is shown.
     **stated
@@ -360,8 +359,8 @@ def search_sizes(
 
     Examples
     --------
-    >>> shape = {"tp": 2, "pp": 1, "microbatch": 1, "seq": 1024, "zero": 1}
-    >>> sizes = search_sizes("gpt2", "trn2.48xlarge", 64, tokens="10G", days=1, quiet=True, **shape)
+    >>> few = {"tp": 2, "pp": 1, "microbatch": 1, "seq": 1024, "zero": 1, "quiet": True}
+    >>> sizes = search_sizes("gpt2", "trn2.48xlarge", 64, tokens="10G", days=1, **few)
     >>> sizes.fewest, sizes.job["days"] < 1
     (1, True)
     """
@@ -370,10 +369,10 @@ def search_sizes(
     check_names("search_sizes", stated, [*names, *PLAN_FIELDS])
     _check_job(tokens, budget, days)
     model, watch = as_model(model), partial(progress, quiet=quiet)
+    how: dict[str, Any] = {"stated": stated, "finalists": finalists, "watch": watch}
 
     def weigh(name: str) -> Estimates:
         """Estimate the plans on one number of units."""
-        how: dict[str, Any] = {"stated": stated, "finalists": finalists, "watch": watch}
         return estimates(model, machine(name), global_batch, **how)
 
     where = weigh, machine(cluster), cluster, global_batch * model.layers
