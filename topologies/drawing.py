@@ -167,13 +167,7 @@ def draw_tiered(axes: Axes, shape: Tiered) -> None:
 
 
 def _rack(
-    axes: Axes,
-    top: float,
-    base: int,
-    rows: list[int],
-    columns: list[int],
-    rack: Tier,
-    board: Tier,
+    axes: Axes, top: float, base: int, rows: list[int], columns: list[int], rack: Tier, board: Tier
 ) -> None:
     """Draw a rack: its chips by board (column) and plane (row), and the links of both tiers."""
     points = [(float(x), top - y) for x in range(len(columns)) for y in range(len(rows))]

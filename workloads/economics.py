@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from topologies.catalogue.catalogue import Catalogue, chip_family
+from topologies.catalogue.catalogue import Catalogue, chip_family, is_invented
 from topologies.catalogue.reader import GRADES, Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
+from topologies.clusters.names import machine as named_machine
 from topologies.support.errors import InputError, check_choice
 from topologies.support.options import in_words
 
@@ -113,6 +114,17 @@ def kind_in_words(kind: str) -> str:
     ('by Capacity Block', 'of no stated kind')
     """
     return PRICES.get(kind, kind or "of no stated kind")
+
+
+def compared_machine(catalogue: Catalogue, name: str, price_basis: str = "") -> tuple[str, str]:
+    """Return the kind of a machine's price in words, and its chip if all rates of it are assumed.
+
+    ``name``: of a cluster. ``price_basis``: kind of the price in place of the catalogue's.
+    """
+    cluster = named_machine(name, catalogue=catalogue)
+    place, chip = machine_of(cluster), cluster.chip
+    kind = price_basis or (kind_of_price(catalogue, place) if catalogue.has(place, "price") else "")
+    return kind_in_words(kind), chip if chip and is_invented(chip, catalogue) else ""
 
 
 def _variant(catalogue: Catalogue, machine: str, kind: str) -> str | None:

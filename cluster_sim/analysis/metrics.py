@@ -287,14 +287,7 @@ def waits(trace: Trace, *, by: str = "rank") -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-__all__ = [
-    "critical_path",
-    "overlap",
-    "resource_use",
-    "summary",
-    "time_by_category",
-    "waits",
-]
+__all__ = ["critical_path", "overlap", "resource_use", "summary", "time_by_category", "waits"]
 
 
 @checked()

@@ -194,11 +194,7 @@ def no_messages(chunks: Chunks, ranks: int) -> Messages:
     """Return the messages of a collective in which nothing has to move."""
     none = np.empty(0, np.int32)
     return one_chunk_messages(
-        channel=none,
-        first=none,
-        channels=Channels.table(none, none),
-        chunks=chunks,
-        ranks=ranks,
+        channel=none, first=none, channels=Channels.table(none, none), chunks=chunks, ranks=ranks
     )
 
 
@@ -346,11 +342,7 @@ class Table:
         }
         columns["reduce"] = columns["reduce"].astype(np.bool_)
         return Messages(
-            **columns,
-            edges=_edges(self.edges),
-            channels=channels,
-            chunks=chunks,
-            ranks=ranks,
+            **columns, edges=_edges(self.edges), channels=channels, chunks=chunks, ranks=ranks
         )
 
 

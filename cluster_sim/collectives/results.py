@@ -396,11 +396,7 @@ def measure_v(
         """Row and trace of NCCL's exchange."""
         even = CollectiveCall("all-to-all", group, buffer_bytes(sent_bytes))
         row, trace = measure_timed(
-            frame,
-            [even],
-            nccl.NAME,
-            nccl.steps(even),
-            lambda _: nccl.uneven_ps(group, sent_bytes),
+            frame, [even], nccl.NAME, nccl.steps(even), lambda _: nccl.uneven_ps(group, sent_bytes)
         )
         return {**row, "collective": KIND}, trace
 

@@ -150,17 +150,15 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 """Numbers of a command's answers that are compared, by their place in them, in words."""
 
 
+UNKNOWN = "of no stated kind", ""  # what is known of a machine of which nothing is
+
+
 def ratios(
-    command: str,
-    rows: Rows,
-    kinds: Mapping[str, str] | None = None,
-    invented: Mapping[str, str] | None = None,
+    command: str, rows: Rows, machines: Mapping[str, tuple[str, str]] | None = None
 ) -> list[dict[str, Any]]:
     """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
-    # ``kinds``: kind of price of each cluster, in words. A ratio of prices of two kinds is no
-    # difference of the clusters. ``invented``: chip of each cluster of which all rates are assumed,
-    # so that no error of a prediction bounds what they are.
-    kinds, invented = kinds or {}, invented or {}
+    # ``machines``: as of ``compared_machine``, by cluster. A ratio of prices of two kinds is no
+    # difference of the clusters, and no error of a prediction bounds rates that are assumed.
     from workloads.confidence.split_conformal import ratio_ends  # costly, for the help of train
 
     entries = []
@@ -173,10 +171,9 @@ def ratios(
             low, ratio, high = ratio_ends(mine, base)
             named = {"cluster": row["cluster"], "of": first["cluster"], "number": words}
             entry = {**named, "ratio": ratio, "low": low, "high": high}
-            paid = [kinds.get(one["cluster"], "of no stated kind") for one in (row, first)]
-            if place in PRICE and kinds:
-                entry["price_kinds"] = paid
-            chips = [invented[one["cluster"]] for one in (row, first) if one["cluster"] in invented]
+            both = [(machines or {}).get(one["cluster"], UNKNOWN) for one in (row, first)]
+            paid, chips = [kind for kind, _ in both], [chip for _, chip in both if chip]
+            entry |= {"price_kinds": paid} if place in PRICE and machines else {}
             entry |= {"invented": chips} if chips else {}
             unlike = chips or (place in PRICE and paid[0] != paid[1])
             entries.append({**entry, "differs": not (low <= 1 <= high or unlike)})

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from experiments.figures.training import NAMES
-from experiments.reports.certainty import ratios
+from experiments.reports.certainty import UNKNOWN, ratios
 from experiments.reports.formatting import heading, option_name, value_text
 from experiments.reports.run_directory import MEASURED
 from experiments.reports.run_record import check_files, read_record
-from topologies.catalogue.catalogue import Catalogue, choose, is_invented
+from topologies.catalogue.catalogue import Catalogue, choose
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.machines import machine_of
 from topologies.clusters.names import cluster as cluster_of
 from topologies.support.arguments import checked
 from topologies.support.errors import InputError
 from topologies.support.units import format_seconds
 from workloads.confidence.split_conformal import margin
-from workloads.economics import kind_in_words, kind_of_price
+from workloads.economics import compared_machine
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
@@ -147,14 +146,10 @@ def _ratios(
     command: str, results: Sequence[Document], inputs: Sequence[Document]
 ) -> list[dict[str, Any]]:
     """Return the ratios of the second run's numbers to the first's, with their intervals."""
-    paid = [kind_in_words(_kind_of_price(each)) for each in inputs]
-    kinds = {str(run["cluster"]): kind for run, kind in zip(results, paid, strict=True)}
-    chips = {
-        str(run["cluster"]): chip
-        for run, each in zip(results, inputs, strict=True)
-        if (chip := _invented_chip(each))
+    machines = {
+        str(run["cluster"]): _machine(each) for run, each in zip(results, inputs, strict=True)
     }
-    entries = ratios(command, results, kinds, chips)
+    entries = ratios(command, results, machines)
     alike = all(inputs[0].get(name) == inputs[1].get(name) for name in ("model", "cluster"))
     changed = any(run.get(name) for run in inputs for name in UNLIKE_MACHINES)
     if command != "train" or not alike or changed or not all("plan" in each for each in results):
@@ -172,26 +167,15 @@ def _ratios(
     return entries
 
 
-def _kind_of_price(inputs: Document) -> str:
-    """Return the way to pay that the price of a recorded run is about; empty if not known."""
-    if inputs.get("price_basis"):
-        return str(inputs["price_basis"])
-    try:
-        catalogue = choose(inputs.get("variant") or ())
-        return kind_of_price(catalogue, machine_of(cluster_of(input_text(inputs.get("cluster")))))
-    except InputError:
-        return ""  # no price, a file that is gone, or several clusters
-
-
-def _invented_chip(inputs: Document) -> str:
-    """Return the chip of a recorded run if all its rates are assumed; else nothing."""
+def _machine(inputs: Document) -> tuple[str, str]:
+    """Return what is known of the machine of a recorded run."""
     overlay = inputs.get("catalogue")
     try:
         catalogue = choose(inputs.get("variant") or (), overlay and input_text(overlay))
-        chip = cluster_of(input_text(inputs.get("cluster")), catalogue=catalogue).chip
+        cluster = input_text(inputs.get("cluster"))
+        return compared_machine(catalogue, cluster, inputs.get("price_basis") or "")
     except InputError:
-        return ""  # a file that is gone, or several clusters
-    return chip if chip and is_invented(chip, catalogue) else ""
+        return UNKNOWN  # a file that is gone, or several clusters
 
 
 def input_text(value: Any) -> str:

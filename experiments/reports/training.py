@@ -197,10 +197,7 @@ def slowed_rows(run: Iteration) -> list[tuple[str, ...]]:
 
 def interval_document(ends: Interval, cost: StepCost, **rates: float) -> dict[str, Any]:
     """Interval of the time of a step, with those of its rates, price and energy."""
-    prices = {
-        "cost_usd": cost.cost_usd,
-        "usd_per_million_tokens": cost.usd_per_million_tokens,
-    }
+    prices = {"cost_usd": cost.cost_usd, "usd_per_million_tokens": cost.usd_per_million_tokens}
     document = ends.document(rates=rates, **prices, energy_joules=cost.energy_joules)
     price = Uncertain(*cost.price_ends)
     priced = {name: usd for name, usd in prices.items() if usd is not None}

@@ -47,10 +47,10 @@ QUESTIONS = {
         "role_change_value": "How many chips can be lent, by the time a change takes?",
     },
     "generations": {
-        "generations": "Which generation trains most at equal chips, power and dollars?",
+        "generations": "Which generation trains most at equal chips, power and dollars?"
     },
     "plan_ranking": {
-        "plan_ranking": "Do estimates rank plans in the order of their measured times?",
+        "plan_ranking": "Do estimates rank plans in the order of their measured times?"
     },
     "scaling": {
         "stragglers_and_jitter": "What do uneven chips cost at each scale?",

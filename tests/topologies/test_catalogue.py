@@ -342,11 +342,27 @@ def test_a_factor_scales_a_value_and_its_range():
     assert (row.grade, row.written) == ("assumed", f"x2.5 of {shipped.written}")
 
 
+def test_a_factor_holds_for_one_part_and_all_its_alternatives():
+    """A chip may take a value from the one that it is like, which keeps it."""
+    shipped, part, price = shipped_catalogue(), "trn2.48xlarge", "trn2.48xlarge.price"
+    changed = choose(["b300.bf16_matmul=x0.5", f"{price}=x0.5"])
+    assert changed.entry("b200", "bf16_matmul") is shipped.entry("b300", "bf16_matmul")
+    scaled = changed.value("b300", "bf16_matmul")
+    assert scaled == shipped.value("b200", "bf16_matmul") / 2
+    before, after = (each.variants(part, "price") for each in (shipped, changed))
+    assert [row.value * 2 for row in after] == [row.value for row in before]
+    assert [row.variant for row in after] == [row.variant for row in before]
+    both = choose(["trn2.hbm_bandwidth=x2", "trn2.hbm_bandwidth=x2"])
+    assert both.value("trn2", "hbm_bandwidth") == 2 * shipped.value("trn2", "hbm_bandwidth")
+    refusal = refusal_by(choose, ["trn2.hbm_bandwidth=x2", "trn2.hbm_bandwidth=x3"])
+    assert refusal == "trn2.hbm_bandwidth is both x2 and x3. Keep one."
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("trn2.bf16_peak=zebra", "trn2.bf16_peak has no variant 'zebra'; there are semi"),
     ("trn2.tdp=zebra", "trn2.tdp has no variant 'zebra'; it has none."),
-    ("trn2.tdp=x0", "trn2.tdp is 500 W. It cannot be scaled by x0."),
-    ("trn2.family=x2", "trn2.family is trainium. It cannot be scaled by x2."),
+    ("trn2.tdp=x0", "trn2.tdp is 500 W, and cannot be scaled by x0."),
+    ("trn2.family=x2", "trn2.family is trainium, and cannot be scaled by x2."),
     ("trn2.bf16_peak=x0.5", "=x0.5: bf16_peak is x0.5 of 667 TFLOP/s, less than bf16_matmul of 6"),
     ("trn2.zebra=x", "the catalogue has no 'zebra' of trn2."),
     ("tron.tdp=x", "the catalogue has no part 'tron'."),

@@ -255,47 +255,54 @@ def shipped_catalogue() -> Catalogue:
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
     """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
 
-    A variant may be a factor on the value in force.
+    A variant may be a factor on the value that would be in force.
 
     >>> choose(["trn2.hbm_bandwidth=x1.5"]).entry("trn2", "hbm_bandwidth").written
     'x1.5 of 2.9 TB/s'
     """
     base = shipped_catalogue() if overlay is None else shipped_catalogue().with_overlay(overlay)
-    names = {}
+    names = dict[str, str]()
     for text in variants:
         path, equals, name = text.partition("=")
         if not equals or "." not in path:
             raise InputError(
                 f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME. See list variants."
             )
-        names[path.strip()] = name.strip()
-        _check_read(base, path.strip())
-    scaled = [_scaled(base, path, name) for path, name in names.items() if _FACTOR.fullmatch(name)]
-    changed = base.with_rows(scaled).with_variants(names) if names else base
-    for row in scaled:
-        check_peaks(
-            changed.entries(row.part), f"--variant {row.part}.{row.quantity}={row.variant}: "
-        )
+        path, name = path.strip(), name.strip()
+        if names.setdefault(path, name) != name:
+            raise InputError(f"{path} is both {names[path][:80]} and {name[:80]}. Keep one.")
+        _check_read(base, path)
+    factors = {path: name for path, name in names.items() if _FACTOR.fullmatch(name)}
+    scaled = [row for path, factor in factors.items() for row in _scaled(base, path, factor)]
+    named = {path: name for path, name in names.items() if path not in factors}
+    changed = base.with_rows(scaled).with_variants(named) if names else base
+    for path, factor in factors.items():
+        check_peaks(changed.entries(path.rpartition(".")[0]), f"--variant {path}={factor}: ")
     return changed
 
 
-def _scaled(base: Catalogue, path: str, name: str) -> Entry:
-    """Return a value of a catalogue times a factor, as an alternative of that name."""
+def _scaled(base: Catalogue, path: str, factor: str) -> list[Entry]:
+    """Return a value and its named alternatives times a factor, as rows of that very part."""
     part, _, quantity = path.rpartition(".")
-    row, factor = base.entry(part, quantity), Fraction(name[1:])
-    if row.unit == NAME or not factor:
-        raise InputError(f"{path} is {row.written}. It cannot be scaled by {name}. Leave that out.")
-    low, high = (None if end is None else float(factor) * end for end in (row.low, row.high))
-    return row._replace(
-        variant=name,
-        value=float(factor * row.exact),
-        exact=factor * row.exact,
-        low=low,
-        high=high,
-        grade="assumed",
-        note=f"{name[1:]} times the {row.grade} value",
-        written=f"{name} of {row.written}",
-    )
+    row, times = base.entry(part, quantity), Fraction(factor[1:])
+    if row.unit == NAME or not times:
+        raise InputError(
+            f"{path} is {row.written}, and cannot be scaled by {factor}. Leave that out."
+        )
+    return [
+        each._replace(
+            part=part,
+            quantity=quantity,
+            value=float(times * each.exact),
+            exact=times * each.exact,
+            low=None if each.low is None else float(times) * each.low,
+            high=None if each.high is None else float(times) * each.high,
+            grade="assumed",
+            note=f"{factor[1:]} times the {each.grade} value",
+            written=f"{factor} of {each.written}",
+        )
+        for each in base.variants(part, quantity)
+    ]
 
 
 def _check_read(base: Catalogue, path: str) -> None:
@@ -469,13 +476,14 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
 
 def is_invented(chip: str, catalogue: Catalogue) -> bool:
     """Return whether a chip's own rates, of arithmetic and of memory, are all assumed."""
-    # Rows that it takes from the chip that it is like are no rates of its own.
-    rates = {
-        quantity: row.grade
-        for quantity, row in catalogue.entries(chip).items()
-        if row.part == chip and (quantity.endswith("_peak") or quantity == "hbm_bandwidth")
-    }
-    return len(rates) > 1 and {*rates.values()} == {"assumed"}
+    # Rows that it takes from the chip that it is like are no rates of its own. No answer reads them
+    # here, so that nothing is recorded.
+    grades = [
+        row.grade
+        for (part, quantity), row in catalogue._in_force.items()
+        if part == row.part == chip and (quantity.endswith("_peak") or quantity == "hbm_bandwidth")
+    ]
+    return len(grades) > 1 and {*grades} == {"assumed"}
 
 
 def families(catalogue: Catalogue) -> tuple[str, ...]:

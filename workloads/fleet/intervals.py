@@ -332,11 +332,7 @@ class _Draws:
         demand, capacity, steps, failures, _ = lattice()
         demands = self.causes.demand.factors(demand)
         loads = demands / self.causes.capacity.factors(capacity)
-        scores = {
-            "load": self.causes.load.scores(loads),
-            "step_time": steps,
-            "failures": failures,
-        }
+        scores = {"load": self.causes.load.scores(loads), "step_time": steps, "failures": failures}
         value: FloatArray = np.full(len(demand), float(self.whole[name]))
         level = float(self.middle[name] or 0.0)
         for cause, place in scores.items():

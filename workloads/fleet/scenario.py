@@ -19,13 +19,7 @@ from topologies.support.errors import InputError
 from topologies.support.options import described, in_words
 from topologies.support.units import parse_share
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
-from workloads.demand import (
-    Demand,
-    Horizon,
-    demand_from,
-    measured_noise,
-    with_noise,
-)
+from workloads.demand import Demand, Horizon, demand_from, measured_noise, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import changed, check_texts
 from workloads.economics import Economics
@@ -549,10 +543,7 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
     history_minutes = 0 if built.history is None else built.history.minutes
     remarks = [
         *built.demand.notes,
-        *_by_kind(
-            built,
-            lambda kind: serving_notes(kind.cluster, kind.services, options.fleet),
-        ),
+        *_by_kind(built, lambda kind: serving_notes(kind.cluster, kind.services, options.fleet)),
         *unread_options(options.policy, priced=built.prices is not None),
         *unread_carbon_price(policy, options.money.carbon_price, _by_place(built)),
         *_by_kind(

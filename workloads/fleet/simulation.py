@@ -412,10 +412,7 @@ def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> 
 
 
 def opened(
-    demand: Demand,
-    kinds: Sequence[Kind],
-    rng: np.random.Generator,
-    batch: BatchWork | None = None,
+    demand: Demand, kinds: Sequence[Kind], rng: np.random.Generator, batch: BatchWork | None = None
 ) -> list[World]:
     """Return the worlds of a run before it begins: every unit is spare and every job waits."""
     units = sum(kind.fleet.units for kind in kinds)

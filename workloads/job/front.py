@@ -32,15 +32,7 @@ from workloads.economics import TOKENS, Economics, bought_s
 from workloads.job.causes import FailureRates, failure_rates, read_failures
 from workloads.job.checkpoints import State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
-from workloads.job.job import (
-    DAYS,
-    MAINTENANCE,
-    Job,
-    Outcome,
-    Recovery,
-    Replicas,
-    Stragglers,
-)
+from workloads.job.job import DAYS, MAINTENANCE, Job, Outcome, Recovery, Replicas, Stragglers
 from workloads.job.replan import Replan, replans
 from workloads.job.simulate import simulate
 from workloads.options.job import AUTO, JobInputs, usd_of

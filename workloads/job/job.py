@@ -187,7 +187,7 @@ class Job:
         if not 0 < self.span_s <= LONGEST_S:
             raise InputError(
                 f"a run of {self.span_s / 86400:g} days; it must be above 0 and at most "
-                f"{LONGEST_S / 86400:,.0f} days."
+                f"{LONGEST_S / 86400:,.0f} days. Use more chips for so much, or do less."
             )
         if not self.interval_s >= 0.001:
             raise InputError(f"a checkpoint every {self.interval_s:g} s; it must be at least 1 ms.")

@@ -99,7 +99,7 @@ def usd_of(budget: str | None) -> int | None:
     )
 
 
-def check_tokens(tokens: str | None, **others: Any) -> None:
+def check_tokens(tokens: object, **others: object) -> None:
     """Refuse a job whose tokens are stated and its length in another way too."""
     for name, length in others.items():
         if tokens is not None and length is not None:
@@ -118,9 +118,7 @@ class JobInputs(Times):
         None, "Length of the run", unit="d", least=0, default="90, or as long as --tokens take"
     )
     tokens: str | None = setting(
-        None,
-        f"{TOKENS}, in place of a length",
-        default="as many as the length allows",
+        None, f"{TOKENS}, in place of a length", default="as many as the length allows"
     )
     budget: str | None = setting(
         None, f"{BUDGET}: the run is as long as it pays for, with --days no longer than these"

@@ -206,12 +206,7 @@ def _side_s(line: Line, side: int, phase: int, chunk: int) -> float:
 
 @internal
 def _layers(
-    line: Line,
-    phase: int,
-    chunk: int,
-    begin: float,
-    gathered: FloatArray,
-    clocks: FloatArray,
+    line: Line, phase: int, chunk: int, begin: float, gathered: FloatArray, clocks: FloatArray
 ) -> float:
     """Run a pass layer by layer, with exchanges of replicas beside it, and return its end [s]."""
     low, high, s = line.first[chunk], line.first[chunk + 1], line.stage[chunk]

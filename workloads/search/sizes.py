@@ -19,7 +19,7 @@ from workloads.economics import bought_s
 from workloads.job.front import DAY_S, whole_job
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.options.job import LEAST_DAYS, MOST_DAYS
+from workloads.options.job import LEAST_DAYS, MOST_DAYS, check_tokens, usd_of
 from workloads.search.search import Estimates, Search, estimates
 from workloads.training.plan.plan import PLAN_FIELDS
 
@@ -152,7 +152,7 @@ def _near_fastest(
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Numbers of units of a machine that were tried for a deadline.
+    """Numbers of units of a machine that were tried for a deadline or a budget.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Sizes:
         Sizes that were tried, the smallest first: ``units``, ``chips``, ``iteration_s``, and the
         job's ``days`` with its interval (``days_low``, ``days_high``), ``cost_usd`` and the like.
     fewest : int
-        Fewest units that end in time by the prediction.
+        Fewest units that end in time by the prediction; of a budget those that train most.
     sure : int or None
         Fewest units whose interval ends in time; None where none that was tried does.
     next_smaller : int
@@ -226,7 +226,7 @@ def sizes_in_time(
             least[count] = tokens / step.plan.tokens * step.iteration_s / DAY_S
             if least[count] > FAR * days:
                 return least[count]  # too far off for its failures to matter
-            rows[count] = _row(count, step, tokens, seed)
+            rows[count] = _row(count, step, seed, tokens=tokens)
         return float(rows[count][key])
 
     fewest, untried = fewest_in_time(on, days, counts, max(1, LEAST_CHIPS // domain))
@@ -240,7 +240,7 @@ def sizes_in_time(
             f"{least[fastest]:,.3g} days, on {fastest:,} of {unit}. {remedy}"
         )
     search = finish(weighed[fewest])
-    rows[fewest] = _row(fewest, search.first, tokens, seed)
+    rows[fewest] = _row(fewest, search.first, seed, tokens=tokens)
     more = [count for count in counts if count >= fewest]
     start = math.ceil(fewest * rows[fewest]["days_high"] / days)
     sure, _ = fewest_in_time(partial(on, key="days_high"), days, more, start)
@@ -266,31 +266,55 @@ def _units(cluster: Cluster, text: str, days: float) -> tuple[str, int, Callable
     )
 
 
-def affordable(cluster: Cluster, text: str, shared: int, usd: int, days: float) -> str:
-    """Return the name of the most units of a machine that a budget pays for so many days.
+def most_tokens(
+    weigh: Callable[[str], Estimates],
+    cluster: Cluster,
+    text: str,
+    shared: int,
+    budget: str,
+    days: float,
+    *,
+    finish: Callable[[Estimates], Search] = Estimates.simulate,
+    seed: int = 0,
+) -> Sizes:
+    """Find the units of a machine on which a job trains most for a budget within some days.
 
-    ``cluster``, ``text``, ``shared``: as of :func:`sizes_in_time`.
+    Others than ``budget``, in USD as ``run_job`` takes it: as of :func:`sizes_in_time`.
     """
     unit, most, named = _units(cluster, text, days)
-    domain = cluster.chips_per_domain
-    paid = int(bought_s(usd, cluster, domain) / (days * DAY_S))
-    counts = usable_counts(min(paid, most), shared)
-    if not counts:
-        least = usd * days * DAY_S / bought_s(usd, cluster, domain)
-        raise InputError(
-            f"budget is {usd:,} USD, and one {unit} costs {least:,.0f} USD for {days:g} days. "
-            "Allow more, or fewer days."
-        )
-    return named(counts[-1])
+    paid = bought_s(usd_of(budget) or 0, cluster, cluster.chips_per_domain) / (days * DAY_S)
+    counts = usable_counts(min(math.ceil(paid), most), shared)
+    # More units may be no faster, and cost more: half as many are tried while they train more.
+    halves = [2**power for power in range(counts[-1].bit_length() - 1, -1, -1)]
+    rows: dict[int, dict[str, Any]] = {}
+    refused: InputError | None = None
+    for count in dict.fromkeys([counts[-1], *halves]):
+        try:
+            weighed = weigh(named(count))
+            rows[count] = _row(count, weighed.first_step(), seed, budget=budget, days=days)
+        except InputError as mistake:
+            refused = refused or mistake
+            continue
+        if rows[count]["tokens"] < max(row["tokens"] for row in rows.values()):
+            break
+        best = weighed
+    if refused and not rows:
+        raise refused
+    fewest = max(rows, key=lambda count: (rows[count]["tokens"], -count))
+    search = finish(best)
+    rows[fewest] = _row(fewest, search.first, seed, budget=budget, days=days)
+    listed = tuple(rows[count] for count in sorted(rows))
+    return Sizes(unit, days, listed, fewest, fewest, 0, (), search)
 
 
 OF_A_SIZE = ("units", "chips", "iteration_s", "days_low", "days_high")
 """Keys of a row beside those of its job."""
 
 
-def _row(count: int, step: Iteration, tokens: int, seed: int) -> dict[str, Any]:
-    job = whole_job(step, seed, tokens=tokens)["job"]
-    ends = {f"days_{end}": job["interval"]["days"][end] for end in ("low", "high")}
+def _row(count: int, step: Iteration, seed: int, **length: Any) -> dict[str, Any]:
+    job = whole_job(step, seed, **length)["job"]
+    sure = {"low": job["days"], "high": job["days"]}  # a budget or a deadline ends it
+    ends = {f"days_{end}": job["interval"].get("days", sure)[end] for end in sure}
     return {"units": count, "chips": step.chips, "iteration_s": step.iteration_s, **job, **ends}
 
 
@@ -300,7 +324,7 @@ def search_sizes(
     cluster: str,
     global_batch: int,
     *,
-    tokens: str | float,
+    tokens: str | float | None = None,
     days: float,
     finalists: int = 10,
     quiet: bool = False,
@@ -316,12 +340,12 @@ def search_sizes(
     global_batch : int
         Sequences of one optimizer step.
     tokens, days : str or float, float
-        Tokens of the job, such as ``"15T"``, and the days in which it has to end, with failures and
-        checkpoints as ``run_job`` has them.
+        Tokens, such as ``"15T"``, and days in which the job has to end, as by ``run_job``.
     finalists, quiet : int, bool
         Plans to simulate in full on the fewest units; whether no progress is shown.
     **stated
-        Fields of a plan that are kept, such as ``seq=8192``; all others are varied.
+        Fields of a plan that are kept, such as ``seq=8192``; all others are varied. With
+        ``budget="2M"`` [USD] for ``tokens``, the units are those that train most for it.
 
     Returns
     -------
@@ -335,23 +359,31 @@ def search_sizes(
 
     Examples
     --------
-    >>> shape = {"tp": 2, "pp": 1, "microbatch": 1, "seq": 1024, "zero": 1}
-    >>> sizes = search_sizes("gpt2", "trn2.48xlarge", 64, tokens="10G", days=1, quiet=True, **shape)
+    >>> few = {"tp": 2, "pp": 1, "microbatch": 1, "seq": 1024, "zero": 1, "quiet": True}
+    >>> sizes = search_sizes("gpt2", "trn2.48xlarge", 64, tokens="10G", days=1, **few)
     >>> sizes.fewest, sizes.job["days"] < 1
     (1, True)
     """
-    parameters = ("model", "cluster", "global_batch", "tokens", "days", "finalists", "quiet")
-    check_names("search_sizes", stated, [*parameters, *PLAN_FIELDS])
-    if not LEAST_DAYS <= days <= MOST_DAYS:
-        raise InputError(f"days is {days:g}; it must be from {LEAST_DAYS:g} to {MOST_DAYS:g}.")
+    budget = stated.pop("budget", None)
+    names = ("model", "cluster", "global_batch", "tokens", "budget", "days", "finalists", "quiet")
+    check_names("search_sizes", stated, [*names, *PLAN_FIELDS])
+    _check_job(tokens, budget, days)
     model, watch = as_model(model), partial(progress, quiet=quiet)
+    how: dict[str, Any] = {"stated": stated, "finalists": finalists, "watch": watch}
 
     def weigh(name: str) -> Estimates:
         """Estimate the plans on one number of units."""
-        where = machine(name)
-        return estimates(
-            model, where, global_batch, stated=stated, finalists=finalists, watch=watch
-        )
+        return estimates(model, machine(name), global_batch, **how)
 
-    goal, shared = parse_count(str(tokens), "tokens"), global_batch * model.layers
-    return sizes_in_time(weigh, machine(cluster), cluster, shared, goal, float(days))
+    where = weigh, machine(cluster), cluster, global_batch * model.layers
+    if budget is not None:
+        return most_tokens(*where, budget, float(days))
+    return sizes_in_time(*where, parse_count(str(tokens), "tokens"), float(days))
+
+
+def _check_job(tokens: str | float | None, budget: str | None, days: float) -> None:
+    check_tokens(tokens, budget=budget)
+    if tokens is None and budget is None:
+        raise InputError("search_sizes is for a whole job: state tokens or budget.")
+    if not LEAST_DAYS <= days <= MOST_DAYS:
+        raise InputError(f"days is {days:g}; it must be from {LEAST_DAYS:g} to {MOST_DAYS:g}.")

@@ -15,14 +15,7 @@ from workloads.serving.requests import (
     requests_from,
     with_prefix_cache,
 )
-from workloads.serving.served import (
-    Served,
-    Slo,
-    SloMissed,
-    attained,
-    parse_slo,
-    serving_summary,
-)
+from workloads.serving.served import Served, Slo, SloMissed, attained, parse_slo, serving_summary
 from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.serving.tables import (
     TableRuns,

@@ -21,11 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from topologies.catalogue.catalogue import (
-    Catalogue,
-    chip_family,
-    usable_hbm_bytes,
-)
+from topologies.catalogue.catalogue import Catalogue, chip_family, usable_hbm_bytes
 from topologies.clusters.cluster import Cluster
 from topologies.support.arrays import FloatArray, distinct
 from topologies.support.errors import InputError, check_choice

@@ -150,18 +150,21 @@ def attained_alone(served: Served, slo: Slo) -> dict[str, float]:
     return {name: float(attained(served, each).mean()) for name, each in alone.items()}
 
 
+LEVELS = ("p50", "p90", "p95", "p99")  # percentiles of a latency
+
+
 def latency(values: FloatArray, weights: FloatArray | None = None) -> dict[str, Any]:
     """Percentiles, mean and count, NaN left out; null where nothing is left."""
     kept = np.isfinite(values)
     if not kept.any():
-        return {"p50": None, "p90": None, "p99": None, "mean": None, "n": 0}
+        return {**dict.fromkeys((*LEVELS, "mean")), "n": 0}
     seen = values[kept]
     counts = np.ones(len(seen)) if weights is None else weights[kept]
     order = np.argsort(seen)
     reached = np.cumsum(counts[order]) / counts.sum()
     levels = {
-        f"p{level}": float(seen[order][np.searchsorted(reached, level / 100 - 1e-12)])
-        for level in (50, 90, 99)
+        level: float(seen[order][np.searchsorted(reached, int(level[1:]) / 100 - 1e-12)])
+        for level in LEVELS
     }
     return {**levels, "mean": float(np.average(seen, weights=counts)), "n": int(counts.sum())}
 

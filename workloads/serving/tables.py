@@ -353,9 +353,7 @@ def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranki
 
 
 def _bound(
-    way: list[Offered],
-    shares: list[float],
-    apart: dict[int, list[tuple[float, float]]],
+    way: list[Offered], shares: list[float], apart: dict[int, list[tuple[float, float]]]
 ) -> float:
     """Return a rate of a chip that a way cannot exceed [1/s].
 

@@ -65,11 +65,7 @@ def check_ranks(ranks: int, cluster: Cluster) -> None:
 
 
 def lower(
-    recording: Recording,
-    cluster: Cluster,
-    *,
-    communication: str = "simulated",
-    end: str = "",
+    recording: Recording, cluster: Cluster, *, communication: str = "simulated", end: str = ""
 ) -> Lowered:
     """Return the schedule of a recording on a cluster."""
     # ``communication`` ("simulated", "recorded"): whether communication takes its simulated time on

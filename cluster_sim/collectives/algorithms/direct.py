@@ -283,11 +283,7 @@ def permute(ranks: int, size_bytes: int) -> Messages:
     if ranks == 1:
         return no_messages(chunks, ranks)
     return one_chunk_messages(
-        channel=src,
-        first=src,
-        channels=Channels.table(src, dst),
-        chunks=chunks,
-        ranks=ranks,
+        channel=src, first=src, channels=Channels.table(src, dst), chunks=chunks, ranks=ranks
     )
 
 

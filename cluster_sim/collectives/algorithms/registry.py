@@ -85,8 +85,9 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
         return large
     short = is_short(group, size_bytes)
     if short and group.ranks <= MESH_FIRST_RANKS:
-        inside = len(group.domains) == 1
-        single = call.kind == "all-reduce" and inside and one_step_wins(group, size_bytes)
+        # Two ranks exchange as many bytes in one step as in two.
+        one = group.ranks == 2 or (len(group.domains) == 1 and one_step_wins(group, size_bytes))
+        single = call.kind == "all-reduce" and one
         return (SINGLE_STEP_MESH, MESH) if single else (MESH,)
     if goes_from_mesh_to_rings(group):
         return large

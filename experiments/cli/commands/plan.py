@@ -20,12 +20,7 @@ from experiments.cli.options.inputs import (
     TrainedModel,
     target_of,
 )
-from experiments.cli.output.printing import (
-    print_rows,
-    print_table,
-    print_text,
-    print_whole_job,
-)
+from experiments.cli.output.printing import print_rows, print_table, print_text, print_whole_job
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
@@ -72,16 +67,13 @@ class SearchInputs(Conditions):
     )
     lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
     chips: int | None = setting(
-        None,
-        "Chips that plans use, the first of the cluster",
-        least=1,
-        default="all of them",
+        None, "Chips that plans use, the first of the cluster", least=1, default="all of them"
     )
     days: float | None = setting(
         None,
         "Days in which the job of --tokens has to end: plans are searched on the fewest units of "
         "the machine that do it, of NAME as many as it takes, of NAME:COUNT at most COUNT; with "
-        "--budget on the most units that it pays for so long",
+        "--budget on those that train most for it in these days",
         least=LEAST_DAYS,
         most=MOST_DAYS,
     )
@@ -268,27 +260,25 @@ def _in_time(
     if how.days is None:
         result = _search(inputs, stated, how, catalogue, call)
         return inputs, result, job_of(result.first, length, call)
-    from workloads.search.sizes import affordable, sizes_in_time
+    from workloads.search.sizes import most_tokens, sizes_in_time
 
-    batch, cluster = _batch_of_a_job(how, stated, length), inputs.read_cluster(catalogue)
-    shared = batch * inputs.read_model().layers
-    if usd := length.budget_usd:
-        units = affordable(cluster, inputs.cluster, shared, usd, how.days)
-        inputs = replace(inputs, cluster=units)
-        result = _search(inputs, stated, how, catalogue, call)
-        return inputs, result, job_of(result.first, length, call, days=how.days)
+    batch = _batch_of_a_job(how, stated, length)
 
     def weigh(name: str) -> Estimates:
         """Estimate the plans on one number of units."""
         return _estimates(replace(inputs, cluster=name), stated, how, catalogue, call)[0]
 
-    sizes = sizes_in_time(
-        *(weigh, cluster, inputs.cluster, shared),
-        parse_count(str(length.tokens), "--tokens"),
-        how.days,
-        finish=lambda weighed: weighed.simulate(call.engine, call.watch),
-        seed=call.seed,
-    )
+    shared = batch * inputs.read_model().layers
+    where = weigh, inputs.read_cluster(catalogue), inputs.cluster, shared
+    further: dict[str, Any] = {
+        "finish": lambda weighed: weighed.simulate(call.engine, call.watch),
+        "seed": call.seed,
+    }
+    if length.budget is not None:
+        sizes = most_tokens(*where, length.budget, how.days, **further)
+    else:
+        tokens = parse_count(str(length.tokens), "--tokens")
+        sizes = sizes_in_time(*where, tokens, how.days, **further)
     inputs = replace(inputs, cluster=sizes.search.cluster.name)
     return inputs, sizes.search, {"sizes": sizes.document(), "job": sizes.job}
 
@@ -311,6 +301,10 @@ def _print_sizes(sizes: Mapping[str, Any]) -> None:
     """Print the sizes of a cluster that were tried for a deadline."""
     chips = {row["units"]: f"{row['chips']:,} chips" for row in sizes["rows"]}
     fewest, sure, unit = sizes["fewest"], sizes["sure"], sizes["unit"]
+    if usd := sizes["rows"][0].get("budget_usd"):
+        text = f"{fewest:,} of {unit} ({chips[fewest]}) train most for at most {usd:,} USD within "
+        print_rows(f"{text}{sizes['days']:g} days.", OF_A_BUDGET, sizes["rows"])
+        return
     text = f"{fewest:,} of {unit} ({chips[fewest]}) train on {number(sizes['rows'][0]['tokens'])} "
     text += f"tokens within {sizes['days']:g} days by the prediction, "
     text += f"{sure:,} ({chips[sure]})" if sure else "no number that was tried"
@@ -338,6 +332,7 @@ SIZES = (
     Column("energy_joules", "energy"),
 )
 """Columns of the sizes that were tried."""
+OF_A_BUDGET = (*SIZES[:3], Column("tokens", "tokens"), SIZES[3], *SIZES[6:])
 
 
 def _first_s(search: Search, inputs: TrainedModel, catalogue: Catalogue, engine: str) -> float:

@@ -45,10 +45,7 @@ class QueueInputs:
 
 
 def queue(
-    inputs: QueueInputs,
-    hazards: HazardInputs,
-    catalogue_inputs: CatalogueInputs,
-    call: Invocation,
+    inputs: QueueInputs, hazards: HazardInputs, catalogue_inputs: CatalogueInputs, call: Invocation
 ) -> None:
     """Queue jobs for a cluster, and see how long they wait.
 

@@ -10,12 +10,7 @@ import click
 
 from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import (
-    Invocation,
-    PricedInputs,
-    SensitivityInputs,
-    TrainedModel,
-)
+from experiments.cli.options.inputs import Invocation, PricedInputs, SensitivityInputs, TrainedModel
 from experiments.cli.output.printing import SPENT, print_table, print_text
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, idle_entry, idle_sentences

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
 FULL = 0.75  # mean share of the slots in use from which users of a closed loop queue for one
+STEADY = 8  # requests over those in work at once, from which a highest rate changes little
 SOONER = 2  # times as fast, from which prompts with experts in groups are named
 NAMED = 0.1  # share of the time per token from which an earlier release's host is named
 SAYS_NOTHING = 0.9  # width of the interval of a share from which a sentence takes its place
@@ -117,7 +118,7 @@ class EngineInputs:
         return {**read, "written": {"engine": engine, "file": str(path), "command": text}}
 
 
-LATENCY = tuple(Column(level, level, like="_s") for level in ("p50", "p90", "p99", "mean"))
+LATENCY = tuple(Column(level, level, like="_s") for level in ("p50", "p90", "p95", "p99", "mean"))
 RATES = (
     Column("max_rate_per_s", "highest rate within the SLO, requests/s", write="{:,.4g}".format),
     Column("binds", "  what binds"),
@@ -317,6 +318,12 @@ def _remarks(deployed: Deployed, document: Mapping[str, Any]) -> Iterator[str]:
         sentence = deployed.other_precision.sentence
         yield f"{sentence[0].upper()}{sentence[1:]}"
     count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
+    if count < STEADY * (at_once := document.get("requests_at_once") or 0):
+        yield (
+            f"{count:,} requests are {count / at_once:.2g} times those in work at once, too few "
+            f"for a steady highest rate, which takes {STEADY} times or more: state a larger "
+            "--count, or leave it out."
+        )
     # Of a replica that keeps up, the last requests wait no longer than others.
     alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1
     if alike and (deployed.concurrency or 1) > 1:

@@ -11,12 +11,7 @@ import click
 
 from cluster_sim.progress import progress_bars
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import (
-    Invocation,
-    PricedInputs,
-    SensitivityInputs,
-    TrainedModel,
-)
+from experiments.cli.options.inputs import Invocation, PricedInputs, SensitivityInputs, TrainedModel
 from experiments.cli.output.printing import (
     print_paragraphs,
     print_table,

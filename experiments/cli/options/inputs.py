@@ -95,9 +95,10 @@ class CatalogueInputs:
                     continue  # rows of the part that it names were read in its place
                 changes[row[:3]] = f"{row.part}.{row.quantity} of {self.catalogue}"
         read = {
-            key
-            for key, row in noted.read.items()
+            (row.part, row.quantity, name)
+            for row in noted.read.values()
             if row.unit == NAME or not is_reference(row.part, row.quantity, row.unit)
+            for name in (row.variant, row.written.partition(" of ")[0])  # a factor is written first
         }
         return [words for key, words in changes.items() if key not in read]
 
@@ -144,7 +145,8 @@ class PricedInputs(CatalogueInputs):
         catalogue = self.watched(*names)
         machines = _machines(names, catalogue)
         stated = self.catalogue or self.price_basis
-        if stated or any(".price=" in text for text in self.variant):
+        # A factor holds for every kind of price, and a name chooses one.
+        if stated or any(".price=" in text and ".price=x" not in text for text in self.variant):
             return catalogue, ""
         return one_kind_of_price(catalogue, machines)
 

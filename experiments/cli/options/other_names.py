@@ -22,11 +22,7 @@ COMMON = {
     "peak": "scale-to-peak",
 }
 """Options of launchers, load generators and earlier releases, and what they are called here."""
-EXAMPLES = {
-    "--cluster": "trn2.48xlarge:4",
-    "--slo": "ttft=1s,tpot=50ms",
-    "--requests": "poisson:2",
-}
+EXAMPLES = {"--cluster": "trn2.48xlarge:4", "--slo": "ttft=1s,tpot=50ms", "--requests": "poisson:2"}
 """Values of options that are written otherwise here."""
 
 

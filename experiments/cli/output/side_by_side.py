@@ -132,6 +132,8 @@ def answer_beside(
         write(run, command, title, both)
         draw(run)
 
+    from workloads.economics import compared_machine
+
     show = show_steps if command == "train" else show_serving
     check_single(single)
     catalogue, prices = read(names)
@@ -141,8 +143,8 @@ def answer_beside(
         rows, batches = _of_one_batch(
             rows, lambda name, size: answer(name, catalogue, global_batch=size)
         )
-    kinds, invented = _of_machines(names, catalogue)
-    both = document(rows, command, prices, kinds, invented)
+    machines = {name: compared_machine(catalogue, name) for name in names}
+    both = document(rows, command, prices, machines)
     both |= {"batches": batches} if batches else {}
     put_out(both, lambda _: show(title, both), write_all)
 
@@ -182,41 +184,17 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
     )
 
 
-def _of_machines(
-    names: Sequence[str], catalogue: Catalogue
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the kind of price of each cluster that has one, and invented chips of clusters."""
-    from topologies.catalogue.catalogue import is_invented
-    from topologies.clusters.machines import machine_of
-    from topologies.clusters.names import machine
-    from workloads.economics import kind_in_words, kind_of_price
-
-    clusters = {name: machine(name, catalogue=catalogue) for name in names}
-    kinds = {
-        name: kind_in_words(kind_of_price(catalogue, machine_of(each)))
-        for name, each in clusters.items()
-        if catalogue.has(machine_of(each), "price")
-    }
-    invented = {
-        name: each.chip
-        for name, each in clusters.items()
-        if each.chip and is_invented(each.chip, catalogue)
-    }
-    return kinds, invented
-
-
 def document(
     rows: Rows,
     command: str = "",
     prices: str = "",
-    kinds: Mapping[str, str] | None = None,
-    invented: Mapping[str, str] | None = None,
+    machines: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, Any]:
     """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
-    more = {"ratios": ratios(command, good, kinds, invented)} if command else {}
+    more = {"ratios": ratios(command, good, machines)} if command else {}
     return {"rows": rows, "interval": ends, **more, **({"prices": prices} if prices else {})}
 
 
@@ -251,8 +229,10 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
     fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
     lines = [*((name, f"  {name}") for name in fields), *STEP]
-    lines += [line for line in UNITS if line[0] in flat[0]]
-    job = BOUGHT if flat[0].get("job_interval.tokens.low") else JOB
+    bought = flat[0].get("job_interval.tokens.low") is not None
+    units = (("fewest", "units"),) if bought else UNITS
+    lines += [line for line in units if line[0] in flat[0]]
+    job = BOUGHT if bought else JOB
     lines += [(f"job_{name}", words) for name, words in job if "job_days" in flat[0]]
     lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
     _show_columns(title, answer, flat, lines)

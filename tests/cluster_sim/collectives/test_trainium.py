@@ -85,6 +85,7 @@ FOUR = "trn2-ultraserver:4"
     (TRN1, range(16), 1, 2 * MIB, "rdh"),
     ("trn1.32xlarge:64", range(0, 1024, 16), 1, 2 * MIB, "rdh"),
     # Between domains.
+    (FOUR, range(0, 128, 64), 1, 2**16, "single-step-mesh"),
     (FOUR, range(0, 256, 64), 1, 2**16, "mesh"),
     (FOUR, range(0, 256, 64), 1, GIB, "hierarchical"),
     (FOUR, range(0, 192, 64), 1, GIB, "ring"),

@@ -31,7 +31,6 @@ MISTAKES = {
         (f"train {ON} --tp 3", "Use degrees whose product divides them, such as 2, or state dp"),
         ("lend --model=gpt2 --unit-rate=1 --days 1", "a history of 24 h holds no whole night of 6"),
         (f"train {ON} --budget=lots", "--budget 'lots' is not a number; write it as 500k or 2M"),
-        (f"plan {ON} --global-batch=64 --budget=100 --days=9", "and one trn2.48xlarge costs 7,724"),
         (f"plan {ON} --global-batch=64 --days=9", "state --tokens or --budget too"),
         ("fleet --seed -1", "--seed '-1'.* equal to 0"),
         ("fleet --peak 2", "'--peak'; here it is --scale-to-peak"),

@@ -119,7 +119,7 @@ def test_a_difference_within_the_error_is_not_called_one():
 
 def test_a_chip_of_assumed_rates_is_surely_neither_faster_nor_slower():
     far = [row("first", 10.0, 6.0, 16.0), row("far", 90.0, 60.0, 135.0)]
-    (entry,) = ratios("train", far, invented={"first": "trn9"})
+    (entry,) = ratios("train", far, {"first": ("", "trn9")})
     assert (entry["differs"], entry["invented"], entry["ratio"]) == (False, ["trn9"], 9.0)
     (sentence,) = ratio_sentences([entry])
     assert sentence.endswith("of first. All rates of trn9 are assumed: ratios hold if these do.")
@@ -139,7 +139,7 @@ def test_prices_of_two_kinds_are_no_difference(kind, differs):
         }
         for name, usd in (("first", 1.0), ("second", 3.0))
     ]
-    (entry,) = ratios("train", priced, {"first": "spot", "second": kind})
+    (entry,) = ratios("train", priced, {"first": ("spot", ""), "second": (kind, "")})
     assert (entry["differs"], entry["price_kinds"]) == (differs, [kind, "spot"])
     assert entry["ratio"] == 3.0
     words = " ".join(ratio_sentences([entry]))

@@ -105,7 +105,7 @@ def test_numbers_too_many_for_the_batch_lead_to_those_between():
 
 def test_a_deadline_that_no_number_meets_names_the_fastest(monkeypatch):
     step = SimpleNamespace(plan=SimpleNamespace(tokens=1), iteration_s=86400.0, chips=8)
-    monkeypatch.setattr(sizes, "_row", lambda *_: {"days": 10.0})
+    monkeypatch.setattr(sizes, "_row", lambda *_, **__: {"days": 10.0})
     weighed = SimpleNamespace(first_step=lambda: step)
     with pytest.raises(InputError, match=r"^days is 9.9, and 10 tokens .* 10 days, on \d+ of "
                                          r"p5\.48xlarge\. More units are no faster"):  # fmt: skip
@@ -128,6 +128,29 @@ def test_the_next_smaller_number_of_units_is_that_below_the_fewest(monkeypatch):
             finish=lambda _: SimpleNamespace(first=step),
         )  # fmt: skip
         assert (sized.fewest, sized.sure, sized.next_smaller) == numbers
+
+
+@pytest.mark.parametrize(("usd", "tried", "most"), [
+    (10, [1], 1), (29_000, [2, 1], 2), (1_000_000, [32, 16, 8], 16),
+    (4_000_000, [128, 64, 32, 16, 8], 16),
+])  # fmt: skip
+def test_half_as_many_units_are_tried_while_they_train_more(usd, tried, most, monkeypatch):
+    """More than 16 units are slower, and more than 32 have no plan."""
+    seen = []
+
+    def weigh(name):
+        seen.append(int(name.partition(":")[2]))
+        return SimpleNamespace(first_step=lambda: None)
+
+    def row(count, *_, **length):
+        if count > 32:
+            raise InputError("the batch has no sequence for each of them.")
+        return {"tokens": count if count <= 16 else 15}
+
+    monkeypatch.setattr(sizes, "_row", row)
+    where = weigh, cluster("trn2.48xlarge"), "trn2.48xlarge", 8, str(usd), 30.0
+    units = sizes.most_tokens(*where, finish=lambda _: SimpleNamespace(first=None))
+    assert (seen, units.fewest) == (tried, most)
 
 
 def test_the_chosen_plan_has_the_least_estimate():

@@ -292,6 +292,7 @@ def test_a_file_that_is_no_framework_is_refused(tmp_path, text, message):
     ("trn2.48xlarge", None, {"launch_blocking": True}, "launch_blocking is no condition of"),
     ("dgx-a100", None, {"power_limit_w": 300.0}, "power_limit_w is 300, but kernels of a100"),
     ("dgx-b200", None, {"power_limit_w": 700.0}, "power_limit_w is 700, but kernels of b200"),
+    ("dgx-h100", None, {"power_limit_w": 399}, "measured under 500 W, which holds from 400 W on"),
     ("dgx-h100", None, {"power_limit_w": 1e9}, "above the 700 W that h100 takes"),
     ("dgx-h100", None, {"date": "soon"}, "date is 'soon', no month. Write it as 2024-06"),
     ("dgx-h100:2", None, {"chips": 17}, "chips 17 must be a whole number from 1 to the 16"),

@@ -88,12 +88,7 @@ def is_private(place: Path | int) -> bool:
 
 
 def keep(
-    name: str,
-    content: bytes,
-    replaces: str = "",
-    *,
-    most: int = 0,
-    within: Sequence[Path] = (),
+    name: str, content: bytes, replaces: str = "", *, most: int = 0, within: Sequence[Path] = ()
 ) -> None:
     """Keep a file, named by what it depends on, in the first folder that can be written, if any."""
     # Files of the pattern ``replaces`` are removed, but for the newest ``most``.

@@ -276,13 +276,7 @@ def default_jobs(
 
 def evaluation_job(units: int) -> TrainingJob:
     """Return deferrable batch inference on up to ``units`` units, after every other job."""
-    return TrainingJob(
-        "evaluation",
-        units=units,
-        reclaim="drain",
-        priority=9,
-        evaluation=True,
-    )
+    return TrainingJob("evaluation", units=units, reclaim="drain", priority=9, evaluation=True)
 
 
 MAX_JOBS = 1000

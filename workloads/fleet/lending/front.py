@@ -25,14 +25,7 @@ from topologies.support.options import described
 from topologies.support.units import parse_seconds, parse_share
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest_of_sizes
-from workloads.confidence.sensitivity import (
-    ENDS,
-    between,
-    each_of,
-    finite_ends,
-    lattice,
-    sampled,
-)
+from workloads.confidence.sensitivity import ENDS, between, each_of, finite_ends, lattice, sampled
 from workloads.demand import Demand
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.inputs.jobs import TrainingJob
@@ -76,12 +69,7 @@ LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # confidences that are compared
 
 
 def lead_times(
-    need: npt.ArrayLike,
-    start: str,
-    question: Night,
-    terms: Terms,
-    *,
-    hours: Sequence[int] = HOURS,
+    need: npt.ArrayLike, start: str, question: Night, terms: Terms, *, hours: Sequence[int] = HOURS
 ) -> pd.DataFrame:
     """Answer every night of the history several hours before it begins, at several confidences."""
     # Returns ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over

@@ -45,11 +45,7 @@ def _static(settings: PolicyInputs, situation: Situation) -> Policy:
 
 
 def clock(
-    day: npt.ArrayLike,
-    night: npt.ArrayLike,
-    *,
-    night_from: float = 0.0,
-    night_to: float = 8.0,
+    day: npt.ArrayLike, night: npt.ArrayLike, *, night_from: float = 0.0, night_to: float = 8.0
 ) -> Policy:
     """Serve with ``night`` units from one hour (UTC) to another, with ``day`` units otherwise."""
     # Fixed evening hours are all that has been disclosed of Project Rainier; DeepSeek has shown

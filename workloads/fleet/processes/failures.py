@@ -33,15 +33,7 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.reservations import Block
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.moves import (
-    Phase,
-    Process,
-    dispatch,
-    in_gang,
-    release,
-    stop,
-    walk,
-)
+from workloads.fleet.processes.moves import Phase, Process, dispatch, in_gang, release, stop, walk
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.store import milliseconds
 from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World

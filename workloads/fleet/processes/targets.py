@@ -67,9 +67,7 @@ def _serve_elsewhere(
 
 
 def training_limits(
-    worlds: Sequence[World],
-    serving: Sequence[IntArray],
-    most: int | Sequence[int] | None,
+    worlds: Sequence[World], serving: Sequence[IntArray], most: int | Sequence[int] | None
 ) -> list[int | None]:
     """Return the most units of each kind that may train; of a sum those that serve last first."""
     if isinstance(most, Sequence):

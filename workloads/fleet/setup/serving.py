@@ -58,13 +58,7 @@ from workloads.serving import (
     saturated_rate,
 )
 from workloads.serving.deployment_search import MOST_IN_GROUP
-from workloads.serving.other_precision import (
-    FP8,
-    OtherPrecision,
-    gained,
-    may_gain,
-    smaller_sizes,
-)
+from workloads.serving.other_precision import FP8, OtherPrecision, gained, may_gain, smaller_sizes
 from workloads.serving.tables import Capacity
 
 IN_TURN = ("bf16", "fp8")

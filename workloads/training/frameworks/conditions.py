@@ -14,8 +14,8 @@ from topologies.support.options import setting
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
 
-LIMITED_BELOW_W = 600
-"""Power limit below which an H100 (of 700 W) is predicted with the rates of 500 W."""
+LIMITED_W = 400, 600
+"""Power limits from and below which an H100 (of 700 W) is predicted with the rates of 500 W."""
 LIMITED = "500-watt"  # setting of a framework on chips of a low power limit
 
 
@@ -83,7 +83,7 @@ class Conditions:
                 condition = "graphs" if word == "graphs" else "launch_blocking"
                 words.append((word if stands else "", word, condition))
         if self.power_limit_w is not None:
-            low = _limited(cluster, self.power_limit_w) and self.power_limit_w < LIMITED_BELOW_W
+            low = _limited(cluster, self.power_limit_w) and self.power_limit_w < LIMITED_W[1]
             words.append((LIMITED if low else "", LIMITED, "power_limit_w"))
         return words
 
@@ -107,6 +107,11 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
         raise InputError(
             f"power_limit_w is {limit_w:g}, but kernels of {cluster.chip} were not measured under "
             "a limit, only those of h100. Leave it out."
+        )
+    if limit_w < LIMITED_W[0]:
+        raise InputError(
+            f"power_limit_w is {limit_w:g}, but kernels of {cluster.chip} were measured under "
+            f"500 W, which holds from {LIMITED_W[0]} W on. State {LIMITED_W[0]} or more."
         )
     return limit_w < most_w
 

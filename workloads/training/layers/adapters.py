@@ -13,13 +13,7 @@ from workloads.kernels.chip_share import Timing, worst
 from workloads.models.model import ATTENTION, Model, forward_flops, training_flops
 from workloads.training.layers.steps import PREVIOUS, LayerOp, RankShapes, kernel
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stages import (
-    Share,
-    end_stages,
-    part,
-    stage_kinds,
-    stage_share,
-)
+from workloads.training.plan.stages import Share, end_stages, part, stage_kinds, stage_share
 
 WEIGHT, INPUT = ".weight", ".input.gather"
 """Endings of the names of steps that only the gradients of a weight need."""

@@ -11,6 +11,7 @@ from experiments.cli.commands.plan import _print_sizes
 from experiments.reports.plan import ALWAYS, table
 from experiments.reports.run_record import read_record
 from tests.support.commands import document_of, printed_by, refusal_of
+from tests.support.refusals import refused
 from tests.support.small_models import SMALL_CONFIG, config_file
 from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.program.breakdown import PARTS
@@ -283,6 +284,26 @@ def test_a_deadline_takes_the_fewest_units_that_meet_it(question, capsys):
     _print_sizes(sizes | {"untried": (9, 70)})
     shown = " ".join(capsys.readouterr().out.split())
     assert f"Only {len(days)} numbers were tried: 9 to 70 may do as well. Name a number" in shown
+
+
+def test_a_budget_takes_the_units_that_train_most_for_it(question, capsys):
+    shape = {"seq": 1024, "vpp": 1, "microbatch": 1, "tp": 4}
+    flags = [f"--{name}={value}" for name, value in shape.items()]
+    spent = ("--global-batch=96", "--budget=2k", "--days=2")
+    document = document_of(f"plan {question} --top 1", *flags, *spent)
+    sizes, job = document["sizes"], document["job"]
+    tokens = {row["units"]: row["tokens"] for row in sizes["rows"]}
+    assert len(tokens) > 1
+    assert job["tokens"] == tokens[sizes["fewest"]] == max(tokens.values())
+    assert job["cost_usd"] <= 2000.002
+    assert job["days"] <= 2
+    name, few = question.split()[1], {"finalists": 2, "quiet": True}
+    python = cs.search_sizes(name, "trn2.48xlarge", 96, budget="2k", days=2, **few, **shape)
+    assert json.loads(json.dumps(python.document())) == sizes
+    _print_sizes(sizes)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"({document['chips']} chips) train most for at most 2,000 USD within 2 days." in shown
+    refused("state tokens or budget", cs.search_sizes, name, "trn2.48xlarge", 96, days=2)
 
 
 CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"

@@ -170,6 +170,14 @@ def test_the_highest_rate_is_shown_and_is_that_of_the_front_door():
                       slo="ttft=1s,tpot=20ms")  # fmt: skip
     assert f"{result.summary['max_rate_per_s']:,.4g}" in shown
     assert result.deployed.served.requests.arrival_s.shape == (400,)
+    (few,) = (
+        one for one in document_of(QUICK, "--max-rate", "--count=60")["remarks"] if "at once" in one
+    )
+    assert few.startswith("60 requests are 1.2 times")
+    assert few.endswith(
+        "rate, which takes 8 times or more: state a larger --count, or leave it out."
+    )
+    assert "a steady highest rate" not in shown
 
 
 def test_a_stated_rate_is_divided_among_as_many_replicas_as_it_needs():
