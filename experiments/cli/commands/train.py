@@ -231,15 +231,13 @@ def train(
     )
 
 
-def job_of(
-    step: Iteration, length: TokensInputs, call: Invocation, **limit: float
-) -> dict[str, Any]:
+def job_of(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str, Any]:
     """Return length, price and energy of the job of a step; empty without its length."""
     if not length.length:
         return {}
     from workloads.job.front import whole_job
 
-    return whole_job(step, call.seed, **length.length, **limit)
+    return whole_job(step, call.seed, **length.length)
 
 
 def _compared(step: Iteration, measured: MeasuredSteps | None) -> dict[str, Any]:

@@ -121,7 +121,10 @@ def test_the_next_smaller_number_of_units_is_that_below_the_fewest(monkeypatch):
     """A job of 24 days on one unit, or 30 at the high end, in powers of two."""
     step = SimpleNamespace(plan=SimpleNamespace(tokens=1), iteration_s=1.0)
     weighed = SimpleNamespace(first_step=lambda: step)
-    monkeypatch.setattr(sizes, "_row", lambda each, *_: {"days": 24 / each, "days_high": 30 / each})
+    days_of = {"days": 24, "days_high": 30}
+    monkeypatch.setattr(
+        *(sizes, "_row"), lambda each, *_, **__: {key: days_of[key] / each for key in days_of}
+    )
     for days, numbers in ((24.0, (1, 2, 0)), (6.0, (4, 8, 2))):
         sized = sizes.sizes_in_time(
             lambda _: weighed, cluster("p5.48xlarge"), "p5.48xlarge", 8, 1, days,
