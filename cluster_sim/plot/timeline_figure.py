@@ -265,16 +265,9 @@ def _explain(axes: Axes, named: Sequence[tuple[str, str]]) -> None:
 
 
 def _draw_bars(axes: Axes, bars: Bars, shade: Mapping[str, str]) -> None:
-    low, high = bars.lane - 0.4, bars.lane + 0.4
-    corners = np.stack(
-        [
-            np.stack([bars.start_s, low], 1),
-            np.stack([bars.start_s, high], 1),
-            np.stack([bars.end_s, high], 1),
-            np.stack([bars.end_s, low], 1),
-        ],
-        axis=1,
-    )
+    across = np.stack([bars.start_s, bars.end_s], 1)[:, [0, 0, 1, 1]]
+    up = np.stack([bars.lane - 0.4, bars.lane + 0.4], 1)[:, [0, 1, 1, 0]]
+    corners = np.stack([across, up], axis=2)
     face = [shade[bars.categories[k]] for k in bars.category.tolist()]
     edge = "white" if len(bars.op) <= MOST_BARS // 4 else "none"
     axes.add_collection(PolyCollection(list(corners), facecolors=face, edgecolors=edge, lw=0.4))
