@@ -93,12 +93,10 @@ def _categories(trace: Trace, what: str | None, op: IntArray) -> tuple[IntArray,
     """Return the category of each op, and the names of categories in the order of the label."""
     label = trace.schedule.labels.get(what or "what")
     if isinstance(label, Codes):
-        code, names = label.code[op], list(label.names)
-    elif what is not None:
+        return _present(label.code[op], list(label.names))
+    if what is not None:
         raise InputError(f"no label {what} of names to colour by; give one of the trace.")
-    else:
-        return _resource_kinds(trace, op)
-    return _present(code, names)
+    return _resource_kinds(trace, op)
 
 
 def _resource_kinds(trace: Trace, op: IntArray) -> tuple[IntArray, list[str]]:

@@ -14,11 +14,7 @@ from workloads.demand.bundled import (
 )
 from workloads.demand.read import read_demand
 from workloads.demand.trace import Demand, constant, mix, period_means, whole_requests
-from workloads.demand.what_if import (
-    Horizon,
-    measured_noise,
-    with_noise,
-)
+from workloads.demand.what_if import Horizon, measured_noise, with_noise
 
 __all__ = [
     "BUNDLED", "Demand", "Horizon", "azure_code", "azure_conv", "azure_mix", "burstgpt",
