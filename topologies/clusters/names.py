@@ -120,10 +120,7 @@ def cluster(
     if kind != RAINIER and not catalogue.has(kind, "chip") and not is_file:
         raise InputError(_unknown(text, kind, catalogue))
     if bandwidth is not None or latency is not None:
-        raise InputError(
-            f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
-            f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
-        )
+        raise InputError(_has_rates(text))
     if is_file:
         from topologies.clusters.yaml_file import cluster_from_file  # pydantic is slow to load
 
@@ -176,6 +173,13 @@ def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
             "chip: trn2."
         )
     return named
+
+
+def _has_rates(text: str) -> str:
+    return (
+        f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
+        f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
+    )
 
 
 def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:

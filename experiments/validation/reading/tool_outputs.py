@@ -167,8 +167,8 @@ def _number(words: Sequence[str], at: int | None) -> float:
 
 def _operation(text: str) -> str | None:
     words = (word.removesuffix("_mpi") for word in re.findall(r"[a-z_]+", text.lower()))
-    found = (OPERATIONS.get(word.removesuffix("_perf").replace("_", "")) for word in words)
-    return next(filter(None, found), None)
+    named = (OPERATIONS.get(word.removesuffix("_perf").replace("_", "")) for word in words)
+    return next(filter(None, named), None)
 
 
 def _stated_ranks(lines: Sequence[str]) -> int | None:
