@@ -107,9 +107,7 @@ def cluster(
     _check_types(text, catalogue, {"bandwidth": bandwidth, "latency": latency})
     catalogue = catalogue if isinstance(catalogue, Catalogue) else choose(overlay=catalogue)
     if not isinstance(text, str) or text.endswith(GRAPHS):
-        from topologies.clusters.graph_file import cluster_from_graph  # networkx is slow to load
-
-        return cluster_from_graph(text, catalogue, bandwidth=bandwidth, latency=latency)
+        return _read(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
     kind, colon, count = text.partition(":")
     kind = OTHER_NAMES.get(kind.lower(), kind)
@@ -122,13 +120,10 @@ def cluster(
     if bandwidth is not None or latency is not None:
         raise InputError(_has_rates(text))
     if is_file:
-        from topologies.clusters.yaml_file import cluster_from_file  # pydantic is slow to load
-
-        return cluster_from_file(text, catalogue)
+        return _read(text, catalogue)
     if kind == RAINIER:
         return _rainier(text, count if colon else None, catalogue)
-    domains = _whole(text, count, f"{kind}:16") if colon else 1
-    return _machines(text, kind, domains, catalogue)
+    return _machines(text, kind, _whole(text, count, f"{kind}:16") if colon else 1, catalogue)
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
@@ -140,6 +135,18 @@ def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -
     for name, rate in rates.items():
         example = "100GB/s" if name == "bandwidth" else "1us"
         check_type(name, rate, (str, NoneType), f"Pass text with its unit, such as {example}.")
+
+
+def _read(source: str | nx.Graph[Hashable], catalogue: Catalogue, *rates: str | None) -> Cluster:
+    """Read a YAML file, or a graph with its rates, by modules that take their time to load."""
+    if isinstance(source, str) and source.endswith(FILES):
+        from topologies.clusters.yaml_file import cluster_from_file
+
+        return cluster_from_file(source, catalogue)
+    from topologies.clusters.graph_file import cluster_from_graph
+
+    bandwidth, latency = rates
+    return cluster_from_graph(source, catalogue, bandwidth=bandwidth, latency=latency)
 
 
 def as_cluster(machine: Cluster | str) -> Cluster:
