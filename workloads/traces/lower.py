@@ -55,11 +55,7 @@ def check_ranks(ranks: int, cluster: Cluster) -> None:
 
 
 def lower(
-    recording: Recording,
-    cluster: Cluster,
-    *,
-    communication: str = "simulated",
-    end: str = "",
+    recording: Recording, cluster: Cluster, *, communication: str = "simulated", end: str = ""
 ) -> tuple[Schedule, dict[str, int]]:
     """Return the schedule of a recording on a cluster, and what keeps its recorded time."""
     # Ops are in the order of the nodes, then come the joins in which collectives meet. What is kept
