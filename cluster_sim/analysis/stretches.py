@@ -16,7 +16,7 @@ from cluster_sim.engine.compiler.jit import compiled
 from cluster_sim.engine.times import DONE, RUNNING
 from cluster_sim.schedule.table import Codes, Label
 from cluster_sim.trace.trace import Trace
-from topologies.support.arrays import BoolArray, IntArray
+from topologies.support.arrays import BoolArray, IntArray, present
 from topologies.support.errors import InputError, suggestion
 
 BLOCK_ROWS = 2**20  # rows processed at once: enough for numpy, few enough for the processor's cache
@@ -144,28 +144,10 @@ def _blocks(intervals: Intervals, counted: BoolArray, total: int) -> Iterator[In
 
 def _by_group(intervals: Intervals, counted: BoolArray) -> tuple[IntArray, IntArray]:
     """Return the rows that are counted in order of group, and where each group begins."""
-    group = np.ascontiguousarray(intervals.group, TYPES[0])
-    bounds = np.zeros(intervals.groups + 1, np.int64)
-    _count(group, counted, bounds[1:])
-    np.cumsum(bounds, out=bounds)
-    order = np.empty(int(bounds[-1]), np.int32)
-    _place(group, counted, bounds[:-1].copy(), order)
-    return order, bounds
-
-
-@compiled
-def _count(group: IntArray, counted: BoolArray, rows: IntArray) -> None:
-    for row in range(len(group)):
-        if counted[row]:
-            rows[group[row]] += 1
-
-
-@compiled
-def _place(group: IntArray, counted: BoolArray, place: IntArray, order: IntArray) -> None:
-    for row in range(len(group)):
-        if counted[row]:
-            order[place[group[row]]] = row
-            place[group[row]] += 1
+    rows = np.flatnonzero(counted).astype(np.int32)
+    group = intervals.group[rows]
+    ends = np.bincount(group, minlength=intervals.groups).cumsum()
+    return rows[stable_order(group)], np.concatenate([[0], ends])
 
 
 @compiled
@@ -237,16 +219,10 @@ def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntAr
     column = label_of(trace, label)
     if isinstance(column, Codes):
         return column.code, column.names
-    low, high = int(column.min(initial=0)), int(column.max(initial=0))
-    # np.unique sorts; where values are small, to count them takes a fraction of the time.
-    if low < 0 or high > 4 * len(column):
+    if column.min(initial=0) < 0 or column.max(initial=0) > 4 * len(column):
         values, code = np.unique(column, return_inverse=True)
         return code, values
-    present = np.bincount(column) > 0
-    values = np.flatnonzero(present)
-    if len(values) == high + 1:
-        return column, values
-    return (np.cumsum(present) - 1)[column], values
+    return present(column)[::-1]
 
 
 def label_of(trace: Trace, name: str) -> Label:

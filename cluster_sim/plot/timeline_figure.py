@@ -93,12 +93,10 @@ def _categories(trace: Trace, what: str | None, op: IntArray) -> tuple[IntArray,
     """Return the category of each op, and the names of categories in the order of the label."""
     label = trace.schedule.labels.get(what or "what")
     if isinstance(label, Codes):
-        code, names = label.code[op], list(label.names)
-    elif what is not None:
+        return _present(label.code[op], list(label.names))
+    if what is not None:
         raise InputError(f"no label {what} of names to colour by; give one of the trace.")
-    else:
-        return _resource_kinds(trace, op)
-    return _present(code, names)
+    return _resource_kinds(trace, op)
 
 
 def _resource_kinds(trace: Trace, op: IntArray) -> tuple[IntArray, list[str]]:
@@ -265,16 +263,9 @@ def _explain(axes: Axes, named: Sequence[tuple[str, str]]) -> None:
 
 
 def _draw_bars(axes: Axes, bars: Bars, shade: Mapping[str, str]) -> None:
-    low, high = bars.lane - 0.4, bars.lane + 0.4
-    corners = np.stack(
-        [
-            np.stack([bars.start_s, low], 1),
-            np.stack([bars.start_s, high], 1),
-            np.stack([bars.end_s, high], 1),
-            np.stack([bars.end_s, low], 1),
-        ],
-        axis=1,
-    )
+    across = np.stack([bars.start_s, bars.end_s], 1)[:, [0, 0, 1, 1]]
+    up = np.stack([bars.lane - 0.4, bars.lane + 0.4], 1)[:, [0, 1, 1, 0]]
+    corners = np.stack([across, up], axis=2)
     face = [shade[bars.categories[k]] for k in bars.category.tolist()]
     edge = "white" if len(bars.op) <= MOST_BARS // 4 else "none"
     axes.add_collection(PolyCollection(list(corners), facecolors=face, edgecolors=edge, lw=0.4))

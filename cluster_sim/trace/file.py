@@ -24,7 +24,6 @@ from cluster_sim.schedule.table import (
     Codes,
     Edges,
     Flows,
-    Label,
     Resources,
     Schedule,
     ScheduleError,
@@ -56,7 +55,11 @@ LARGEST_BYTES = 64 * 2**30  # largest stored trace that is read, unpacked [B]
 def write(schedule: Schedule, times: Times, path: Path) -> None:
     """Write schedule and times as one Parquet file, which appears whole or not at all."""
     table = to_table(schedule, times)
-    columns = [_leaf(field) for field in table.schema]
+    # The names by which Parquet knows the values of columns.
+    columns = [
+        f"{field.name}.list.element" if pa.types.is_large_list(field.type) else field.name
+        for field in table.schema
+    ]
     with whole_file(path) as part:
         pq.write_table(
             table,
@@ -66,11 +69,6 @@ def write(schedule: Schedule, times: Times, path: Path) -> None:
             column_encoding=dict.fromkeys(DIFFERENCES, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
         )
-
-
-def _leaf(field: pa.Field) -> str:
-    """Return the name by which Parquet knows the values of a column."""
-    return f"{field.name}.list.element" if pa.types.is_large_list(field.type) else field.name
 
 
 def read(path: Path) -> tuple[Schedule, Times]:
@@ -131,16 +129,15 @@ def _header(schedule: Schedule, times: Times) -> dict[str, Any]:
         "format": FORMAT,
         "version": cluster_sim.__version__,
         "facts": dict(schedule.facts),
-        "labels": {k: _names(label) for k, label in schedule.labels.items()},
+        "labels": {
+            k: list(label.names) if isinstance(label, Codes) else None
+            for k, label in schedule.labels.items()
+        },
         "kinds": schedule.resources.kinds,
         "switches_from": schedule.resources.switches_from,
         "dead": times.dead.tolist(),
         "stopped_ps": times.stopped_ps,
     }
-
-
-def _names(label: Label) -> list[str] | None:
-    return list(label.names) if isinstance(label, Codes) else None
 
 
 def _stored(label: str) -> str:

@@ -101,8 +101,8 @@ def fit_constants(
     # A constant may matter at the start and no longer at the best values of the others, as when a
     # step turns from latency-bound to bandwidth-bound. Such constants leave, and the fit is redone.
     while chosen:
-        best = _best(residuals, chosen, catalogue)
-        unfelt = [constant for constant, felt in zip(chosen, best.felt, strict=True) if not felt]
+        logs, spread, at_limit, felt = _best(residuals, chosen, catalogue)
+        unfelt = [constant for constant, is_felt in zip(chosen, felt, strict=True) if not is_felt]
         if not unfelt:
             break
         # The others may be felt where the one least worth knowing has kept its value.
@@ -112,28 +112,17 @@ def fit_constants(
         return ConstantsFit((), kept, before, before)
     entries = tuple(
         _entry(constant, float(value), float(wide), catalogue, note)
-        for constant, value, wide in zip(chosen, np.exp(best.logs), best.spread, strict=True)
+        for constant, value, wide in zip(chosen, np.exp(logs), spread, strict=True)
     )
-    after = np.exp(residuals(best.logs)) - 1
-    stopped = tuple(str(constant) for constant, at in zip(chosen, best.at_limit, strict=True) if at)
+    after = np.exp(residuals(logs)) - 1
+    stopped = tuple(str(constant) for constant, at in zip(chosen, at_limit, strict=True) if at)
     return ConstantsFit(entries, kept, before, np.asarray(after), stopped)
-
-
-@dataclass(frozen=True, eq=False)
-class _Best:
-    # logs, spread (constants,): logarithms of the constants, and their relative errors, which are
-    # infinite at a limit
-    logs: FloatArray
-    spread: FloatArray
-    # felt, at_limit (constants,): whether some row depends on the constant at its fitted value, and
-    # whether a limit stopped the fit
-    felt: BoolArray
-    at_limit: BoolArray
 
 
 def _best(
     residuals: Callable[[FloatArray], FloatArray], chosen: Sequence[Constant], catalogue: Catalogue
-) -> _Best:
+) -> tuple[FloatArray, FloatArray, BoolArray, BoolArray]:
+    """Return logs and relative errors of constants, which are at a limit, and which rows feel."""
     start = np.log([catalogue.value(constant.part, constant.quantity) for constant in chosen])
     highest = [
         min(at + np.log(FURTHEST), np.log(constant.most))
@@ -156,12 +145,9 @@ def _best(
     there = residuals(best.x)
     lower = best.x - STEP * np.eye(len(chosen))
     effects = [(there - residuals(logs)) / STEP for logs in lower]
-    return _Best(
-        logs=best.x,
-        spread=np.where(at_limit, np.inf, np.sqrt(np.maximum(0.0, np.diag(covariance)))),
-        felt=np.array([np.abs(effect).max() >= LEAST_EFFECT for effect in effects]),
-        at_limit=at_limit,
-    )
+    spread = np.where(at_limit, np.inf, np.sqrt(np.maximum(0.0, np.diag(covariance))))
+    felt = np.array([np.abs(effect).max() >= LEAST_EFFECT for effect in effects])
+    return best.x, spread, at_limit, felt
 
 
 def with_values(catalogue: Catalogue, values: Mapping[Constant, float]) -> Catalogue:
@@ -260,6 +246,9 @@ def fit_all(
     return groups
 
 
+Rows = Sequence[Mapping[str, Any]]
+Apart = tuple[Callable[[Rows, Catalogue], FloatArray], str, Rows]
+"""Predicted times of rows, the column of the measured ones, and rows that are left out of a fit."""
 SMALLEST = 1e-30  # value below which a constant counts as zero
 NONE: FloatArray = np.zeros(0)
 
@@ -281,19 +270,13 @@ def with_fit(catalogue: Catalogue, fit: ConstantsFit) -> Catalogue:
     )
 
 
-def column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
+def column(rows: Rows, name: str) -> FloatArray:
     """Return a column of rows as numbers; (rows,)."""
     return np.array([float(row[name]) for row in rows])
 
 
-@dataclass(frozen=True)
-class Series:
-    """Measured times of one collective at several sizes, on one machine."""
-
-    collective: str
-    ranks: int
-    chips: int
-    measured: Measured
+Series = tuple[Measured, int]
+"""Measured times of one collective at several sizes, and the chips that it used."""
 
 
 def fit_collectives(
@@ -307,7 +290,7 @@ def fit_collectives(
     series = [
         _series(file, collective, per_chip, chips) for file, collective in measured.collectives
     ]
-    seconds = np.concatenate([part.measured.time_s for part in series])
+    seconds = np.concatenate([part.time_s for part, _ in series])
     constants = collective_constants(series, name, catalogue)
     if not constants:
         raise InputError(f"{name} has no constants of collectives to calibrate.")
@@ -330,18 +313,16 @@ def _series(file: str, measured: Measured, per_chip: int, chips: int | None) -> 
         raise InputError(
             f"{file}: {int(measured.ranks)} rank; a collective has at least 2. Correct nworkers."
         )
-    used = chips or max(1, measured.ranks // per_chip)
-    return Series(measured.collective, measured.ranks, used, measured)
+    return measured, chips or max(1, measured.ranks // per_chip)
 
 
 def _collective_times(series: Sequence[Series], machine: str, catalogue: Catalogue) -> FloatArray:
     times = []
-    for part in series:
-        whole = machines_for(machine, part.chips, catalogue)
-        sizes = part.measured.size_bytes.tolist()
-        times += [
-            time_s(part.collective, whole, part.chips, part.ranks, int(size)) for size in sizes
-        ]
+    for part, chips in series:
+        whole = machines_for(machine, chips, catalogue)
+        sizes = part.size_bytes.tolist()
+        op, ranks = str(part.collective), int(part.ranks or 0)
+        times += [time_s(op, whole, chips, ranks, int(size)) for size in sizes]
     return np.array(times)
 
 
@@ -349,13 +330,12 @@ def collective_constants(
     series: Sequence[Series], machine: str, catalogue: Catalogue
 ) -> list[Constant]:
     """Constants of the collectives of a machine, the most important first."""
-    most_chips = max(part.chips for part in series)
-    whole = machines_for(machine, most_chips, catalogue)
+    whole = machines_for(machine, max(chips for _, chips in series), catalogue)
     chip, fabric = whole.chip, whole.scale_out.name if whole.scale_out else ""
     inside = [
-        (chip, f"copy_{part.collective.replace('-', '_')}_{part.ranks}")
-        for part in series
-        if part.chips == 1
+        (chip, f"copy_{str(part.collective).replace('-', '_')}_{part.ranks}")
+        for part, chips in series
+        if chips == 1
     ]
     names = [
         *dict.fromkeys(inside),
@@ -403,27 +383,26 @@ def fit_kernels(measured: Measurements, catalogue: Catalogue, machine: str | Non
     apart = [row for row in rows if row["kernel"] in UNFITTED]
     if not fitted:
         raise InputError("no kernel row is of a kind that can be fitted. Run the kit's scripts.")
-    constants = kernel_constants(fitted, catalogue)
     fit = fit_constants(
         lambda varied: _kernel_times(fitted, varied),
         column(fitted, "kernel_s"),
-        constants,
+        kernel_constants(fitted, catalogue),
         catalogue,
         note=f"fitted to {len(fitted)} kernels of {fitted[0]['chip']}",
     )
-    return Group(
-        "kernels",
-        fit,
-        _kernel_errors(apart, with_fit(catalogue, fit)),
-        _kernel_errors(apart, catalogue),
+    return _group("kernels", fit, catalogue, catalogue, (_kernel_times, "kernel_s", apart))
+
+
+def _group(
+    name: str, fit: ConstantsFit, catalogue: Catalogue, shipped: Catalogue, apart: Apart
+) -> Group:
+    """Return a fit with the relative errors of rows left out of it, after the fit and before."""
+    times, measured, rows = apart
+    after, before = (
+        times(rows, each) / column(rows, measured) - 1 if rows else NONE
+        for each in (with_fit(catalogue, fit), shipped)
     )
-
-
-def _kernel_errors(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
-    """Relative errors of the predicted times of rows; (rows,)."""
-    if not rows:
-        return NONE
-    return _kernel_times(rows, catalogue) / column(rows, "kernel_s") - 1
+    return Group(name, fit, after, before)
 
 
 def _kernel_row(
@@ -453,7 +432,7 @@ def _known(row: Mapping[str, Any], catalogue: Catalogue) -> bool:
         return False
 
 
-def kernel_constants(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> list[Constant]:
+def kernel_constants(rows: Rows, catalogue: Catalogue) -> list[Constant]:
     """Constants of the kernels of the rows' chip, the most important first."""
     chip = str(rows[0]["chip"])
     part = f"kernels.{family(chip, catalogue).name}"
@@ -465,7 +444,7 @@ def kernel_constants(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) ->
     return _constants(names, catalogue)
 
 
-def _kernel_times(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
+def _kernel_times(rows: Rows, catalogue: Catalogue) -> FloatArray:
     return np.array([predict_kernel(row, catalogue).predicted["kernel_s"] for row in rows])
 
 
@@ -473,17 +452,12 @@ TRAINING_CONSTANTS = ("scheduling", "sharded_rate")
 HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
 
 
-def fit_training(
-    rows: Sequence[Mapping[str, Any]], catalogue: Catalogue, shipped: Catalogue
-) -> Group:
+def fit_training(rows: Rows, catalogue: Catalogue, shipped: Catalogue) -> Group:
     """Fit the constants of steps to the rows that are not held out, if there are any."""
 
-    def times(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
+    def times(steps: Rows, catalogue: Catalogue) -> FloatArray:
         questions = (question(filled(row).values, catalogue) for row in steps)
         return np.array([long_step(*each, SharedParts()).seconds for each in questions])
-
-    def errors(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
-        return times(steps, catalogue) / column(steps, "iteration_s") - 1 if steps else NONE
 
     # Rows may be marked as a test of the fit, as the steps of a kit are.
     apart = [row for row in rows if row.get("held_out")]
@@ -498,7 +472,7 @@ def fit_training(
             catalogue,
             note=f"fitted to {len(fitted)} training steps on {chip}",
         )
-    return Group("training", fit, errors(apart, with_fit(catalogue, fit)), errors(apart, shipped))
+    return _group("training", fit, catalogue, shipped, (times, "iteration_s", apart))
 
 
 def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:

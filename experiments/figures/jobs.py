@@ -106,11 +106,8 @@ def slowdowns(shared: Sharing) -> Figure:
     drawn, axes = canvas(9.5, 1.9 + 0.5 * len(names) * max(1, len(tried) / 2))
     height, shades = 0.8 / len(tried), colors(tried)
     for number, (name, each) in enumerate(tried.items()):
-        best = [
-            100 * job.alone_s / best_s
-            for job, best_s in zip(each.jobs, shared.best_alone_s, strict=True)
-        ]
-        both = list(zip(best, each.jobs, strict=True))
+        pairs = zip(each.jobs, shared.best_alone_s, strict=True)
+        both = [(100 * job.alone_s / best_s, job) for job, best_s in pairs]
         slower = [alone * job.slowdown - 100 for alone, job in both]
         low = [alone * (job.slowdown - job.slowdowns.min()) for alone, job in both]
         high = [alone * (job.slowdowns.max() - job.slowdown) for alone, job in both]

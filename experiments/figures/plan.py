@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from cluster_sim.plot.palette import colors
 from experiments.figures.layout import canvas, dress, entitle, lay_out, logarithmic
 from experiments.figures.training import NAMES, stacked
-from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.arrays import BoolArray, FloatArray, IntArray
 from topologies.support.units import format_bytes, format_seconds
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import all_schedules
@@ -62,13 +62,11 @@ def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
         if whole_as_all or (plan["pp"] == 1 and name in OF_PIPELINES):
             continue
         text, value = SAID_AS.get(name, name.replace("_", " ")), plan[name]
-        if name == "stage_layers" and not value:
-            value = "even"
-        rest.append(
-            ("" if value else "no ") + text if isinstance(value, bool) else f"{text} {value}"
-        )
-    for first in range(0, len(rest), 3):
-        words.append(", ".join(rest[first : first + 3]))
+        if isinstance(value, bool):
+            rest.append(text if value else f"no {text}")
+        else:
+            rest.append(f"{text} {value or ('even' if name == 'stage_layers' else value)}")
+    words += [", ".join(rest[first : first + 3]) for first in range(0, len(rest), 3)]
     return "\n".join(words)
 
 
@@ -76,13 +74,9 @@ def pareto(search: Search, top: int) -> Figure:
     """Draw estimated time of all plans against memory, coloured by the division of the model."""
     figure, axes = canvas(9.5, 5.4)
     memory, seconds = search.total_bytes / 1e9, search.estimate_s
-    kinds_of_plans = [kind(plan) for plan in search.plans]
-    for number, name in enumerate(kinds()):
-        which = np.array([kind_name == name for kind_name in kinds_of_plans])
-        if which.any():
-            hue = HUES[number % len(HUES)]
-            axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=hue,
-                         label=f"{name} ({which.sum():,})")  # fmt: skip
+    for name, hue, which in _by_kind(search.plans):
+        axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=hue,
+                     label=f"{name} ({which.sum():,})")  # fmt: skip
     edge = frontier(search.total_bytes, seconds)
     style: dict[str, Any] = {"where": "post", "color": "black", "lw": 1.2}
     axes.step(memory[edge], seconds[edge], label="fastest so far", **style)
@@ -139,19 +133,10 @@ def worth(search: Search, top: int) -> Figure:
         search.objective, ("price of one iteration [USD]", 1.0)
     )
     figure, axes = canvas(8.0, 5.0)
-    kinds_of_finalists = [kind(finalist.plan) for finalist in search.finalists]
-    for number, name in enumerate(kinds()):
-        some = [
-            finalist
-            for finalist, its in zip(search.finalists, kinds_of_finalists, strict=True)
-            if its == name
-        ]
-        if some:
-            times = [finalist.iteration_s for finalist in some]
-            spent = [finalist.worth(search.objective) / scale for finalist in some]
-            axes.plot(times, spent, "o", color=HUES[number % len(HUES)], label=name)
     seconds = np.array([finalist.iteration_s for finalist in search.finalists])
     values = np.array([finalist.worth(search.objective) / scale for finalist in search.finalists])
+    for name, hue, which in _by_kind([finalist.plan for finalist in search.finalists]):
+        axes.plot(seconds[which], values[which], "o", color=hue, label=name)
     order = np.lexsort((values, seconds))
     edge = order[np.minimum.accumulate(values[order]) == values[order]]
     axes.step(seconds[edge], values[edge], where="post", color="black", lw=1.2,
@@ -194,6 +179,14 @@ def kind(plan: ParallelPlan) -> str:
     if plan.pp == 1:
         return UNPIPED[plan.zero >= 2]
     return plan.pipeline.titled(plan.vpp)
+
+
+def _by_kind(plans: Sequence[ParallelPlan]) -> Iterator[tuple[str, str, BoolArray]]:
+    """Yield each division that plans have, its colour, and which plans are of it."""
+    each = np.array([kind(plan) for plan in plans])
+    for number, name in enumerate(kinds()):
+        if (each == name).any():
+            yield name, HUES[number % len(HUES)], each == name
 
 
 def frontier(size: IntArray, seconds: FloatArray) -> IntArray:

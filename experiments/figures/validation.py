@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,20 +52,14 @@ def _diagonal(plane: Any, good: Sequence[Mapping[str, Any]]) -> None:
     plane.plot(line, line, color="0.5", linewidth=1)
     plane.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="0.9", zorder=0)
     plane.set(xscale="log", yscale="log")
+    text = format_seconds if _is_time(good) else "{:g}".format
     decades = np.log10(max(values) / min(values))
     subs = (1, 2, 5) if decades < MOST_DECADES else (1,)
     for axis in (plane.xaxis, plane.yaxis):
         axis.set_major_locator(LogLocator(subs=subs, numticks=MOST_TICKS))
-        axis.set_major_formatter(_tick(good))
+        axis.set_major_formatter(lambda value, _: text(value))
         axis.set_minor_formatter("")
     plane.set(xlim=line[[0, -1]], ylim=line[[0, -1]], aspect="equal")
-
-
-def _tick(good: Sequence[Mapping[str, Any]]) -> Callable[[float, object], str]:
-    """Return the formatter of tick labels: times with a suitable unit, other numbers plain."""
-    if _is_time(good):
-        return lambda value, _: format_seconds(value)
-    return lambda value, _: f"{value:g}"
 
 
 def _is_time(good: Sequence[Mapping[str, Any]]) -> bool:

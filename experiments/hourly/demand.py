@@ -323,17 +323,10 @@ class Prometheus:
         if record.newest is not None:
             first = max(record.newest, now - FURTHEST) - LATEST
         counts = self._series(self.query, first, now)
-        tokens = [self._series(query, first, now) if query else [] for query in self.tokens]
-        prompt, output = (dict(series) for series in tokens)
+        tokens = [dict(self._series(query, first, now) if query else ()) for query in self.tokens]
         held = {minute for _, minute in record.rows}
         rows = [
-            Row(
-                "service",
-                minute,
-                rate * 60.0,
-                _over(prompt.get(minute), rate),
-                _over(output.get(minute), rate),
-            )
+            Row("service", minute, rate * 60.0, *(_over(of.get(minute), rate) for of in tokens))
             for minute, rate in counts
             if minute not in held
         ]

@@ -51,9 +51,7 @@ def busbw_vs_size(
     return with_collective_ends(pd.concat(tables, ignore_index=True), whole, ideal=ideal)
 
 
-def draw_busbw_vs_size(frame: pd.DataFrame) -> Figure:
-    """Draw bus bandwidth against size, with the upper limit for any algorithm."""
-    return bandwidth(frame)
+draw_busbw_vs_size = bandwidth
 
 
 DOMAINS = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver")

@@ -78,12 +78,10 @@ def generations(
     states no power or price), and ``best``, which marks the faster precision of a machine.
     """
     shape, catalogue = read_model(model), shipped_catalogue()
-    points = [
-        (name, precision)
-        for name in machines
-        for precision in PRECISIONS
-        if precision == "bf16" or _gains(catalogue, _machine(name).chip)
-    ]
+    points = []
+    for name in machines:
+        rates = [catalogue.value(_machine(name).chip, f"{each}_peak", 0) for each in PRECISIONS]
+        points += [(name, each) for each in PRECISIONS[: 1 + (rates[1] > rates[0])]]
 
     def row(point: tuple[str, str]) -> dict[str, Any]:
         return _row(shape, *point, catalogue, (global_batch, seq, finalists))
@@ -109,12 +107,6 @@ def _machine(name: str) -> Cluster:
     return replace(whole, shape=Torus(tuple(axes)))
 
 
-def _gains(catalogue: Catalogue, chip: str) -> bool:
-    """Return whether a chip is faster in fp8 than in bf16."""
-    stated = catalogue.has(chip, "fp8_peak")
-    return stated and catalogue.value(chip, "fp8_peak") > catalogue.value(chip, "bf16_peak")
-
-
 def _row(
     shape: Model, name: str, precision: str, catalogue: Catalogue, work: tuple[int, int, int]
 ) -> dict[str, Any]:
@@ -127,10 +119,8 @@ def _row(
     tokens_per_s_per_chip = best.tokens_per_s / fabric.chips
     watts = catalogue.value(fabric.chip, "tdp", float("nan"))
     family = f"family.{chip_family(fabric.chip).name}"
-    grades = [
-        catalogue.entry(family, "kernels").grade,
-        catalogue.entry(fabric.chip, "bf16_peak").grade,
-    ]
+    rows = ((family, "kernels"), (fabric.chip, "bf16_peak"))
+    grades = [catalogue.entry(*row).grade for row in rows]
     return {
         "model": shape.name,
         "cluster": name,

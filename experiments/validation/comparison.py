@@ -400,13 +400,11 @@ def prediction_of(row: Compared, catalogue: Catalogue | None = None) -> Predicti
     chip = _chip(str(row.get("cluster") or row.get("chip") or ""))
     ranks = int(row.get("ranks") or row.get("chips") or 1)
     if quantity == "iteration_s":
-        zero = int(row.get("zero") or 0)
         _, machine, plan = question(filled(row).values)
-        unfused = plan.attention == SEPARATE_KERNELS
         kind = training_kind(
             experts=bool(row.get("experts")),
-            zero=zero,
-            unfused=unfused,
+            zero=int(row.get("zero") or 0),
+            unfused=plan.attention == SEPARATE_KERNELS,
             adapters=plan.lora_rank > 0,
         )
         slow = NEVER

@@ -190,7 +190,7 @@ def _result(
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     residuals = shipped_residuals().without(name)
     with_ends = with_intervals(compared, residuals, catalogue)
-    errors = {**summary(compared), **coverage(with_ends)}
+    errors = summary(compared) | coverage(with_ends)
     if rows.kind is TRAINING:
         plans = compare(rows, lambda values: training.predict_memory(values, catalogue))
         errors["fits"] = told(plans, unstated="1")

@@ -107,10 +107,11 @@ def cluster(
     _check_types(text, catalogue, {"bandwidth": bandwidth, "latency": latency})
     catalogue = catalogue if isinstance(catalogue, Catalogue) else choose(overlay=catalogue)
     if not isinstance(text, str) or text.endswith(GRAPHS):
-        return _graph(text, catalogue, bandwidth, latency)
+        return _read(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
-    text = _usual_name(text)
     kind, colon, count = text.partition(":")
+    kind = OTHER_NAMES.get(kind.lower(), kind)
+    text = f"{kind}{colon}{count}"
     if kind in PLAIN and not is_file:
         shape = plain_shape(text, bandwidth, latency)
         return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=catalogue)
@@ -119,17 +120,10 @@ def cluster(
     if bandwidth is not None or latency is not None:
         raise InputError(_has_rates(text))
     if is_file:
-        return _from_yaml(text, catalogue)
+        return _read(text, catalogue)
     if kind == RAINIER:
         return _rainier(text, count if colon else None, catalogue)
-    domains = _whole(text, count, f"{kind}:16") if colon else 1
-    return _machines(text, kind, domains, catalogue)
-
-
-def _usual_name(text: str) -> str:
-    """Return a cluster's name with that of its machine in the catalogue."""
-    kind, colon, count = text.partition(":")
-    return f"{OTHER_NAMES.get(kind.lower(), kind)}{colon}{count}"
+    return _machines(text, kind, _whole(text, count, f"{kind}:16") if colon else 1, catalogue)
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
@@ -143,18 +137,16 @@ def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -
         check_type(name, rate, (str, NoneType), f"Pass text with its unit, such as {example}.")
 
 
-def _graph(
-    text: str | nx.Graph[Hashable], catalogue: Catalogue, bandwidth: str | None, latency: str | None
-) -> Cluster:
-    from topologies.clusters.graph_file import cluster_from_graph  # networkx is slow to load
+def _read(source: str | nx.Graph[Hashable], catalogue: Catalogue, *rates: str | None) -> Cluster:
+    """Read a YAML file, or a graph with its rates, by modules that take their time to load."""
+    if isinstance(source, str) and source.endswith(FILES):
+        from topologies.clusters.yaml_file import cluster_from_file
 
-    return cluster_from_graph(text, catalogue, bandwidth=bandwidth, latency=latency)
+        return cluster_from_file(source, catalogue)
+    from topologies.clusters.graph_file import cluster_from_graph
 
-
-def _from_yaml(path: str, catalogue: Catalogue) -> Cluster:
-    from topologies.clusters.yaml_file import cluster_from_file  # pydantic takes its time to load
-
-    return cluster_from_file(path, catalogue)
+    bandwidth, latency = rates
+    return cluster_from_graph(source, catalogue, bandwidth=bandwidth, latency=latency)
 
 
 def as_cluster(machine: Cluster | str) -> Cluster:
@@ -237,20 +229,18 @@ def _machines(name: str, kind: str, domains: int, catalogue: Catalogue) -> Clust
 def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
     """Make Project Rainier, by default with all its UltraServers, or with a number of chips."""
     chips_each = catalogue.integer(RAINIER_MACHINE, "chips")
-    if count is None:
-        domains = catalogue.integer(RAINIER, "domains")
-        return _in_buildings(_machines(name, RAINIER_MACHINE, domains, catalogue), catalogue)
-    chips = _whole(name, count, f"{RAINIER}:{1024 * chips_each}")
-    check_chips(name, (chips,))
+    chips = catalogue.integer(RAINIER, "domains") * chips_each
+    if count is not None:
+        chips = _whole(name, count, f"{RAINIER}:{1024 * chips_each}")
+        check_chips(name, (chips,))
     if chips == 0 or chips % chips_each:
         nearest = max(1, round(chips / chips_each)) * chips_each
         raise InputError(
             f"{name}: {chips:,} chips are not whole UltraServers of {chips_each}; "
             f"use {RAINIER}:{nearest}"
         )
-    return _in_buildings(
-        _machines(name, RAINIER_MACHINE, chips // chips_each, catalogue), catalogue
-    )
+    machine = _machines(name, RAINIER_MACHINE, chips // chips_each, catalogue)
+    return _in_buildings(machine, catalogue)
 
 
 def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:

@@ -8,7 +8,7 @@ What an ASTRA-sim network means is its backend's source (astra-network-analytica
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -205,7 +205,7 @@ class ClosKeys(_Keys):
     radix: Count
     bandwidth: Rate
     latency: Latency
-    oversubscription: Ratio = 1.0
+    oversubscription: Ratio = Field(1.0, validate_default=True)
 
 
 class TierKeys(_Keys):
@@ -273,6 +273,7 @@ SHAPES: dict[str, type[_Keys]] = {
 }
 """Keys of each shape by its name."""
 Keys = TypeVar("Keys", bound=_Keys)
+Line = TypeVar("Line")
 
 
 def keys_at(place: Sequence[str | int], whole: type[BaseModel]) -> list[str]:
@@ -367,25 +368,22 @@ def _cluster(keys: ClusterKeys, path: Path, catalogue: Catalogue) -> Cluster:
 
 def _shape(keys: ScaleUpKeys) -> Shape:
     if isinstance(keys, TorusKeys):
-        _check_names("axes", [axis.name for axis in keys.axes])
-        return Torus(tuple(Axis(a.name, a.size, a.bandwidth, a.latency, a.wrap) for a in keys.axes))
-    if isinstance(keys, MeshKeys):
-        return FullMesh(keys.size, keys.bandwidth, keys.latency)
-    if isinstance(keys, SwitchKeys):
-        return Switch(keys.size, keys.bandwidth, keys.latency, keys.links)
-    if isinstance(keys, ClosKeys):
-        over = Fraction(keys.oversubscription)
-        return Clos(keys.size, keys.radix, keys.bandwidth, keys.latency, over)
-    _check_names("tiers", [tier.name for tier in keys.tiers])
-    return Tiered(
-        tuple(Tier(t.name, t.size, t.bandwidth, t.latency, t.switches, t.ring) for t in keys.tiers)
-    )
+        return Torus(_lines("axes", Axis, keys.axes))
+    if isinstance(keys, TieredKeys):
+        return Tiered(_lines("tiers", Tier, keys.tiers))
+    make: Callable[..., Shape] = {"mesh": FullMesh, "switch": Switch, "clos": Clos}[keys.shape]
+    return make(*[value for key, value in keys if key != "shape"])
 
 
-def _check_names(what: str, names: list[str]) -> None:
+def _lines(
+    what: str, make: Callable[..., Line], lines: Sequence[AxisKeys | TierKeys]
+) -> tuple[Line, ...]:
+    """Return axes or tiers, whose keys are in the order of their fields, each of its own name."""
+    names = [line.name for line in lines]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"scale_up.{what}: two are called {name}; give each its own name")
+    return tuple(make(*dict(line).values()) for line in lines)
 
 
 def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> ScaleOut:

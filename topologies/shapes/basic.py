@@ -43,20 +43,20 @@ def check_link(what: str, bandwidth_bytes_per_s: int, latency_ps: int) -> None:
         raise InputError(f"{what}: a latency of {latency_ps} ps is not between 0 and 2^62 ps")
 
 
-class _OneAxis:
-    """A shape whose chips are all on one axis."""
+class _Sized:
+    """A shape of one size for each of its dimensions, by default of one that holds all chips."""
 
     size: int
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """One axis that holds all chips."""
+        """Chips along each dimension, slowest first."""
         return (self.size,)
 
     @property
     def chips(self) -> int:
         """Number of chips."""
-        return self.size
+        return math.prod(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Tier:
 
 
 @dataclass(frozen=True)
-class Tiered:
+class Tiered(_Sized):
     """A product of tiers, slowest first, such as cross-rack × rack × sled of Trn3.
 
     Along each tier a chip is joined to the chips that share all its other coordinates: by a link to
@@ -122,11 +122,6 @@ class Tiered:
         return tuple(tier.size for tier in self.tiers)
 
     @property
-    def chips(self) -> int:
-        """Number of chips."""
-        return math.prod(self.sizes)
-
-    @property
     def planes(self) -> tuple[int, ...]:
         """Number of planes of switches in each tier; 0 for a tier of direct links."""
         return tuple(
@@ -145,7 +140,7 @@ LAYER_NAMES = ("leaf", "spine", "core")
 
 
 @dataclass(frozen=True)
-class Clos(_OneAxis):
+class Clos(_Sized):
     """Leaf switches above chips, spines above leaves and, if there are several pods, a core above.
 
     Spine j of each pod has one link to each core switch of group j. Every switch is a node here;
@@ -233,7 +228,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Torus:
+class Torus(_Sized):
     """A ring, torus or grid of any number of dimensions, each with its own rate."""
 
     # Axes, slowest first: the number of a chip is ``np.ravel_multi_index(coordinates, sizes)``
@@ -249,14 +244,9 @@ class Torus:
         """Chips along each axis, slowest first."""
         return tuple(axis.size for axis in self.axes)
 
-    @property
-    def chips(self) -> int:
-        """Number of chips."""
-        return math.prod(self.sizes)
-
 
 @dataclass(frozen=True)
-class FullMesh(_OneAxis):
+class FullMesh(_Sized):
     """A shape in which every two chips are joined by a link."""
 
     size: int
@@ -269,7 +259,7 @@ class FullMesh(_OneAxis):
 
 
 @dataclass(frozen=True)
-class Switch(_OneAxis):
+class Switch(_Sized):
     """A shape whose chips are all on one non-blocking switch, every two of them two hops apart."""
 
     size: int

@@ -185,7 +185,8 @@ def mean_tokens(
         counts = rows["requests_with_lengths"].fillna(0.0).to_numpy(float)
     elif column.endswith("_mean") or (column.endswith("_tokens") and not sums):
         # A row's mean is weighted by its requests; a row of a log is one request.
-        counts = _row_requests(rows)
+        load = next((name for name in LOADS if name in rows), None)
+        counts = np.ones(len(rows)) if load is None else rows[load].to_numpy(float)
         values = values * counts
     else:
         counts = requests[slot] / np.bincount(slot, minlength=periods)[slot]
@@ -210,14 +211,6 @@ def check_plausible(mean: FloatArray, requests: FloatArray, file: str) -> None:
             f"{file}: {overall:,.0f} prompt tokens a request, at most {MOST_MEAN:,.0f} are "
             "expected; a column of sums is called prompt_tokens_sum."
         )
-
-
-def _row_requests(rows: pd.DataFrame) -> npt.NDArray[Any]:
-    """Weights of the rows: their requests or load, 1 for each row of a log."""
-    for name in LOADS:
-        if name in rows:
-            return rows[name].to_numpy(float)
-    return np.ones(len(rows))
 
 
 SURE = 20.0
@@ -311,7 +304,8 @@ def read_demand(
         long_rows(_table(file, CHECKED_ROWS), file)
     long = long_rows(_table(file), file)
     if service is not None:
-        long = _one_service(long, service, file)
+        check_choice(f"{file}: service", service, sorted(set(long["service"])))
+        long = long[long["service"] == service]
     return demand_of_rows(long, file, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
 
@@ -338,14 +332,8 @@ def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
     """Read the first ``rows`` rows, or all, with columns under their plain names."""
     if is_json_log(file):
         return read_json_log(file, rates=True)
-    table = read_table(
-        file,
-        "demand",
-        remedy="give a CSV file or a bundled name",
-        limit_bytes=MAX_BYTES,
-        dtype=str,
-        nrows=rows,
-    )
+    remedy = "give a CSV file or a bundled name"
+    table = read_table(file, "demand", remedy=remedy, limit_bytes=MAX_BYTES, dtype=str, nrows=rows)
     named = meanings([str(column) for column in table.columns], str(file))
     return table[list(named)].rename(columns=named)
 
@@ -444,11 +432,6 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
         )
     milliseconds = pd.to_timedelta(np.rint(seconds * 1000), unit="ms")
     return pd.Series(pd.Timestamp(UNDATED) + milliseconds)
-
-
-def _one_service(long: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
-    check_choice(f"{file}: service", service, sorted(set(long["service"])))
-    return long[long["service"] == service]
 
 
 def _series(

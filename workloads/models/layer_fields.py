@@ -129,9 +129,7 @@ def _summaries(read: Reader, layer: int) -> Summaries | None:
     kind = str(kinds[layer]) if layer < len(kinds) else ""
     ratio = read.count(f"compress_rates.{kind}", default=SUMMED.get(kind, 0), least=0)
     if layer < len(ratios):
-        ratio = Reader({"compress_ratios": ratios[layer]}, read.name).count(
-            "compress_ratios", least=0
-        )
+        ratio = read.whole("compress_ratios", ratios[layer], least=0)
     if not ratio:
         return None
     if ratio not in SUMMED.values():
@@ -166,7 +164,7 @@ def _heads_of(read: Reader, layer: int, window: int) -> dict[str, Any]:
     if window and read.has("swa_head_dim"):
         fields["head_dim"] = _head_dim(read, 0, ("swa_head_dim",), "swa_v_head_dim")
     if layer < len(listed):
-        fields["heads"] = Reader({"heads": listed[layer]}, read.name).count("heads")
+        fields["heads"] = read.whole("heads", listed[layer])
     padded = (f"per_layer_config.{layer:0{digits}}" for digits in (1, 2, 3))
     differing = read.value(*padded)
     for name, value in differing.items() if isinstance(differing, Mapping) else ():
@@ -175,7 +173,7 @@ def _heads_of(read: Reader, layer: int, window: int) -> dict[str, Any]:
                 f"model {read.name}: per_layer_config has {str(name)[:40]!r}; layers may differ in "
                 f"{', '.join(OF_LAYER)}. Use a decoder whose layers do."
             )
-        fields[OF_LAYER[name]] = Reader({name: value}, read.name).count(name)
+        fields[OF_LAYER[name]] = read.whole(name, value)
     same = {"heads": read.count(*HEADS, default=0), "kv_heads": read.count(*KV_HEADS, default=0)}
     same["head_dim"] = _head_dim(read, 1)
     return {name: count for name, count in fields.items() if count and count != same[name]}
@@ -225,7 +223,7 @@ def _beyond_first(read: Reader, layer: int) -> dict[str, Any]:
         others = {"kv_products": 0}
     widths = read.value("intermediate_size")
     if isinstance(widths, list) and layer < len(widths) and widths[layer] != widths[0]:
-        others["ffn"] = Reader({"intermediate_size": widths[layer]}, read.name).count(FFN[0])
+        others["ffn"] = read.whole(FFN[0], widths[layer])
     if shared and read.flag("use_double_wide_mlp"):
         others["ffn"] = 2 * read.count(*FFN)
     return others
@@ -257,27 +255,25 @@ def _is_windowed(read: Reader, layer: int) -> bool:
 def _mixer(read: Reader, layer: int) -> Mixer:
     """Mixer of a layer, by a list of kinds, a list of attention layers, or a period of them."""
     kinds = read.items(*TYPES)
+    chosen = ("attn_layer_indices", "full_attn_idxs")
     if kinds and layer < len(kinds):
-        return "recurrence" if kinds[layer] in RECURRENT else "attention"
-    if read.has("mamba_d_ssm"):
+        attends = kinds[layer] not in RECURRENT
+    elif read.has("mamba_d_ssm"):
         return "both"
-    listed = read.items("attn_type_list")
-    if listed:
-        return "attention" if layer < len(listed) and listed[layer] == 1 else "recurrence"
-    if read.has("attn_layer_indices"):
-        return "attention" if layer in read.items("attn_layer_indices") else "recurrence"
-    if read.has("full_attn_idxs"):
-        return "attention" if layer in read.items("full_attn_idxs") else "recurrence"
-    if read.has("attn_layer_period"):
+    elif listed := read.items("attn_type_list"):
+        attends = layer < len(listed) and listed[layer] == 1
+    elif read.has(*chosen):
+        attends = layer in read.items(*chosen)
+    elif read.has("attn_layer_period"):
         period = read.count("attn_layer_period")
         offset = read.count("attn_layer_offset", default=0, least=0)
-        return "attention" if layer % period == offset % period else "recurrence"
-    if read.has(KIMI):
-        # Kimi counts its layers from 1.
-        whole = read.items(f"{KIMI}.full_attn_layers")
-        return "attention" if layer + 1 in whole else "recurrence"
-    period = read.count("full_attention_interval", "layer_group_size", default=1)
-    return "recurrence" if (layer + 1) % period else "attention"
+        attends = layer % period == offset % period
+    elif read.has(KIMI):  # which counts its layers from 1
+        attends = layer + 1 in read.items(f"{KIMI}.full_attn_layers")
+    else:
+        period = read.count("full_attention_interval", "layer_group_size", default=1)
+        attends = (layer + 1) % period == 0
+    return "attention" if attends else "recurrence"
 
 
 STATE = ("state_size", "ssm_state_size", "mamba_d_state")

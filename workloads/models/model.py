@@ -5,13 +5,16 @@ Layers that differ are listed in ``Model.layout``, and costed as models of their
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from topologies.support import display
 from topologies.support.errors import InputError
 
+Number = TypeVar("Number", int, float)
 Mixer = Literal["attention", "recurrence", "both", "none"]
 ATTENTION, RECURRENCE = ("attention", "both"), ("recurrence", "both")
 """Mixers with attention, and with a state; ``both`` has them side by side on one input."""
@@ -297,7 +300,21 @@ class Model:
         return display.table(self.name, self._facts)
 
     def __post_init__(self) -> None:
-        _check(self)
+        for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
+            if getattr(self, field) < 1:
+                raise InputError(
+                    f"model {self.name}: {field} is {getattr(self, field)}; at least 1."
+                )
+        wrong = ""
+        if self.heads % self.kv_heads:
+            wrong = f"{self.heads} heads are not a multiple of its {self.kv_heads} key-value heads"
+        elif self.experts and self.experts.per_token > self.experts.count:
+            wrong = f"a token visits {self.experts.per_token} experts of only {self.experts.count}"
+        elif self.layout and len(self.layout) != self.layers:
+            kinds = f"the config lists {len(self.layout)} kinds of layers"
+            wrong = f"{kinds} for {self.layers} layers"
+        if wrong:
+            raise InputError(f"model {self.name}: {wrong}. Correct the config.")
 
     @cached_property
     def each_layer(self) -> tuple[Layer, ...]:
@@ -327,6 +344,11 @@ class Model:
         if model is None:
             model = self._of_kinds[kind] = self._with_one_kind(kind)
         return model
+
+    def over_layers(self, each: Callable[[Model, bool], Number]) -> Number:
+        """Sum over all layers what a function gives for one, and for whether it has experts."""
+        counts = Counter(self.each_layer)
+        return sum(counts[kind] * each(self.of_kind(kind), kind.experts) for kind in counts)
 
     @cached_property
     def by_heads(self) -> tuple[Model, ...]:
@@ -468,34 +490,10 @@ class Model:
         >>> named("llama-3.1-405b").parameters
         405853388800
         """
-        layers = sum(
-            self.each_layer.count(kind) * layer_parameters(self.of_kind(kind), moe=kind.experts)
-            for kind in self.kinds
-        )
+        layers = self.over_layers(lambda model, moe: layer_parameters(model, moe=moe))
         norm = self.norm_parameters * self.final_norm
         ends = self.embedding_parameters + self.head_parameters + self.prediction_parameters
         return ends + layers + norm
-
-
-def _check(model: Model) -> None:
-    for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
-        if getattr(model, field) < 1:
-            raise InputError(f"model {model.name}: {field} is {getattr(model, field)}; at least 1.")
-    if model.heads % model.kv_heads:
-        raise InputError(
-            f"model {model.name}: {model.heads} heads are not a multiple of its "
-            f"{model.kv_heads} key-value heads. Correct the config."
-        )
-    if model.experts and model.experts.per_token > model.experts.count:
-        raise InputError(
-            f"model {model.name}: a token visits {model.experts.per_token} experts of only "
-            f"{model.experts.count}. Correct the config."
-        )
-    if model.layout and len(model.layout) != model.layers:
-        raise InputError(
-            f"model {model.name}: the config lists {len(model.layout)} kinds of layers for "
-            f"{model.layers} layers. Correct the config."
-        )
 
 
 class Size(NamedTuple):
@@ -649,10 +647,7 @@ def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
 
 def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     """FLOPs of the scores and weighted sums of all layers, for the forward pass of one token."""
-    return sum(
-        model.each_layer.count(kind) * attention_flops(model.of_kind(kind), seq, causal=causal)
-        for kind in model.kinds
-    )
+    return model.over_layers(lambda one, _: attention_flops(one, seq, causal=causal))
 
 
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
@@ -665,11 +660,7 @@ def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> fl
 def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     """FLOPs of the whole model for the forward pass of one token, with the output layer."""
     # There are about two for each parameter, and attention besides:
-    layers = sum(
-        model.each_layer.count(kind)
-        * layer_flops(model.of_kind(kind), seq, moe=kind.experts, causal=causal)
-        for kind in model.kinds
-    )
+    layers = model.over_layers(lambda one, moe: layer_flops(one, seq, moe=moe, causal=causal))
     return layers + output_flops(model)
 
 

@@ -48,10 +48,14 @@ class Reader:
             if default is None:
                 raise InputError(f"model {self.name}: the config has no {names[0]}. Add it.")
             return default
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if isinstance(value, float) and value.is_integer():
-            whole = True
-        if not whole or not least <= value <= LARGEST_NUMBER:
+        return self.whole(name, value, least)
+
+    def whole(self, name: str, value: Any, least: int = 1) -> int:
+        """Return a value of a field as a whole number."""
+        if value is None:
+            raise InputError(f"model {self.name}: the config has no {name}. Add it.")
+        whole = isinstance(value, int | float) and value == value // 1
+        if isinstance(value, bool) or not whole or not least <= value <= LARGEST_NUMBER:
             raise InputError(
                 f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a whole number "
                 f"from {least} to {LARGEST_NUMBER:.0e}. Correct the config."
@@ -99,6 +103,5 @@ def first_count(read: Reader, names: tuple[str, ...], default: int | None) -> in
     """Return a count, which some families list for each layer: then that of the first layer."""
     value = read.value(*names)
     if isinstance(value, list) and value:
-        name = next(field for field in names if read.has(field))
-        return Reader({name: value[0]}, read.name).count(name)
+        return read.whole(next(field for field in names if read.has(field)), value[0])
     return read.count(*names, default=default, least=0)

@@ -30,11 +30,8 @@ PRIORITIES = (-(2**31), 2**32 - 1)
 """Least and largest priority: Kubernetes' have 32 bits with a sign, and Slurm's without."""
 NEVER = ("", "Unknown", "None", "N/A")
 DEVICES = (
-    "nvidia.com/gpu",
-    "aws.amazon.com/neuron",
-    "aws.amazon.com/neurondevice",
-    "google.com/tpu",
-)
+    "nvidia.com/gpu", "aws.amazon.com/neuron", "aws.amazon.com/neurondevice", "google.com/tpu",
+)  # fmt: skip
 """Names under which Kubernetes counts whole chips."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """Label of a job with the LocalQueue that Kueue admits it through."""
@@ -338,20 +335,15 @@ def _devices(item: Mapping[str, Any]) -> Iterator[int]:
         ]
     for replicas, spec in replicated:
         pods = whole_number(value_at(spec, "parallelism") or 1, "parallelism")
-        containers = listed_at(spec, "template", "spec", "containers")
         chips = [
-            count
-            for each in containers
+            whole_number(count, "chips")
+            for each in listed_at(spec, "template", "spec", "containers")
             for name in DEVICES
             if (count := value_at(each, "resources", "limits", name)) is not None
         ]
         if not chips:
             raise InputError(f"its containers have no limit of {', '.join(DEVICES)}. State one.")
-        yield (
-            whole_number(replicas, "replicas")
-            * pods
-            * sum(whole_number(each, "chips") for each in chips)
-        )
+        yield whole_number(replicas, "replicas") * pods * sum(chips)
 
 
 def value_at(item: Any, *keys: str) -> Any:

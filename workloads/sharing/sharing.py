@@ -427,7 +427,7 @@ def _side_by_side(
 ) -> Sharing:
     """Run each job alone, then those that meet on links side by side."""
     meeting = Meeting(ready, patterns)
-    shares: list[JobShare | None] = [None] * len(ready)
+    shares: dict[int, JobShare] = {}
     ops = 0
     for party in meeting.parties():
         alone = [meeting.run([number], engine) for number in party]
@@ -441,7 +441,7 @@ def _side_by_side(
             )
     return Sharing(
         cluster,
-        tuple(share for share in shares if share is not None),
+        tuple(shares[number] for number in range(len(ready))),
         meeting.shared_links(),
         placement,
         engine,

@@ -69,18 +69,15 @@ def read_chakra(paths: Sequence[Path]) -> Recording:
         versions.add(_read(columns, rank, path, read_bounded(path), groups))
     if not len(columns):
         raise InputError(f"{paths[0]} holds no nodes, only the format's version. Trace it again.")
-    version = ", ".join(sorted(versions))
-    files = {rank: str(path) for rank, path in by_rank.items()}
-    alone = len(by_rank) == 1
     facts: dict[str, str | int | float] = {
         "format": "chakra",
-        "version": version,
-        "world": 0 if alone else len(by_rank),
+        "version": ", ".join(sorted(versions)),
+        "world": 0 if len(by_rank) == 1 else len(by_rank),
         "iterations": 1,
         # ASTRA-sim's Ring.cc (commit 518bd51) gathers comm_size bytes from every rank.
         "all_gather_size": "of one rank",
     }
-    return columns.finish(files, facts)
+    return columns.finish({rank: str(path) for rank, path in by_rank.items()}, facts)
 
 
 def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
@@ -146,12 +143,8 @@ def _read(
             raise InputError(f"{path}: node {node.id} is there twice. Number the nodes.")
         groups = {**groups_made(node), **groups} if node.type == schema.METADATA else groups
         _add(columns, rank, path, node, groups)
-        itself = {node.id} if nested else set()
-        waits[node.id] = [
-            dependency
-            for dependency in (*node.data_deps, *(() if nested else node.ctrl_deps))
-            if dependency not in itself
-        ]
+        needs = node.data_deps if nested else (*node.data_deps, *node.ctrl_deps)
+        waits[node.id] = [each for each in needs if not nested or each != node.id]
     _link(columns, first, path, waits)
     return version
 
@@ -160,21 +153,20 @@ def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence
     """Add the dependencies of the nodes from row ``first`` on, sorted so that each follows them."""
     # ``waits`` has the numbers of the nodes that each node waits for.
     place = {number: row for row, number in enumerate(waits)}
-    for number, dependencies in waits.items():
-        unknown = next((dependency for dependency in dependencies if dependency not in place), None)
-        if unknown is not None:
+    edges = [(number, needed) for number, needs in waits.items() for needed in needs]
+    for number, needed in edges:
+        if needed not in place:
             raise InputError(
-                f"{path}: node {number} waits for node {unknown}, which is unknown. "
+                f"{path}: node {number} waits for node {needed}, which is unknown. "
                 "Give the whole trace."
             )
-    if any(place[waited] >= place[number] for number in waits for waited in waits[number]):
+    if any(place[needed] >= place[number] for number, needed in edges):
         order = in_order(waits)
         if len(order) == len(waits):  # else there is a cycle, which is refused by its nodes
             columns.reorder(first, [place[number] for number in order])
             place = {number: row for row, number in enumerate(order)}
-    for number, dependencies in waits.items():
-        for dependency in dependencies:
-            columns.link(first + place[dependency], first + place[number])
+    for number, needed in edges:
+        columns.link(first + place[needed], first + place[number])
 
 
 def _version(metadata: Any) -> str:

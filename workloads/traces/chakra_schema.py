@@ -9,18 +9,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 Field = descriptor_pb2.FieldDescriptorProto
 PACKAGE = "chakra"
-SCALARS = {
-    "double": (3, Field.TYPE_DOUBLE), "float": (5, Field.TYPE_FLOAT),
-    "int32": (7, Field.TYPE_INT32), "int64": (9, Field.TYPE_INT64),
-    "uint32": (11, Field.TYPE_UINT32), "uint64": (13, Field.TYPE_UINT64),
-    "sint32": (15, Field.TYPE_SINT32), "sint64": (17, Field.TYPE_SINT64),
-    "fixed32": (19, Field.TYPE_FIXED32), "fixed64": (21, Field.TYPE_FIXED64),
-    "sfixed32": (23, Field.TYPE_SFIXED32), "sfixed64": (25, Field.TYPE_SFIXED64),
-    "bool": (27, Field.TYPE_BOOL), "string": (29, Field.TYPE_STRING),
-    "bytes": (31, Field.TYPE_BYTES),
-}  # fmt: skip
-"""Types of an attribute's value: the field's number and its type. The field of a list of such
-values has the next number."""
+SCALARS = (
+    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
+    "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
+)  # fmt: skip
+"""Types of an attribute's value, whose fields have the numbers 3, 5, 7 and so on. The field of a
+list of such values has the next number."""
 INVALID, METADATA, MEMORY_LOAD, MEMORY_STORE, COMPUTE, SEND, RECEIVE, COLLECTIVE = range(8)
 """Types of nodes."""
 COLLECTIVES = (
@@ -46,40 +40,41 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(
         name="chakra_trace.proto", package=PACKAGE, syntax="proto3"
     )
-    for name, (_, kind) in SCALARS.items():
-        _add(file.message_type.add(name=f"{name.capitalize()}List"), "values", 1, kind, many=True)
+    for name in SCALARS:
+        _add(file.message_type.add(name=f"{name.capitalize()}List"), "values", 1, name, many=True)
     attribute = file.message_type.add(name="AttributeProto")
-    _add(attribute, "name", 1, Field.TYPE_STRING)
-    _add(attribute, "doc_string", 2, Field.TYPE_STRING)
+    _add(attribute, "name", 1, "string")
+    _add(attribute, "doc_string", 2, "string")
     attribute.oneof_decl.add(name="value")
-    for name, (number, kind) in SCALARS.items():
-        _add(attribute, f"{name}_val", number, kind, choice=True)
-        of = f".{PACKAGE}.{name.capitalize()}List"
-        _add(attribute, f"{name}_list", number + 1, Field.TYPE_MESSAGE, of=of, choice=True)
+    for number, name in zip(range(3, 33, 2), SCALARS, strict=True):
+        _add(attribute, f"{name}_val", number, name, choice=True)
+        _add(attribute, f"{name}_list", number + 1, f"{name.capitalize()}List", choice=True)
     metadata = file.message_type.add(name="GlobalMetadata")
-    _add(metadata, "version", 1, Field.TYPE_STRING)
-    _add(metadata, "attr", 2, Field.TYPE_MESSAGE, of=f".{PACKAGE}.AttributeProto", many=True)
-    _add(file.message_type.add(name="IOInfo"), "values", 1, Field.TYPE_STRING)
+    _add(metadata, "version", 1, "string")
+    _add(metadata, "attr", 2, "AttributeProto", many=True)
+    _add(file.message_type.add(name="IOInfo"), "values", 1, "string")
     node = file.message_type.add(name="Node")
-    _add(node, "id", 1, Field.TYPE_UINT64)
-    _add(node, "name", 2, Field.TYPE_STRING)
-    _add(node, "type", 3, Field.TYPE_INT32)
-    _add(node, "ctrl_deps", 4, Field.TYPE_UINT64, many=True)
-    _add(node, "data_deps", 5, Field.TYPE_UINT64, many=True)
-    _add(node, "start_time_micros", 6, Field.TYPE_UINT64)
-    _add(node, "duration_micros", 7, Field.TYPE_UINT64)
-    _add(node, "inputs", 8, Field.TYPE_MESSAGE, of=f".{PACKAGE}.IOInfo")
-    _add(node, "attr", 10, Field.TYPE_MESSAGE, of=f".{PACKAGE}.AttributeProto", many=True)
+    _add(node, "id", 1, "uint64")
+    _add(node, "name", 2, "string")
+    _add(node, "type", 3, "int32")
+    _add(node, "ctrl_deps", 4, "uint64", many=True)
+    _add(node, "data_deps", 5, "uint64", many=True)
+    _add(node, "start_time_micros", 6, "uint64")
+    _add(node, "duration_micros", 7, "uint64")
+    _add(node, "inputs", 8, "IOInfo")
+    _add(node, "attr", 10, "AttributeProto", many=True)
     return file
 
 
 def _add(
-    message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: Any, *,
-    of: str = "", many: bool = False, choice: bool = False,
+    message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: str, *,
+    many: bool = False, choice: bool = False,
 ) -> None:  # fmt: skip
-    field = message.field.add(name=name, number=number, type=kind)
+    """Add a field of a scalar type, or of the message of a name."""
+    scalar = Field.Type.Value(f"TYPE_{kind.upper() if kind in SCALARS else 'MESSAGE'}")
+    field = message.field.add(name=name, number=number, type=scalar)
     field.label = Field.LABEL_REPEATED if many else Field.LABEL_OPTIONAL
-    if of:
-        field.type_name = of
+    if kind not in SCALARS:
+        field.type_name = f".{PACKAGE}.{kind}"
     if choice:
         field.oneof_index = 0

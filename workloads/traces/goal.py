@@ -65,8 +65,7 @@ def read_goal(paths: Sequence[Path]) -> Recording:
         raise InputError(f"{path} ends within rank {rank}, before its brace. Copy the file again.")
     if not len(columns):
         raise InputError(f"{path} holds no operations. Give a GOAL schedule.")
-    facts: dict[str, str | int | float] = {"format": "goal", "world": ranks, "iterations": 1}
-    recording = columns.finish({}, facts)
+    recording = columns.finish({}, {"format": "goal", "world": ranks, "iterations": 1})
     last = int(recording.rank.max())
     if ranks and last >= ranks:
         raise InputError(f"{path}: rank {last} of num_ranks {ranks}. Correct num_ranks.")

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -303,16 +303,13 @@ def _shares(work: Work) -> list[int]:
     """Share of a kernel's time that each of its communications has [ps]."""
     # The communications of each kind follow one another and together take all of the time, each in
     # proportion to its size.
-    parts = work.communications
-    totals: dict[int, int] = {}
-    passed: dict[int, int] = {}
-    for part in parts:
-        totals[part.kind] = totals.get(part.kind, 0) + max(1, part.size_bytes)
+    totals, passed = Counter[int](), Counter[int]()
+    for part in work.communications:
+        totals[part.kind] += max(1, part.size_bytes)
     shares = []
-    for part in parts:
-        total, earlier = totals[part.kind], passed.get(part.kind, 0)
-        passed[part.kind] = earlier + max(1, part.size_bytes)
+    for part in work.communications:
+        before, total = work.duration_ps * passed[part.kind], totals[part.kind]
+        passed[part.kind] += max(1, part.size_bytes)
         # As differences of rounded ends, so that the shares sum to the whole time.
-        ends = [work.duration_ps * size // total for size in (earlier, passed[part.kind])]
-        shares.append(ends[1] - ends[0])
+        shares.append(work.duration_ps * passed[part.kind] // total - before // total)
     return shares

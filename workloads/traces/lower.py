@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 
@@ -45,16 +45,6 @@ LANE_KINDS = {COMPUTE: "engine", MEMORY: "engine", HOST: "host", NOTHING: "engin
               COLLECTIVE: "cc", SEND: "send", RECEIVE: "recv"}  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Lowered:
-    """A recording as a schedule."""
-
-    schedule: Schedule  # ops in the order of the nodes, then the joins in which collectives meet
-    # Names of communications that keep their recorded time, as they state no size, with the number
-    # of each
-    kept: dict[str, int]
-
-
 def check_ranks(ranks: int, cluster: Cluster) -> None:
     """Check that a cluster has a chip for each rank."""
     if ranks > cluster.chips:
@@ -66,8 +56,10 @@ def check_ranks(ranks: int, cluster: Cluster) -> None:
 
 def lower(
     recording: Recording, cluster: Cluster, *, communication: str = "simulated", end: str = ""
-) -> Lowered:
-    """Return the schedule of a recording on a cluster."""
+) -> tuple[Schedule, dict[str, int]]:
+    """Return the schedule of a recording on a cluster, and what keeps its recorded time."""
+    # Ops are in the order of the nodes, then come the joins in which collectives meet. What is kept
+    # are communications that state no size, by name with the number of each.
     # ``communication`` ("simulated", "recorded"): whether communication takes its simulated time on
     # the cluster, or the recorded one. ``end`` ("low", "high"): end of its 80 % interval, in place
     # of the prediction.
@@ -95,7 +87,7 @@ def lower(
         labels=_labels(recording, meets),
         facts={"trace": str(recording.facts.get("format", "")), "cluster": cluster.name},
     )
-    return Lowered(lowered, kept)
+    return lowered, kept
 
 
 def _members(recording: Recording, cluster: Cluster) -> list[IntArray]:

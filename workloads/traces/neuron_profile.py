@@ -77,12 +77,9 @@ def read_neuron_profile(paths: Sequence[Path]) -> Recording:
             )
         files[rank] = str(path)
         recorded_s = max(recorded_s, _rank(columns, rank, path, summaries))
-    facts: dict[str, str | int | float] = {
-        "format": "neuron-profile",
-        "iterations": 1,
-        "recorded_s": recorded_s,
-    }
-    return columns.finish(files, facts)
+    return columns.finish(
+        files, {"format": "neuron-profile", "iterations": 1, "recorded_s": recorded_s}
+    )
 
 
 def _rank(

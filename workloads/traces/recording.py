@@ -168,11 +168,8 @@ class Grid:
         inner = 1
         for ranks in groups:
             steps = {later - earlier for earlier, later in pairwise(ranks)}
-            if (
-                len(steps) != 1
-                or max(ranks) - min(ranks) >= stage
-                or ranks[0] // stage != ranks[-1] // stage
-            ):
+            across = max(ranks) - min(ranks) >= stage or ranks[0] // stage != ranks[-1] // stage
+            if len(steps) != 1 or across:
                 continue  # of one rank, across stages, or of an uneven shape: tried below
             step = steps.pop()
             inner = max(inner, step if step * len(ranks) >= stage else step * len(ranks))
@@ -200,16 +197,12 @@ class Grid:
         every = sorted(ranks)
         places = sorted({rank // self.inner % self.grown for rank in every})
         rest = sorted({rank - rank // self.inner % self.grown * self.inner for rank in every})
-        if every != sorted(first + self.inner * place for first in rest for place in places):
-            return ()
-        if len(places) not in (1, self.grown):
-            return ()
         blocks = places if len(places) < self.grown else range(other.grown)
-        return tuple(
-            sorted(
-                self.moved(other, first) + other.inner * place for first in rest for place in blocks
-            )
-        )
+        whole = every == sorted(first + self.inner * place for first in rest for place in places)
+        if not whole or len(places) not in (1, self.grown):
+            return ()
+        firsts = [self.moved(other, first) for first in rest]
+        return tuple(sorted(first + other.inner * place for first in firsts for place in blocks))
 
 
 class Node(NamedTuple):

@@ -270,9 +270,9 @@ def replay(
 
 def _replayed(times: Scaled, cluster: Cluster, communication: str, engine: str) -> Replay:
     """Run a recording whose kernels have their times on this cluster."""
-    lowered = lower(times.recording, cluster, communication=communication)
+    lowered, kept = lower(times.recording, cluster, communication=communication)
     start = time.perf_counter()
-    trace = run(lowered.schedule, engine=engine)
+    trace = run(lowered, engine=engine)
     simulate_s = time.perf_counter() - start
     count = int(times.recording.facts.get("iterations", 1))
     low_s, high_s = _interval(times, cluster, communication, trace.total_s)
@@ -282,7 +282,7 @@ def _replayed(times: Scaled, cluster: Cluster, communication: str, engine: str) 
         trace=trace,
         how=times.how,
         source=times.source,
-        unmapped=lowered.kept,
+        unmapped=kept,
         low_s=low_s / count,
         high_s=high_s / count,
         simulate_s=simulate_s,
@@ -297,7 +297,7 @@ def _interval(
     """Time of the whole trace with likely shortest and with likely longest parts [s]."""
     ends = []
     for recording, end in ((times.fast, "low"), (times.slow, "high")):
-        lowered = lower(recording, cluster, communication=communication, end=end).schedule
+        lowered, _ = lower(recording, cluster, communication=communication, end=end)
         ends.append(run(lowered).total_s)
     return min(ends[0], (1 - STEP_SPREAD) * total_s), max(ends[1], (1 + STEP_SPREAD) * total_s)
 

@@ -69,16 +69,15 @@ def time_s(
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of the collective of one row as its tool shows it [s], under ``time_s``."""
-    through = str(values.get("tool") or "")
+    through, catalogue = str(values.get("tool") or ""), catalogue or shipped_catalogue()
     library = values.get("library") or through
     if library in LIBRARIES:
-        return _of_library(library, values, catalogue or shipped_catalogue())
+        return _of_library(library, values, catalogue)
     if through == "nvshmem":
         return unsupported(
             "measured with NVSHMEM, whose puts are not modelled: its times do not depend on the "
             "ranks. Compare NCCL or nccom-test rows."
         )
-    catalogue = catalogue or shipped_catalogue()
     place = values.get("group") or ""
     whole = machines_for(values["cluster"], servers_reach(values["chips"], place), catalogue)
     ranks = values["ranks"] or values["chips"]
@@ -176,8 +175,7 @@ def beside_s(
     copies += op in IN_PIECES and size_bytes > PIECE_BYTES
     cleared = op == "broadcast"  # written, not read
     traffic = (2 * copies + cleared) * size_bytes
-    return float(
-        elementwise_s(chip, traffic, ranks_per_chip=max(1, ranks // chips), catalogue=numbers)
-        if traffic
-        else 0.0
-    )
+    if not traffic:
+        return 0.0
+    each = max(1, ranks // chips)
+    return float(elementwise_s(chip, traffic, ranks_per_chip=each, catalogue=numbers))

@@ -108,22 +108,14 @@ def _gather(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     return times.gather(values["chip"], values["size_bytes"], rows=rows, **how)
 
 
-def _copy(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
-    return times.elementwise(values["chip"], values["size_bytes"], **how)
-
-
 def _launch(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     """Chain of ``rows`` additions, in one graph or called one by one."""
     each = times.elementwise(values["chip"], values["size_bytes"] // values["rows"], **how)
+    seconds = each.seconds
     if values.get("work") == "one-by-one":
-        seconds = seen_by_host(
-            values["chip"],
-            each.seconds,
-            values.get("runtime") or "graph",
-            catalogue=how["catalogue"],
-        )
-        return Timing(seconds * values["rows"], each.provenance)
-    return Timing(each.seconds * values["rows"], each.provenance)
+        runtime = values.get("runtime") or "graph"
+        seconds = seen_by_host(values["chip"], seconds, runtime, catalogue=how["catalogue"])
+    return Timing(seconds * values["rows"], each.provenance)
 
 
 def _layer(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
@@ -141,11 +133,8 @@ def _layer(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     ]
     ways = ("forward", "backward") if both else ("forward",)
     parts += [_attention({**values, "batch": 1, "direction": way}, how) for way in ways]
-    for work, columns in (
-        ("norm", 4 * hidden),
-        ("activation", 3 * inner),
-        ("streaming", 6 * hidden),
-    ):
+    widths = {"norm": 4 * hidden, "activation": 3 * inner, "streaming": 6 * hidden}
+    for work, columns in widths.items():
         size = len(ways) * element * rows * columns
         parts.append(times.elementwise(chip, size, work, **how))  # type: ignore[arg-type]
     return Timing(sum(part.seconds for part in parts), worst(*(part.provenance for part in parts)))
@@ -158,7 +147,10 @@ KERNELS: Mapping[str, tuple[Timed, tuple[str, ...]]] = {
     "decode-attention": (_decode_attention, ("batch", "kv_seq", "kv_heads", "head_dim")),
     "elementwise": (_elementwise, ("size_bytes",)),
     "gather": (_gather, ("size_bytes",)),
-    "copy": (_copy, ("size_bytes",)),
+    "copy": (
+        lambda values, how: times.elementwise(values["chip"], values["size_bytes"], **how),
+        ("size_bytes",),
+    ),
     "launch": (_launch, ("size_bytes", "rows")),
     "layer": (_layer, ("seq", "heads", "head_dim", "n", "k")),
 }

@@ -282,22 +282,12 @@ def model_of(row: Mapping[str, Any]) -> Model:
     experts = None
     if row["experts"]:
         width = row.get("moe_ffn") or row["ffn"]
-        experts = Experts(
-            count=row["experts"],
-            per_token=row["experts_per_token"] or 1,
-            ffn=width,
-            shared_ffn=width * row["shared_experts"],
-            dense_layers=row["dense_layers"],
-        )
+        shared, visited = width * row["shared_experts"], row["experts_per_token"] or 1
+        dense = row["dense_layers"]
+        experts = Experts(row["experts"], visited, width, shared, dense_layers=dense)
     return Model(
         name=str(row.get("name") or "row"),
-        layers=row["layers"],
-        hidden=row["hidden"],
-        heads=row["heads"],
-        kv_heads=row["kv_heads"],
-        head_dim=row["head_dim"],
-        ffn=row["ffn"],
-        vocab=row["vocab"],
+        **{name: row[name] for name in (*OF_MODEL, "kv_heads", "head_dim", "ffn", "vocab")},
         gated_mlp=gated,
         tied_embeddings=bool(row["tied_embeddings"]),
         positions=0 if gated else row["seq"],

@@ -28,14 +28,12 @@ ONLY_ALL_REDUCE_FROM = 1.1
 """Bus over algorithm bandwidth from which an operation is an all-reduce: 4/3 with three ranks, and
 at most 1 in any other operation."""
 OPERATIONS = {
-    "all-reduce": ("all_reduce", "allreduce", "allr"),
-    "all-gather": ("all_gather", "allgather", "allg"),
-    "reduce-scatter": ("reduce_scatter", "reducescatter", "redsct"),
-    "all-to-all": ("alltoall", "all_to_all", "alltoall_perf", "alltoallv"),
-    "broadcast": ("broadcast", "bcast"),
-    "permute": ("sendrecv", "permute"),
-}
-WORD_ENDS = re.compile(r"[-_ ]")
+    "allreduce": "all-reduce", "allr": "all-reduce", "allgather": "all-gather",
+    "allg": "all-gather", "reducescatter": "reduce-scatter", "redsct": "reduce-scatter",
+    "alltoall": "all-to-all", "alltoallperf": "all-to-all", "alltoallv": "all-to-all",
+    "broadcast": "broadcast", "bcast": "broadcast", "sendrecv": "permute", "permute": "permute",
+}  # fmt: skip
+"""Operations by their names in small letters without signs between words."""
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 # Output of ``nccl-tests`` and ``nccom-test``: sizes and times of a collective.
@@ -67,15 +65,7 @@ def operation(name: str) -> str:
     >>> operation("AllReduce"), operation("all_gather"), operation("sendrecv"), operation("gather")
     ('all-reduce', 'all-gather', 'permute', 'gather')
     """
-    plain = WORD_ENDS.sub("", name.lower())
-    return next(
-        (
-            kind
-            for kind, names in OPERATIONS.items()
-            if plain in {WORD_ENDS.sub("", spelling) for spelling in (kind, *names)}
-        ),
-        name,
-    )
+    return OPERATIONS.get(re.sub("[-_ ]", "", name.lower()), name)
 
 
 def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
@@ -176,13 +166,9 @@ def _number(words: Sequence[str], at: int | None) -> float:
 
 
 def _operation(text: str) -> str | None:
-    words = re.findall(r"[a-z_]+", text.lower())
-    for word in words:
-        stem = word.removesuffix("_perf").removesuffix("_perf_mpi")
-        for name, spellings in OPERATIONS.items():
-            if stem in spellings:
-                return name
-    return None
+    words = (word.removesuffix("_mpi") for word in re.findall(r"[a-z_]+", text.lower()))
+    named = (OPERATIONS.get(word.removesuffix("_perf").replace("_", "")) for word in words)
+    return next(filter(None, named), None)
 
 
 def _stated_ranks(lines: Sequence[str]) -> int | None:
@@ -518,7 +504,8 @@ def read_steps(text: str) -> MeasuredSteps:
             raise InputError(f"--compare {text} is not a positive time. Write it as 3.2s.")
         return MeasuredSteps("", TYPED, [seconds])
     written = read_text(Path(text), limit_bytes=LARGEST_LOG_BYTES, lenient=True)
-    if reports := _reports(written):
+    reports = _documents(written) or []
+    if reports and all("neuron_runtime_data" in report for report in reports):
         numbers_of = {MONITOR: _monitored(reports, text)}
     else:
         numbers_of = {form: _positive(re.findall(form.pattern, written)) for form in LOG_FORMS}
@@ -535,16 +522,6 @@ def read_steps(text: str) -> MeasuredSteps:
 def _positive(numbers: list[str]) -> list[float]:
     read = (float(number.replace(",", "")) for number in numbers)
     return [number for number in read if 0 < number < math.inf]
-
-
-def _reports(written: str) -> list[Mapping[str, Any]]:
-    """Return the reports of neuron-monitor, one a line; none of a text that is something else."""
-    try:
-        lines = [json.loads(line) for line in written.splitlines() if line.strip()]
-    except (ValueError, RecursionError):
-        return []
-    whole = all(isinstance(line, dict) and "neuron_runtime_data" in line for line in lines)
-    return lines if whole else []
 
 
 def _monitored(reports: list[Mapping[str, Any]], name: str) -> list[float]:
