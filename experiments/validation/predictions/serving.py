@@ -214,7 +214,15 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
 
 def _programs(values: Mapping[str, Any]) -> tuple[int, ...]:
     """Lengths of the Neuron programs of a row, which until NxD Inference had room for their own."""
-    return tuple(size + ("" < month(values) < NXD_FROM) for size in BUCKETS)
+    return tuple(size + before_nxd(values) for size in BUCKETS)
+
+
+def before_nxd(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is of Neuron before NxD Inference, an engine that nobody runs today."""
+    if not "" < month(values) < NXD_FROM:
+        return False
+    cluster = machines_for(values["cluster"], 1)
+    return chip_family(cluster.chip, cluster.catalogue).is_neuron
 
 
 def _check_scheduler(values: Mapping[str, Any], why: str) -> None:
