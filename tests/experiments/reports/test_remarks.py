@@ -84,7 +84,7 @@ def checked(**changes: Any) -> list[str]:
 
 def memory(total: float, **changes: Any) -> Any:
     kept = {"least": 40e9, "capacity": 100e9, "fits": True, "tight": False, **changes}
-    return SimpleNamespace(total=total, **kept)
+    return SimpleNamespace(total=total, roomy=total <= 0.95 * kept["capacity"], **kept)
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -209,6 +209,7 @@ def test_a_plan_serves_with_the_kind_whose_training_is_worth_least():
         units=np.array([4.0, 8.0]), lead=0.0, back=0.0, price=np.zeros(2),
         other_units=np.full(2, 9.0), speed=np.array([[1.0], [0.5]]),
         away=np.zeros((2, 1), bool), rise=np.ones(2), worth=np.array([1.0, 0.2]),
+        batch=np.zeros(2),
     )  # fmt: skip
     step = first_step(ahead)
     assert (step.kept.tolist(), step.training.tolist()) == ([[0.0], [6.0]], [4.0, 2.0])
