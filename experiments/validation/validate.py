@@ -268,7 +268,7 @@ def as_told(rows: Rows, level: str) -> Rows:
 def _as_told(row: Row, level: str) -> Row:
     values = stripped(row.values, level)
     if "prompt_tokens" in values and serving.before_nxd(row.values):
-        values |= {"date": row.values.get("date")}
+        values |= {"date": serving.month(row.values)}
     # A name stays as a label of the row; a framework stays without its settings.
     shown = {name: "" for name in row.cells if name != "name" and values.get(name, 0) is None}
     stated = {name: str(values[name]) for name in ("framework", "variant") if values.get(name)}
