@@ -83,8 +83,8 @@ class Conditions:
                 condition = "graphs" if word == "graphs" else "launch_blocking"
                 words.append((word if stands else "", word, condition))
         if self.power_limit_w is not None:
-            low = _limited(cluster, self.power_limit_w) and self.power_limit_w < LIMITED_W[1]
-            words.append((LIMITED if low else "", LIMITED, "power_limit_w"))
+            limited = _limited(cluster, self.power_limit_w)
+            words.append((LIMITED if limited else "", LIMITED, "power_limit_w"))
         return words
 
 
@@ -108,10 +108,12 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
             f"power_limit_w is {limit_w:g}, but kernels of {cluster.chip} were not measured under "
             "a limit, only those of h100. Leave it out."
         )
-    if limit_w < LIMITED_W[0]:
+    least_w, below_w = LIMITED_W
+    if not least_w <= limit_w < below_w and limit_w != most_w:
         raise InputError(
             f"power_limit_w is {limit_w:g}, but kernels of {cluster.chip} were measured under "
-            f"500 W, which holds from {LIMITED_W[0]} W on. State {LIMITED_W[0]} or more."
+            f"500 W, which holds from {least_w} W to below {below_w} W, and without a limit, at "
+            f"{most_w:g} W. State one of these."
         )
     return limit_w < most_w
 
