@@ -40,7 +40,7 @@ DOCS = Path("docs")
 PICTURES = Path("figures/gallery")
 PAGE = "gallery.md"
 DPI, COLORS = 100, 96
-MOST_BYTES = 60_000
+MOST_BYTES = 65_000
 INTRODUCTION = """# Gallery
 
 Each experiment or command answers one question. The title of its picture states the finding, for
