@@ -221,15 +221,15 @@ TABLE_ROWS = 30
 """Rows of a table that are judged as a user would see them, evenly spaced over the table."""
 ALWAYS = (
     *("tp", "pp", "dp", "cp", "ep", "etp", "microbatch", "global_batch", "seq", "precision"),
-    *("lora_rank", "lora_on", "train_only", "optimizer", "routing_skew"),
+    *("lora_rank", "lora_on", "train_only", "optimizer"),
 )
 """Columns of a plan that are told at every level: what is trained, by which degrees."""
 
-SERVED = (
+UNTOLD = (
     *("chunk_tokens", "overlapped", "mixed_chunk", "poll_passes", "gather", "cache_precision"),
-    *("memory_share", "graph_tokens", "block_scaled"),
+    *("memory_share", "graph_tokens", "block_scaled", "routing_skew"),
 )
-"""Columns of served rows that a user of ``serve`` hardly states: those of the server."""
+"""Columns that a user hardly states: those of a server, and how even a router is."""
 
 
 def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     """
     framework = str(values.get("framework") or "").partition(":")[0] or None
     # The power limit of a machine is known to who owns it, as its chips are.
-    hidden = {"variant", "source", "name", *CONDITIONS, *SERVED} - {"power_limit_w"}
+    hidden = {"variant", "source", "name", *CONDITIONS, *UNTOLD} - {"power_limit_w"}
     if level != FRAMEWORK:
         hidden.add("framework")
     if level == BARE:
@@ -267,6 +267,7 @@ def as_told(rows: Rows, level: str) -> Rows:
 
 def _as_told(row: Row, level: str) -> Row:
     values = stripped(row.values, level)
+    # Who serves today runs no engine of before.
     if "prompt_tokens" in values and serving.before_nxd(row.values):
         values |= {"date": serving.month(row.values)}
     # A name stays as a label of the row; a framework stays without its settings.

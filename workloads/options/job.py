@@ -78,12 +78,7 @@ class TokensInputs:
 
     def __post_init__(self) -> None:
         check_tokens(self.tokens, budget=self.budget)
-        _ = self.budget_usd
-
-    @property
-    def budget_usd(self) -> int | None:
-        """Price of the job, in place of its tokens [USD]."""
-        return usd_of(self.budget)
+        usd_of(self.budget)
 
     @property
     def length(self) -> dict[str, str]:

@@ -279,7 +279,7 @@ def most_tokens(
 ) -> Sizes:
     """Find the units of a machine on which a job trains most for a budget within some days.
 
-    Others than ``budget``, in USD as ``run_job`` takes it: as of :func:`sizes_in_time`.
+    ``budget``: USD, as ``run_job`` takes it. The others are those of :func:`sizes_in_time`.
     """
     unit, most, named = _units(cluster, text, days)
     paid = bought_s(usd_of(budget) or 0, cluster, cluster.chips_per_domain) / (days * DAY_S)
