@@ -49,7 +49,7 @@ def test_quantities_are_exact(parse, text, expected):
     ("1gb", "size '1gb': unknown unit gb. Did you mean GB?"),
     ("1mB", "size '1mB': unknown unit mB. Did you mean MB?"),
     ("1TFLOPS/s", "size '1TFLOPS/s': unknown unit TFLOPS/s. Did you mean TFLOP/s?"),
-    ("5bananas", "size '5bananas': unknown unit bananas."),
+    ("5bananas", "size '5bananas': unknown unit bananas. Write it as 256MiB or 1GB."),
     ("1GB/s", "size '1GB/s' is in B/s, not in B. Write it as 256MiB or 1GB."),
     ("0.4B", "size '0.4B' is below the least, 1 B."),
     ("1.5B", "size '1.5B' is 1.5 bytes. Write whole bytes."),

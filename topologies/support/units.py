@@ -138,7 +138,9 @@ def _parse(text: str, what: str, base: str, example: str) -> Fraction:
         factor, dimension = unit(spelled)
         value = _exact(digits) * factor
     except InputError as mistake:
-        raise InputError(f"{what} {shown}: {mistake}") from None
+        # A unit that is near to no other has no remedy yet.
+        remedy = f" Write it as {example}." if str(mistake).endswith(f"{spelled}.") else ""
+        raise InputError(f"{what} {shown}: {mistake}{remedy}") from None
     if base == "s" and spelled == "m":
         example = f"{digits}min"  # which many write as 10m
     if dimension != base:
