@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.refusals import refused
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import choose, shipped_catalogue
 from workloads.kernels.attention import BLOCK, _compute_s, _core_s
 from workloads.kernels.chip_share import family, rank_of, worst
 from workloads.kernels.gemm import (
@@ -215,9 +215,7 @@ def test_unfused_attention_moves_the_scores_through_memory():
 
 
 def test_a_slower_host_issues_kernels_in_proportion():
-    catalogue = shipped_catalogue()
-    slow = catalogue.entry("h100", "host_speed")._replace(written="0.5", value=0.5)
-    halved = catalogue.with_rows([slow])
+    halved = choose(["h100.host_speed=x0.5"])
     assert host_dispatch_s("h100", catalogue=halved) == 2 * host_dispatch_s("h100")
     assert host_dispatch_s("b200", catalogue=halved) == host_dispatch_s("b200")
 
