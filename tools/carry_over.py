@@ -130,7 +130,7 @@ def scaled(part: str, quantity: str, factor: float) -> Catalogue:
     if exact == 1:
         return shipped
     return shipped.with_rows(
-        row._replace(value=row.value * factor, exact=row.exact * exact, low=None, high=None)
+        row._replace(exact=row.exact * exact, low=None, high=None)
         for row in shipped.variants(part, quantity)
     )
 

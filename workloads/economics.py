@@ -200,7 +200,6 @@ def _owned(machine: str, chips: int, terms: Sequence[Entry]) -> Entry:
         part=machine,
         quantity="price",
         variant="owned",
-        value=price,
         unit="USD/s",
         grade=max((row.grade for row in terms), key=GRADES.index),
         source="; ".join(dict.fromkeys(sources)),

@@ -154,7 +154,7 @@ def with_values(catalogue: Catalogue, values: Mapping[Constant, float]) -> Catal
     """Return the catalogue with some constants replaced."""
     rows = [
         catalogue.entry(constant.part, constant.quantity)._replace(
-            value=value, exact=Fraction(value), low=None, high=None
+            exact=Fraction(value), low=None, high=None
         )
         for constant, value in values.items()
     ]
@@ -204,7 +204,6 @@ def _entry(
     low, high = value / wide, value * wide
     return old._replace(
         variant="",
-        value=value,
         exact=Fraction(value),
         grade="measured",
         source="own measurement",

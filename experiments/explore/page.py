@@ -174,7 +174,7 @@ def moved(catalogue: Catalogue, factors: Mapping[str, float]) -> Catalogue:
             part, _, quantity = name.rpartition(".")
             entry = catalogue.entry(part, quantity)
             exact = entry.exact * Fraction(round(factor * FACTOR_DIGITS), FACTOR_DIGITS)
-            rows.append(entry._replace(value=float(exact), exact=exact))
+            rows.append(entry._replace(exact=exact))
     return catalogue.with_rows(rows) if rows else catalogue
 
 

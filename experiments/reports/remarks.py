@@ -138,7 +138,7 @@ def _between_places(step: Iteration) -> Iterator[str]:
     how, times_s = Detail(trace=False, partial=True, allow_oversized=True), list[float]()
     for end in ("low", "high"):
         moved = [
-            row._replace(value=value, exact=Fraction(value), low=None, high=None)
+            row._replace(exact=Fraction(value), low=None, high=None)
             for row in rows
             if (value := getattr(row, end)) is not None
         ]

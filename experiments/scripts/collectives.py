@@ -242,7 +242,7 @@ def half_rate_z(
     entry = catalogue.entry("trn2", "z_link_bandwidth")
     for factor in times:
         exact = entry.exact * int(factor * 4) / 4
-        thicker = entry._replace(value=float(exact), exact=exact)
+        thicker = entry._replace(exact=exact)
         fabrics[factor] = machine(cluster, catalogue=catalogue.with_rows([thicker]))
     points, tables = [(factor, op) for factor in times for op in ops], []
     for factor, op in watch(points, "collectives"):

@@ -305,7 +305,7 @@ def _fabric(cluster: str, share: float) -> Cluster:
     template = catalogue.entry(plain.chip, "hbm_bandwidth")  # any row; what matters is replaced
     sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
     rows = [
-        template._replace(part=part, quantity=name, value=float(value), exact=value,
+        template._replace(part=part, quantity=name, exact=value,
                 unit="count", grade="assumed", variant="")
         for name, value in sizes.items()
     ]  # fmt: skip

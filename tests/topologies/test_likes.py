@@ -2,6 +2,7 @@
 
 import json
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_copy_of_a_chip_gives_equal_numbers(machine):
 def test_rows_of_the_copy_itself_come_first():
     catalogue = with_copy("trn3-gen1")
     row = catalogue.entry("training", "scheduling_trn3")
-    row = row._replace(quantity="scheduling_new", value=0.1)
+    row = row._replace(quantity="scheduling_new", exact=Fraction(1, 10))
     assert catalogue.value("training", "scheduling_new") == row.value + 0.23
     assert catalogue.with_rows([row]).value("training", "scheduling_new") == 0.1
     catalogue = with_copy("trn2.48xlarge")  # for which variants of the chip it is like hold
@@ -74,7 +75,9 @@ def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own():
     assert round_about.value("trn3", "vector_clock") == catalogue.value("trn3", "vector_clock")
     assert catalogue.value("trn4", "vector_clock") == catalogue.value("trn3", "vector_clock")
     assert catalogue.value("trn4", "hbm_bandwidth") == 4 * catalogue.value("trn3", "hbm_bandwidth")
-    faster = catalogue.entry("trn4", "vector_clock")._replace(part="trn4", value=2e9)
+    faster = catalogue.entry("trn4", "vector_clock")._replace(
+        part="trn4", exact=Fraction(2 * 10**9)
+    )
     assert catalogue.with_rows([faster]).value("trn4", "vector_clock") == 2e9
 
 

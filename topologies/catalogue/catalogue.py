@@ -293,7 +293,6 @@ def _scaled(base: Catalogue, path: str, factor: str) -> list[Entry]:
         each._replace(
             part=part,
             quantity=quantity,
-            value=float(times * each.exact),
             exact=times * each.exact,
             low=None if each.low is None else float(times) * each.low,
             high=None if each.high is None else float(times) * each.high,

@@ -34,7 +34,6 @@ class Entry(NamedTuple):
     part: str
     quantity: str
     variant: str  # name of an alternative to a contested value; empty for the default
-    value: float  # value in SI [``unit``]
     # The SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio; ``name`` for a word,
     # which is then in ``written``
     unit: str
@@ -47,6 +46,11 @@ class Entry(NamedTuple):
     high: float | None
     written: str  # number and unit as in the file, such as ``2.9 TB/s``
     exact: Fraction  # value without rounding [``unit``]
+
+    @property
+    def value(self) -> float:
+        """Value in SI [``unit``]."""
+        return float(self.exact)
 
 
 def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]:
@@ -105,7 +109,6 @@ def _entry(cells: Mapping[str, str], where: str) -> Entry:
         part=cells["part"],
         quantity=cells["quantity"],
         variant=cells.get("variant", ""),
-        value=float(exact),
         unit=base,
         grade=cells["grade"],
         source=cells["source"],

@@ -478,7 +478,6 @@ def _entry(part: str, quantity: str, text: str, path: Path, catalogue: Catalogue
         part=part,
         quantity=quantity,
         variant="",
-        value=float(exact),
         unit=unit,
         grade="stated",
         source=f"file {path.name}",

@@ -146,7 +146,7 @@ def _change(
     answer: Answer, catalogue: Catalogue, base: float, entry: Entry, value: Fraction
 ) -> float | None:
     """Relative change of the answer with one number replaced; None for a value that is refused."""
-    moved = entry._replace(value=float(value), exact=value, low=None, high=None)
+    moved = entry._replace(exact=value, low=None, high=None)
     try:
         seconds = answer(catalogue.with_rows([moved]))
     except InputError:

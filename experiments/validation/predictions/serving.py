@@ -150,9 +150,7 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
 @lru_cache(CATALOGUES)
 def _with_value(catalogue: Catalogue, part: str, quantity: str, value: float) -> Catalogue:
     entry = catalogue.entry(part, quantity)
-    return catalogue.with_rows(
-        [entry._replace(value=value, exact=Fraction(value), source="the row")]
-    )
+    return catalogue.with_rows([entry._replace(exact=Fraction(value), source="the row")])
 
 
 def _steady_state(

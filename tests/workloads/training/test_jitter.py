@@ -158,7 +158,7 @@ def test_the_median_of_the_drawn_steps_is_simulated():
 
 def test_chips_that_are_equal_are_no_jitter():
     spread = CATALOGUE.entry("jitter.chips", "spread")
-    equal = CATALOGUE.with_rows([spread._replace(value=0.0, exact=Fraction(0))])
+    equal = CATALOGUE.with_rows([spread._replace(exact=Fraction(0))])
     run = iteration(TOY, cluster("trn2.48xlarge", catalogue=equal), plan(tp=4, dp=4),
                     disturbed=disturbance("chips", 3, ()))  # fmt: skip
     assert run.iteration_s == run.undisturbed_s
