@@ -117,11 +117,9 @@ class Batching:
 
     def rows(self, requests: int) -> int:
         """Return the slots that a pass of decode runs for some requests, empty ones too."""
-        if self.runs_empty_slots:
-            return self.slots
-        if self.fills_programs:  # ``num_seqs_buckets`` of ``reference-configuration.md``
-            return min(self.slots, 1 << (requests - 1).bit_length())
-        return requests
+        # The plug-in's programs are of powers of two (``num_seqs_buckets``).
+        held = 1 << (requests - 1).bit_length() if self.fills_programs else requests
+        return self.slots if self.runs_empty_slots else min(self.slots, held)
 
 
 LARGE_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 70 * 2**30

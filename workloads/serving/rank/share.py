@@ -170,11 +170,8 @@ class RankShare:
 
     @property
     def one_each(self) -> bool:
-        """Return whether each query head has a key-value head of its own, as Neuron makes them.
-
-        So it does where neither the ranks nor these heads divide the other: ``CONVERT_TO_MHA``
-        of ``gqa.py`` in NxD Inference and optimum-neuron.
-        """
+        """Return whether each query head has a key-value head of its own, as Neuron makes them."""
+        # Where neither ranks nor these heads divide the other: ``CONVERT_TO_MHA`` of its gqa.py.
         heads = self.model.kv_heads
         neuron = chip_family(self.cluster.chip, self.catalogue).is_neuron
         return neuron and heads % self.ranks > 0 and self.ranks % heads > 0

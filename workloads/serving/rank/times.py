@@ -406,15 +406,14 @@ def decode_request_s(rank: RankShare) -> float:
     """Return the time of one decoding request besides its cached tokens, in all layers [s]."""
     # The kernel takes some time for each pair of a sequence and a key-value head. Layers without
     # attention read and write states of all requests in one kernel, whose start is no request's.
-    heads = sum(part.attention_layers * _pairs(part) for part in rank.by_heads)
+    heads = sum(
+        part.attention_layers
+        * max(1.0, part.kv_heads if part.one_each else part.model.kv_heads / rank.ranks)
+        for part in rank.by_heads
+    )
     moved = 2 * rank.state_bytes / rank.ranks
     states_s = float(rank.pass_s(2 * moved) - rank.pass_s(moved)) if moved else 0.0
     return heads * _pair_s(rank) + states_s
-
-
-def _pairs(rank: RankShare) -> float:
-    """Pairs of one request and a key-value head on one rank."""
-    return rank.kv_heads if rank.one_each else max(1.0, rank.model.kv_heads / rank.ranks)
 
 
 def _pair_s(rank: RankShare) -> float:
