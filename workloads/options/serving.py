@@ -106,7 +106,8 @@ class ReplicaInputs:
     )
     scheduler: str | None = setting(
         None,
-        "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",
+        "Serving engine whose scheduler runs the replica, in place of --prefill; on Trainium vllm "
+        "alone, its plug-in of 2026",
         choices=("vllm", "sglang", "tensorrt-llm"),
     )
     poll: int | None = setting(

@@ -41,6 +41,9 @@ class Batching:
     # Trainium that was compiled for them. Where nobody states the slots it is taken to be compiled
     # for its load
     runs_empty_slots: bool = False
+    # Whether a prompt may fill a program, and decode runs the smallest program of a power of two of
+    # requests, as by vLLM's plug-in for Neuron
+    fills_programs: bool = False
     # Whether prompts arrive with their keys and values, as at a decode replica, and take no time
     arrived: bool = False
     # Way to fill iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is not 0
@@ -105,10 +108,18 @@ class Batching:
         return f"in pieces of {self.chunk_tokens:,} tokens, {beside}"
 
     def padded(self, tokens: int) -> int:
-        """Return the padded length of a prompt or a cache."""
+        """Return the padded length of a prompt, or of a cache that is one token longer."""
         # NxD Inference takes the first program that is longer (``model_wrapper.py``,
-        # ``_get_seq_bucket``), so that a prompt of 1,024 tokens takes as long as one of 2,047.
-        return next((size for size in self.buckets if size > tokens), tokens)
+        # ``_get_seq_bucket``), so that a prompt of 1,024 tokens takes as long as one of 2,047;
+        # vLLM's plug-in one that is as long (``neuron-scheduler.md``, "Bucket Selection Logic").
+        least = tokens if self.fills_programs else tokens + 1
+        return next((size for size in self.buckets if size >= least), tokens)
+
+    def rows(self, requests: int) -> int:
+        """Return the slots that a pass of decode runs for some requests, empty ones too."""
+        # The plug-in's programs are of powers of two (``num_seqs_buckets``).
+        held = 1 << (requests - 1).bit_length() if self.fills_programs else requests
+        return self.slots if self.runs_empty_slots else min(self.slots, held)
 
 
 LARGE_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 70 * 2**30
@@ -146,10 +157,12 @@ def engine_batching(
     """Return an engine's batching; unnamed that of vLLM of 2025, which plans nothing ahead."""
     alike, neuron = engine or "vllm", chip_family(cluster.chip, cluster.catalogue).is_neuron
     check_choice("scheduler", alike, ENGINES)
+    if engine == "vllm" and neuron and not chunk_tokens and gather is None:
+        return Batching(slots, buckets=BUCKETS, fills_programs=True, poll_passes=poll_passes)
     if engine and neuron:
         raise InputError(
-            f"scheduler {engine}: {cluster.chip} is served by Neuron's engine, which runs whole "
-            "prompts one at a time. Leave the scheduler out."
+            f"scheduler {engine}: {cluster.chip} is served by Neuron's engine or vLLM's plug-in, "
+            "which run whole prompts one at a time. Write vllm and no chunk, or leave it out."
         )
     tokens = chunk_tokens or max(_usual_tokens(cluster, alike), slots + 1)
     passes, share = read_gather(gather) if gather else (0, 0.0)

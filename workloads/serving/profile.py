@@ -364,9 +364,10 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     share = catalogue.value(chip_family(chip, catalogue).serving, "memory_share")
     budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue) * share
     if weights >= budget:
+        chips = "1 chip holds" if rank.chips == 1 else f"{rank.chips} chips hold"
         raise InputError(
-            f"{model.name} has {weights / 1e9:,.0f} GB of weights, {rank.chips} chips hold "
-            f"{budget / 1e9:,.0f} GB; use a smaller precision, such as fp8, "
+            f"{model.name} has {weights / 1e9:,.1f} GB of weights, {chips} "
+            f"{budget / 1e9:,.1f} GB; use a smaller precision, such as fp8, "
             + (
                 "or a cluster of chips with more memory."
                 if rank.chips >= rank.cluster.chips_per_domain

@@ -633,8 +633,8 @@ def _read_by_decode(state: State) -> tuple[int, int, int, int]:
         return batch, state.cached_tokens, batch, sys.maxsize
     cached = state.most_cached
     longest = max(cached[request] - left for request, left in state.batch.left())
-    size = state.batching.padded(longest)
-    batch = state.batching.slots if state.batching.runs_empty_slots else batch
+    size = state.batching.padded(longest + state.batching.fills_programs)
+    batch = state.batching.rows(batch)
     if longest >= sizes[-1]:
         return batch, batch * longest, batch, sys.maxsize
     return batch, batch * size, 0, size - longest

@@ -174,6 +174,8 @@ def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     """Bound the time by cuts around the chips below each group of switches."""
     group = call.group
     for layer in clos(group.cluster)[1][:-1]:
+        if layer.chips % group.cluster.chips_per_domain:
+            continue  # some domain lies below several switches, and its own links lead around them
         counts = np.bincount(group.chips // layer.chips)
         for inside in distinct(counts[(counts > 0) & (counts < len(group.chips))]).tolist():
             need = _crossing_either_way(call, inside * group.ranks_per_chip)

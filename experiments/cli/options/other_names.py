@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 COMMON = {
     **dict.fromkeys(("batch-size", "batch", "gbs"), "global-batch"),
     **dict.fromkeys(("mbs", "per-device-train-batch-size"), "microbatch"),
     **dict.fromkeys(("seq-len", "sequence-length", "max-seq-len", "max-seq-length"), "seq"),
-    **dict.fromkeys(("gpus", "num-gpus", "devices", "num-chips"), "chips"),
+    **dict.fromkeys(("gpus", "num-gpus", "devices", "num-chips", "chips"), "chips ranks tp"),
     **dict.fromkeys(("nodes", "num-nodes", "nnodes", "machine", "hardware", "system"), "cluster"),
     **dict.fromkeys(("lora", "lora-r", "lora-dim"), "lora-rank"),
     **dict.fromkeys(("ttft", "tpot", "itl"), "slo"),
@@ -21,12 +21,13 @@ COMMON = {
     "dtype": "precision",
     "peak": "scale-to-peak",
 }
-"""Options of launchers, load generators and earlier releases, and what they are called here."""
+"""Options of launchers, load generators and earlier releases, and what they are called here: by
+the first of several names that the command has."""
 EXAMPLES = {"--cluster": "trn2.48xlarge:4", "--slo": "ttft=1s,tpot=50ms", "--requests": "poisson:2"}
 """Values of options that are written otherwise here."""
 
 
-def other_name(word: str, flags: Iterable[str]) -> str:
+def other_name(word: str, flags: Sequence[str]) -> str:
     """Return the flag that has another name in other tools, with an example where that helps.
 
     It is empty for words that no tool has.
@@ -35,6 +36,8 @@ def other_name(word: str, flags: Iterable[str]) -> str:
     '--microbatch'
     >>> other_name("--nodes", ["--cluster"])
     '--cluster, such as --cluster trn2.48xlarge:4'
+    >>> other_name("--chips", ["--tp", "--ranks"])
+    '--ranks'
     >>> other_name("--ttft", ["--tp"])
     ''
     """
@@ -42,16 +45,17 @@ def other_name(word: str, flags: Iterable[str]) -> str:
     from workloads.training.plan.other_tools import TABLES as LAUNCHERS
 
     name = word.lstrip("-").replace("_", "-").lower()
-    meant = {COMMON.get(name, "")}
+    meant = COMMON.get(name, "").split()
     for table in (*LAUNCHERS.values(), *ENGINES.values()):
         for key, rule in table.items():
             if key.rpartition(".")[2].replace("_", "-") == name:
-                meant.add(rule.field.replace("_", "-"))
+                meant.append(rule.field.replace("_", "-"))
     here = next(
         (
             flag
+            for option in meant
             for flag in flags
-            if flag[:2] == "--" and {flag[2:], flag[2:].removesuffix("s")} & meant
+            if flag[:2] == "--" and option in (flag[2:], flag[2:].removesuffix("s"))
         ),
         "",
     )

@@ -67,3 +67,10 @@ def test_bytes_around_a_domain_arrive_after_the_latency_of_a_step(name, kind, si
     assert bound.what == "cut around a domain"
     crossed_ps = crossed * 10**12 // (8 * fabric.bandwidth_bytes_per_s)
     assert bound.time_ps == crossed_ps + fabric.latency_ps + fabric.climb_ps[0]
+
+
+def test_a_domain_below_two_switches_is_not_cut_at_them():
+    machine = cluster("trn4-ultraserver:2")  # domains of 72 chips, of which a switch serves 64
+    call = Call("all-to-all", collectives.Group(machine, range(144)), 2**24)
+    assert not list(bounds._rack_cuts(call, least=0))
+    assert collectives.lower_bound(call).time_ps < collectives.duration_ps(call)

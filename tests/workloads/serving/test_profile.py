@@ -58,6 +58,12 @@ def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_t
     assert bytes_per_token(latent, h100, 8) == 8 * 61 * 576 * 2
     odd = replace(llama, heads=40, kv_heads=40)
     assert bytes_per_token(odd, trn1, 16) == 2 * 80 * 64 * 128 * 2
+    # Where neither 12 ranks nor 8 heads divide the other, Neuron makes one for each query head.
+    odd = replace(llama, heads=48, kv_heads=8)
+    assert bytes_per_token(odd, cluster("inf2.48xlarge"), 6) == 48 / 8 * once
+    assert bytes_per_token(odd, TRN2, 3) == 48 / 8 * once
+    assert bytes_per_token(odd, h100, 6) == 12 / 8 * once
+    assert RankShare(odd, TRN2, 3, "bf16", SHIPPED).kv_heads == 4
 
 
 NIM = [

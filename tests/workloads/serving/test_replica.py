@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cluster_sim as cs
 from tests.support.examples import examples
 from tests.support.toy_serving import requests_of, toy_replica
 from workloads.economics import Economics
 from workloads.serving import BUCKETS, Slo, attained, replica, serving_summary
-from workloads.serving.batching import BESIDE, FIRST, PROMPTS, Batching
+from workloads.serving.batching import BESIDE, FIRST, PROMPTS, Batching, batching_from
 from workloads.serving.deployment import Deployment
 from workloads.serving.profile import Profile
 from workloads.serving.replica import Lockstep, closed_loop, passes_until, serve
@@ -118,6 +119,10 @@ def test_buckets_pad_prompts():
     """NxD Inference takes the first program that is longer than the prompt, or the longest."""
     lengths = {1: 128, 127: 128, 128: 256, 1023: 1024, 1024: 2048, 10_000: 10_240}
     assert {size: Batching(buckets=BUCKETS).padded(size) for size in lengths} == lengths
+    plugin = batching_from(cs.cluster("trn2.48xlarge"), scheduler="vllm", slots=6)
+    filled = {1: 128, 128: 128, 129: 256, 1024: 1024, 200_000: 200_000}
+    assert {size: plugin.padded(size) for size in filled} == filled
+    assert [plugin.rows(requests) for requests in (1, 2, 3, 4, 5, 6)] == [1, 2, 4, 4, 6, 6]
     assert [Batching(buckets=BUCKETS).padded(size) for size in (131_072, 200_000)] == [131_072, 2e5]
     padded = serve(toy_replica(), requests_of((0.0, 9, 1)), Batching(buckets=(16,)))
     assert padded.ttft_s[0] == pytest.approx(1 + 1.6)
@@ -144,6 +149,10 @@ def test_a_compiled_program_runs_its_empty_slots():
     assert compiled.tpot_s[0] == pytest.approx(replica.decode_s(4, 4 * 8))
     alone = serve(replica, one, Batching(4))
     assert alone.tpot_s[0] < replica.decode_s(2, 2 * 7)
+    # Three requests of vLLM's plug-in run as four, and a cache of eight tokens needs the next size.
+    plugin = Batching(8, buckets=(8, 16), fills_programs=True)
+    three = serve(replica, requests_of(*[(0.0, 8, 2)] * 3), plugin)
+    assert three.tpot_s[2] == pytest.approx(replica.decode_s(4, 4 * 16))
 
 
 def test_summary_has_the_keys_of_the_command_line():

@@ -166,7 +166,15 @@ class RankShare:
     @property
     def kv_heads(self) -> int:
         """Key-value heads on a rank; with fewer heads than ranks, several ranks hold the same."""
-        return math.ceil(self.model.kv_heads / self.ranks)
+        return self.query_heads if self.one_each else math.ceil(self.model.kv_heads / self.ranks)
+
+    @property
+    def one_each(self) -> bool:
+        """Return whether each query head has a key-value head of its own, as Neuron makes them."""
+        # Where neither ranks nor these heads divide the other: ``CONVERT_TO_MHA`` of its gqa.py.
+        heads = self.model.kv_heads
+        neuron = chip_family(self.cluster.chip, self.catalogue).is_neuron
+        return neuron and heads % self.ranks > 0 and self.ranks % heads > 0
 
     @property
     def divides_sequences(self) -> bool:
@@ -224,7 +232,8 @@ class RankShare:
             return (model.latent.kv_rank + model.latent.rope_dim) * element
         if model.low_rank:
             return model.head_dim * element / (model.summaries.tokens if model.summaries else 1)
-        heads = model.kv_heads / self.ranks if self.divides_sequences else self.kv_heads
+        divided = self.divides_sequences and not self.one_each
+        heads = model.kv_heads / self.ranks if divided else self.kv_heads
         return 2 * heads * model.head_dim * element
 
     @property

@@ -407,7 +407,9 @@ def decode_request_s(rank: RankShare) -> float:
     # The kernel takes some time for each pair of a sequence and a key-value head. Layers without
     # attention read and write states of all requests in one kernel, whose start is no request's.
     heads = sum(
-        part.attention_layers * max(1.0, part.model.kv_heads / rank.ranks) for part in rank.by_heads
+        part.attention_layers
+        * max(1.0, part.kv_heads if part.one_each else part.model.kv_heads / rank.ranks)
+        for part in rank.by_heads
     )
     moved = 2 * rank.state_bytes / rank.ranks
     states_s = float(rank.pass_s(2 * moved) - rank.pass_s(moved)) if moved else 0.0
