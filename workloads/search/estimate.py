@@ -35,7 +35,7 @@ from workloads.training.layers.replicas import (
     reduce_gradients,
 )
 from workloads.training.layers.steps import CC, ENGINE, HOST, TWO, LayerOp, RankShapes, collective
-from workloads.training.plan.placement import usual_chips
+from workloads.training.plan.placement import server_share, usual_chips
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.schedule import BACKWARD, FORWARD, WEIGHT
 from workloads.training.plan.stages import (
@@ -50,7 +50,7 @@ from workloads.training.plan.stages import (
 )
 from workloads.training.program.groups import GroupCosts
 from workloads.training.program.ops import INSIDE, Catalog, Ops, Pair, join, side_by_side, span
-from workloads.training.program.stage import StagePasses, as_tried
+from workloads.training.program.stage import StagePasses, StepTime, as_tried
 
 Found = TypeVar("Found")
 DENSE = ("tp", "cp")  # axes of communication in a layer without experts
@@ -164,13 +164,16 @@ class _Shared:
         """Return times of layers and of both ends of the model, as a :class:`Line` has them [s]."""
         # Plans share these times if they agree in the fields that passes depend on, and in the
         # chips of a stage's ranks. Layers without experts do not depend on how experts are divided.
-        stage = Stage(self.model, plan, self.chip, self.catalogue, self.communication.times(plan))
+        times = self.communication.times(plan), self.communication.occupied(plan)
+        stage = Stage(self.model, plan, self.chip, self.catalogue, *times)
         # Under ZeRO-3 kernels wait for the shards of the other replicas.
         shards = plan.replicas if plan.sharding == 3 else 0
         unexplained = (shards, plan.ranks <= plan.ranks_per_chip, plan.microbatches > 1)
         pipeline = plan.pipeline
         schedule = (pipeline.splits_weights, _pairs(plan), pipeline.pairs_passes and plan.ep > 1)
-        key = (*_fields(plan, PASS_FIELDS), *schedule, self._where(plan, DENSE), *unexplained)
+        beside = ("dp", "edp")[: 2 if self.model.experts else 1] if shards else ()
+        where = self._where(plan, (*DENSE, *beside))
+        key = (*_fields(plan, PASS_FIELDS), *schedule, where, *unexplained)
         dense = self._once(lambda: layer_s(stage, moe=False), "dense", *key)
         ends = self._once(lambda: ends_s(stage), "ends", *key)
         if self.model.experts is None:
@@ -238,7 +241,7 @@ REPLICA_FIELDS = tuple(name for name in PLAN_FIELDS if name not in NO_REPLICA_FI
 
 
 def replicas(
-    model: Model, plan: ParallelPlan, chip: str, catalogue: Catalogue, time_s: CommunicationTime
+    model: Model, plan: ParallelPlan, chip: str, catalogue: Catalogue, time_s: StepTime
 ) -> Replicas:
     """Estimate the times of a plan's exchanges between replicas."""
     # ``time_s``: time of a step's communication [s].
@@ -299,7 +302,7 @@ def _buckets(
     return gathers, reduces, left
 
 
-def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
+def _finished(shapes: RankShapes, time_s: StepTime) -> FloatArray:
     """Times of each stage after its last pass, and of tied embeddings, float64 (stages, 2) [s]."""
     # Stages with equally many layers of each kind, and the same ends of the model, share them.
     plan, by_kind = shapes.plan, dict[object, tuple[float, float]]()
@@ -317,7 +320,7 @@ def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
     return np.array(times)
 
 
-def _sum(steps: list[LayerOp], time_s: CommunicationTime) -> float:
+def _sum(steps: list[LayerOp], time_s: StepTime) -> float:
     return float(sum(time_s(step) for step in steps))
 
 
@@ -325,8 +328,6 @@ def _sum(steps: list[LayerOp], time_s: CommunicationTime) -> float:
 # The ops of a simulated pass are built for a chunk of one layer and for a chunk of two, and timed
 # by following their dependencies. Every further layer takes as long as the second one.
 
-CommunicationTime = Callable[[LayerOp], float]
-"""Function that returns the time of a step's communication [s]."""
 FIRST, MIDDLE, DOUBLE, LAST = 0, 1, 2, -1
 """Chunks that are timed: with one layer at the ends of a model and in between, and with two."""
 STAGES = 4  # stages of the model that is timed
@@ -340,8 +341,10 @@ class Stage:
     plan: ParallelPlan
     chip: str  # catalogue part of the chip
     catalogue: Catalogue
-    # Time of a step's communication [s]; it is called only for axes of ``INSIDE``
-    time_s: CommunicationTime
+    # Time of a step's communication [s], of axes of ``INSIDE``, and of exchanges of replicas, as
+    # ``StagePasses`` takes it
+    time_s: StepTime
+    occupied_s: StepTime
 
     @cached_property
     def through(self) -> Callable[[int, Layer], FloatArray]:
@@ -403,7 +406,7 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     plan, splits, shapes = stage.plan, stage.plan.pipeline.splits_weights, stage.shapes(kind)
     number %= len(shapes.plan.stage_layers)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
-    builder = StagePasses(shapes, at, Catalog(), plan)
+    builder = StagePasses(shapes, at, Catalog(), plan, occupied_s=stage.occupied_s)
     phases = (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]
     parts = [builder.pass_ops(phase, chunk, last=False) for phase in phases]
     steps = builder.catalog.steps
@@ -420,7 +423,7 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     return times
 
 
-def _sides_s(ops: Ops, steps: list[LayerOp], time_s: CommunicationTime) -> tuple[float, float]:
+def _sides_s(ops: Ops, steps: list[LayerOp], time_s: StepTime) -> tuple[float, float]:
     """Times of a pass that no host delays, and of one whose layers take no time on the chip [s]."""
     # Each is linear in the layers; a pass takes the longer of both, which is not.
     alone = [step._replace(seconds=0.0) if step.stream == HOST else step for step in steps]
@@ -436,7 +439,7 @@ class Communication:
         self._costs = GroupCosts(cluster)
         self._groups: dict[tuple[Hashable, ...], IntArray] = {}
 
-    def times(self, plan: ParallelPlan) -> CommunicationTime:
+    def times(self, plan: ParallelPlan) -> StepTime:
         """Return a function that times the steps of a plan."""
         # The group that is slowest in the first step of an axis is taken as slowest in all of them.
         slowest: dict[str, IntArray] = {}
@@ -450,6 +453,11 @@ class Communication:
             return max(times_s)
 
         return time_s
+
+    def occupied(self, plan: ParallelPlan) -> StepTime:
+        """Return a function that times exchanges by the processors that they occupy."""
+        time_s = self.times(plan)
+        return lambda step: time_s(step) * server_share(self.groups(plan, step.axis), self.cluster)
 
     def hops_s(self, plan: ParallelPlan, size_bytes: int) -> FloatArray:
         """Return the time of a send from each stage to the next, last to first, (stages,) [s]."""

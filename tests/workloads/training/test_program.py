@@ -523,6 +523,54 @@ def test_fully_sharded_parameters_are_gathered_beside_the_layer_before():
     assert len(ops[names == "gradients.bucket"]) == TOY.layers + 1
 
 
+def passes_ps(how, machine):
+    """Time of the kernels of each layer of a microbatch, forward and backward [ps]."""
+    program = toy_program(how, cluster(machine))
+    ops = program.streams[0].ops
+    inside = (ops.layer >= 0) & (program.stream_of[ops.step] == ENGINE) & (ops.microbatch == 2)
+    return np.bincount(ops.layer[inside], program.step_ps[ops.step[inside]])
+
+
+def exchanged_ps(how, machine, chips):
+    """Time of two gatherings and a reduction of each layer but one, among these chips [ps]."""
+    weights = 2 * layer_share(TOY, how).total
+    calls = (("all-gather", 2, weights), ("reduce-scatter", 1, 2 * weights))
+    each = [n * exchange_ps(cluster(machine), chips, op, size) for op, n, size in calls]
+    return (TOY.layers - 1) * sum(each)
+
+
+@pytest.mark.parametrize(("machine", "share"), [
+    ("dgx-h100:2", Fraction(16, 132)), ("dgx-a100:2", Fraction(16, 108)), ("tpu-v5p-pod", 0),
+    ("trn2.48xlarge", 0),
+])  # fmt: skip
+def test_kernels_lose_the_multiprocessors_of_exchanges_beside_them(machine, share):
+    """Two of a chip for each rank of a server, while all but the first and last of them run."""
+    how = plan(dp=16, zero=3, seq=16384)
+    alone, beside = (
+        passes_ps(replace(how, overlap=overlap), machine) for overlap in ("none", "dp")
+    )
+    lost = share * exchanged_ps(how, machine, np.arange(16))
+    assert (beside - alone).sum() == pytest.approx(float(lost), rel=1e-3)
+
+
+def test_kernels_lose_no_more_than_the_multiprocessors_of_an_exchange():
+    """Exchanges that take longer than short passes slow these by 132 / 116."""
+    alone, beside = (
+        passes_ps(plan(dp=16, zero=3, seq=128, overlap=overlap), "dgx-h100:2")
+        for overlap in ("none", "dp")
+    )
+    assert beside / alone == pytest.approx(132 / 116, rel=1e-4)
+
+
+def test_ranks_that_share_a_server_with_other_groups_take_fewer_multiprocessors():
+    """A group with one rank in each server has one adapter there, and an eighth of the blocks."""
+    machine = "dgx-h100:4"
+    apart = {"tp": 8, "dp": 4, "zero": 3, "seq": 16384}
+    alone, beside = (passes_ps(plan(**apart, overlap=how), machine) for how in ("none", "dp"))
+    lost = 2 / 132 * exchanged_ps(plan(**apart), machine, np.arange(4) * 8)
+    assert (beside - alone).sum() == pytest.approx(lost, rel=1e-3)
+
+
 @pytest.mark.parametrize("pipeline", [
     {},
     {"pp": 4},

@@ -15,7 +15,7 @@ import numpy as np
 
 from topologies.catalogue.catalogue import chip_family
 from topologies.support.arrays import IntArray
-from workloads.kernels.chip_share import Timing, family, rank_of
+from workloads.kernels.chip_share import KERNELS, Timing, family, rank_of
 from workloads.kernels.times import PART, gemm, host_dispatch_s, step_overhead_s
 from workloads.training.layers.adapters import trained_share, trains, whole
 from workloads.training.layers.steps import (
@@ -27,6 +27,7 @@ from workloads.training.layers.steps import (
     collective,
     kernel,
 )
+from workloads.training.plan.placement import SERVER
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import (
     GRADIENT_BYTES,
@@ -437,6 +438,18 @@ def _operations(shapes: RankShapes) -> float:
     count = chunks * numbers.value(PART, "delta_chunk_operations")
     count += numbers.value(PART, "delta_operations")
     return count / numbers.value(PART, "layer_operations")
+
+
+def occupied_share(shapes: RankShapes) -> float:
+    """Return the share of a chip's multiprocessors that an exchange of a whole server takes."""
+    # NCCL runs a block for each of its channels, two for each adapter, on a multiprocessor that it
+    # shares with no kernel. Trainium has cores for collectives, and TPUs move data by themselves.
+    chips = chip_family(shapes.chip, shapes.catalogue)
+    name = f"{KERNELS}{family(shapes.chip, shapes.catalogue).name}"
+    if chips.runtime == COMPILED or not shapes.catalogue.has(name, "exchange_processors"):
+        return 0.0
+    count = SERVER * shapes.catalogue.value(name, "exchange_processors")
+    return count / shapes.catalogue.value(name, "processors")
 
 
 def issued_s(shapes: RankShapes) -> float:

@@ -23,6 +23,12 @@ from workloads.training.plan.schedules.registry import DEFAULT
 SERVER = 8  # chips of the largest scale-up domain that is one server, not a rack of several servers
 
 
+def server_share(groups: IntArray, cluster: Cluster) -> float:
+    """Return the share of a server that groups of chips (groups, ranks) fill, at most 1."""
+    domain = groups // cluster.chips_per_domain
+    return min(1.0, float(np.count_nonzero(domain == domain[:, :1], axis=1).max()) / SERVER)
+
+
 class Side(NamedTuple):
     """Members of groups that lie on one of the clusters."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from cluster_sim.schedule.table import PS_PER_S
 from topologies.support.arrays import BoolArray, IntArray, present
 from workloads.kernels.chip_share import family
 from workloads.training.layers.steps import CC, CC_DP, ENGINE, STREAM_KINDS, LayerOp, RankShapes
-from workloads.training.plan.placement import Placement
+from workloads.training.plan.placement import Placement, server_share
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import Groups, JoinedCosts, PlacedGroups, SharedParts
 from workloads.training.program.ops import Catalog
@@ -406,11 +406,18 @@ def program(
         groups = placed.within(step.axis)[stage].chips
         return max(costs.times_ps(each, [step], plan, per_token)[0] for each in groups) / PS_PER_S
 
+    @cache
+    def occupied_s(stage: int, step: LayerOp) -> float:
+        """Time of a step weighted with its group's ranks in a server, 1 for a whole one [s]."""
+        groups, cluster = placed.within(step.axis)[stage].chips, joined.of_stage(stage)
+        return slowest_s(stage, step) * server_share(groups, cluster)
+
     firsts = np.unique(of_stages, return_index=True)[1].tolist()
     tried = [
         as_tried(each, partial(slowest_s, stage)) for each, stage in zip(kinds, firsts, strict=True)
     ]
-    of_ranks = streams([tried[kind] for kind in of_stages], catalog, iterations)
+    built_of = [(tried[kind], partial(occupied_s, firsts[kind])) for kind in of_stages]
+    of_ranks = streams(built_of, catalog, iterations)
     rates = [memory_bytes_per_s(each) if overlaps(plan) else 0 for each in kinds]
     memory = np.array(rates, np.int64)[of_stages]
     exchanges = Exchanges(placed, plan, catalog.steps, of_ranks, memory, per_token, costs)

@@ -114,7 +114,10 @@ def _carried(shapes: RankShapes) -> int:
     return copies * shapes.wide_bytes // shapes.plan.tp
 
 
-def as_tried(shapes: RankShapes, time_s: Callable[[LayerOp], float]) -> RankShapes:
+StepTime = Callable[[LayerOp], float]  # function that returns the time of a communication [s]
+
+
+def as_tried(shapes: RankShapes, time_s: StepTime) -> RankShapes:
     """Return shapes whose products run beside communication only where layers are faster so."""
     # Who overlaps tensor parallelism turns it off again where it makes a step longer. Stacks leave
     # the pieces as they are: with the best of one, two and four, steps of MLPerf and DGX Cloud come
@@ -139,6 +142,7 @@ def as_tried(shapes: RankShapes, time_s: Callable[[LayerOp], float]) -> RankShap
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
 """Steps of a layer of each kind, first with its activations recomputed, then with them kept."""
+Runs = Sequence[replicas.Stretch]
 
 
 def _gathered_ops(catalog: Catalog, stretches: Sequence[replicas.Stretch]) -> list[Ops]:
@@ -153,7 +157,8 @@ LEAST_HOST_S = 1e-6
 class StagePasses:
     """Builder of the ops of a rank of one stage; its shapes may show a part of a job's plan."""
 
-    # ``laid_out`` has passes that other stages with these shapes have built.
+    # ``laid_out`` has passes that other stages with these shapes have built. ``occupied_s``: time
+    # of an exchange weighted with its group's ranks in a server, 1 for a whole one [s].
 
     def __init__(
         self,
@@ -162,11 +167,13 @@ class StagePasses:
         catalog: Catalog,
         job: ParallelPlan | None = None,
         laid_out: dict[Hashable, LaidOut] | None = None,
+        occupied_s: StepTime = lambda step: 0.0,
     ):
         self.shapes, self.stage, self.catalog = shapes, stage, catalog
         self.job = job or shapes.plan
         self.exchange = replicas.ReplicaExchange(shapes, stage, self.job)
         self._laid_out = {} if laid_out is None else laid_out
+        self._occupied_s = occupied_s
 
     def pass_ops(self, phase: int, chunk: int, *, last: bool) -> Ops:
         """Return the ops of a pass in phase ``FORWARD``, ``BACKWARD`` or ``WEIGHT``."""
@@ -310,6 +317,7 @@ class StagePasses:
         # issues; 0 if it issues them with another pass. ``gathered``: gathering of the model's ends
         # and of each layer, under ZeRO-3.
         catalog = self.catalog
+        blocks = self._slowed(blocks, stretches, gathered[1])
         of_kinds = [[catalog.ops(block) for block in kind] for kind in blocks if stretches]
         layers = [
             join([self._repeated(of_kinds, run.layers), catalog.ops(run.steps)])
@@ -326,6 +334,28 @@ class StagePasses:
         if traced:
             body = self._issued(body, traced, join([first, last]))
         return join([edges, *ahead[:1], first, body, scheduling, shards, last])
+
+    def _slowed(self, blocks: Blocks, stretches: Runs, gathered: Runs) -> Blocks:
+        """Return the blocks with kernels slowed by the exchanges that run beside the layers."""
+        # The first gathering comes before the layers, and the last reduction after them. Together
+        # kernels lose the processors' time that exchanges take, and none more than its share.
+        share = replicas.occupied_share(self.shapes)
+        if self.shapes.plan.overlap == "none" or not share:
+            return blocks
+        beside = [step for run in [*stretches[:-1], *gathered[1:]] for step in run.steps]
+        lost_s = share * sum(map(self._occupied_s, beside))
+        kinds, kept = self.exchange.kinds, self.exchange.kept
+        run = [blocks[kinds[at]][kept[at]] for each in stretches for at in each.layers.tolist()]
+        kernels_s = sum(step.seconds for block in run for step in block if step.stream == ENGINE)
+        if not lost_s or not kernels_s:
+            return blocks
+        longer = min(1 + lost_s / kernels_s, 1 / (1 - share))
+
+        def slow(step: LayerOp) -> LayerOp:
+            on_chip = step.stream == ENGINE
+            return step._replace(seconds=step.seconds * longer) if on_chip else step
+
+        return [[[slow(step) for step in block] for block in kind] for kind in blocks]
 
     def _repeated(self, blocks: Sequence[Sequence[Ops]], layers: IntArray) -> Ops:
         """Ops of these layers, each with the block of its kind, recomputed or kept."""
@@ -391,11 +421,8 @@ class StageParts(NamedTuple):
     finish: Ops
 
 
-def _stage_parts(
-    shapes: RankShapes, stage: int, catalog: Catalog, laid_out: dict[Hashable, LaidOut]
-) -> StageParts:
-    plan = shapes.plan
-    builder = StagePasses(shapes, stage, catalog, laid_out=laid_out)
+def _stage_parts(builder: StagePasses) -> StageParts:
+    plan, stage = builder.shapes.plan, builder.stage
     order, kinds, which = _order(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
     start = builder.start()
     blocks = {
@@ -470,14 +497,15 @@ class Stream:
 
 
 def streams(
-    of_stages: Sequence[RankShapes], catalog: Catalog, iterations: int
+    of_stages: Sequence[tuple[RankShapes, StepTime]], catalog: Catalog, iterations: int
 ) -> tuple[Stream, ...]:
     """Return the streams of all stages, whose steps are added to a catalog."""
-    plan = of_stages[0].plan
+    # ``of_stages``: of each stage what :class:`StagePasses` takes as shapes and ``occupied_s``.
+    plan = of_stages[0][0].plan
     laid_out: dict[int, dict[Hashable, LaidOut]] = defaultdict(dict)  # by identity of shapes
     parts = [
-        _stage_parts(shapes, stage, catalog, laid_out[id(shapes)])
-        for stage, shapes in enumerate(of_stages)
+        _stage_parts(StagePasses(shapes, stage, catalog, None, laid_out[id(shapes)], occupied_s))
+        for stage, (shapes, occupied_s) in enumerate(of_stages)
     ]
     # Of each step: its stream, whether it updates parameters, and whether it gathers some.
     updates = np.array([step.what == "optimizer" for step in catalog.steps], np.bool_)
