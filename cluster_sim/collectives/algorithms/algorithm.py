@@ -108,8 +108,11 @@ def tree_wins(group: Group, size_bytes: int) -> bool:
     catalogue, domains = group.cluster.catalogue, len(group.domains)
     if catalogue is None:
         return False
-    steps_ps = (group.ranks - 1) * catalogue.ps(group.cluster.chip, "collective_step")
-    link = int(_rates_out(group).max(initial=1))
+    rates = _rates_out(group)  # each level crosses one axis, so that slow ones count as often
+    link = int(1 / np.mean(1 / rates)) if len(rates) else 1
+    # A slice takes a step and its own time on each link; a short buffer is a slice for each chain.
+    slice_ps = min(size_bytes // 2, PACKET_BYTES) * PS_PER_S // link
+    steps_ps = (group.ranks - 1) * (catalogue.ps(group.cluster.chip, "collective_step") + slice_ps)
     if domains == 1:
         return levels(group.ranks) * size_bytes * PS_PER_S < steps_ps * link
     # Rings cross two adapters or more at once; of d domains, the farthest is log2(d) hops away.
@@ -288,10 +291,10 @@ def stage_slices(call: CollectiveCall) -> int:
     return max(1, min(MOST_SLICES, call.size_bytes // (call.ranks * PACKET_BYTES)))
 
 
-def broadcast_slices(call: CollectiveCall) -> int:
-    """Return the slices of a pipelined broadcast: enough to fill the chain, of whole packets."""
+def broadcast_slices(call: CollectiveCall, chains: int) -> int:
+    """Return the slices along each of some chains: enough to fill it, of whole packets."""
     most = min(MOST_BROADCAST_SLICES, 4 * call.ranks)
-    return max(1, min(most, call.size_bytes // PACKET_BYTES))
+    return max(1, min(most, call.size_bytes // (chains * PACKET_BYTES)))
 
 
 BYTES_AN_OP = 115

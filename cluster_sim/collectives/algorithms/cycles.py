@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -343,14 +345,24 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
 
 
 def _hamiltonian(box: Box) -> BoxCycles:
-    return hamiltonian_cycles(box.sizes, box.wraps, rate_units(box.rates))
+    return hamiltonian_cycles(box.sizes, box.wraps, rate_units(box.sizes, box.wraps, box.rates))
 
 
-def rate_units(rates: Sequence[int]) -> tuple[int, ...]:
-    """Round the rates of the axes to small whole multiples of the slowest."""
-    # Rates such as 129 and 64 GB/s become 2 and 1: for the exact ratio the search would find none.
+@functools.lru_cache(maxsize=256)
+def rate_units(
+    sizes: tuple[int, ...], wraps: tuple[bool, ...], rates: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Choose small whole units for the rates of the axes, with which the cycles carry most."""
+    # For the exact ratio of rates such as 129 and 64 GB/s the search would find no cycles. The
+    # nearest multiple of the slowest rate may let cycles carry less than that of a slower axis.
     slowest = max(1, min(rates, default=1))
-    units = [min(LARGEST_UNIT, max(1, round(rate / slowest))) for rate in rates]
+    near = [{rate // slowest, -(-rate // slowest)} for rate in rates]
+    kept = [sorted({min(LARGEST_UNIT, max(1, unit)) for unit in each}) for each in near]
+
+    def carried(units: tuple[int, ...]) -> Fraction | int:
+        return most(Grid(sizes, wraps, units)) * min(map(Fraction, rates, units), default=0)
+
+    units = max(product(*kept), key=carried)
     divisor = max(1, math.gcd(*units))
     return tuple(unit // divisor for unit in units)
 

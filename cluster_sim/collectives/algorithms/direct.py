@@ -44,19 +44,17 @@ def mesh(call: CollectiveCall) -> Messages:
         return no_messages(chunks, ranks)
     src, dst, channels = _all_pairs(ranks)
     channel = ranks + np.arange(len(src), dtype=np.int32)
-    blocks: list[tuple[IntArray, IntArray, bool, int]] = []  # channel, chunk, reduce, step
-    if reduces:
-        blocks.append((channel, dst, True, 0))
-    # A join on every rank, between the parts of a shard and their sum.
-    if reduces and gathers:
-        blocks.append((rank, rank, False, 0))
-    if gathers:
-        blocks.append((channel, src, False, int(reduces)))
+    # Blocks of channel, chunk, whether it is added, and step. On every rank a join stands between
+    # the parts of a shard and their sum.
+    blocks = [(channel, dst, True, 0)] * reduces + [(rank, rank, False, 0)] * (reduces and gathers)
+    blocks += [(channel, src, False, int(reduces))] * gathers
+    channels_used, first, *rest = zip(*blocks, strict=True)
+    reduce, step = (np.repeat(values, list(map(len, first))) for values in rest)
     return one_chunk_messages(
-        channel=np.concatenate([block[0] for block in blocks]),
-        first=np.concatenate([block[1] for block in blocks]),
-        reduce=np.concatenate([np.full(len(block[0]), block[2]) for block in blocks]),
-        step=np.concatenate([np.full(len(block[0]), block[3]) for block in blocks]),
+        channel=np.concatenate(channels_used),
+        first=np.concatenate(first),
+        reduce=reduce,
+        step=step,
         edges=_two_phases(ranks, dst) if len(blocks) == 3 else None,
         channels=channels,
         chunks=chunks,
@@ -66,31 +64,25 @@ def mesh(call: CollectiveCall) -> Messages:
 
 def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
     """Write an all-reduce in which every rank sends its whole buffer to every other: one step."""
-    chunks = Chunks.table([size_bytes], EVERY, EVERY)
-    if ranks == 1:
-        return no_messages(chunks, ranks)
     src, _, channels = _all_pairs(ranks)
     return one_chunk_messages(
         channel=ranks + np.arange(len(src), dtype=np.int32),
         first=np.zeros(len(src), np.int32),
         reduce=True,
         channels=channels,
-        chunks=chunks,
+        chunks=Chunks.table([size_bytes], EVERY, EVERY),
         ranks=ranks,
     )
 
 
 def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
     """Write a broadcast in one step: rank 0 sends the whole buffer to each other rank."""
-    chunks = Chunks.table([size_bytes], 0, EVERY)
-    if ranks == 1:
-        return no_messages(chunks, ranks)
     dst = np.arange(1, ranks, dtype=np.int32)
     return one_chunk_messages(
         channel=dst - 1,
         first=np.zeros(ranks - 1, np.int32),
         channels=Channels.table(np.zeros(ranks - 1, np.int32), dst),
-        chunks=chunks,
+        chunks=Chunks.table([size_bytes], 0, EVERY),
         ranks=ranks,
     )
 
@@ -106,17 +98,10 @@ def _all_pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
 
 def _two_phases(ranks: int, dst: IntArray) -> Edges:
     """Return edges from the first phase to the receivers' joins, and from these to the second."""
-    pairs = len(dst)
-    second = pairs + ranks + np.arange(pairs, dtype=np.int32).reshape(ranks - 1, ranks)
-    ptr = np.concatenate(
-        [
-            np.arange(pairs, dtype=np.int64),
-            pairs + np.arange(ranks, dtype=np.int64) * (ranks - 1),
-            np.full(pairs + 1, 2 * pairs, np.int64),
-        ]
-    )
-    targets = np.concatenate([pairs + dst, second.T.ravel()]).astype(np.int32)
-    return Edges(ptr, targets, np.broadcast_to(np.int64(0), len(targets)))
+    pairs, rank = len(dst), np.arange(ranks)
+    second = pairs + ranks + np.arange(pairs).reshape(ranks - 1, ranks)
+    sources = np.append(np.arange(pairs), np.repeat(pairs + rank, ranks - 1))
+    return Edges.from_pairs(2 * pairs + ranks, sources, np.append(pairs + dst, second.T))
 
 
 def _mesh_messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
@@ -127,12 +112,9 @@ def _mesh_messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
 
 def _mesh_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     ranks = call.ranks
-    if ranks == 1:
-        return 0
-    if call.kind == "broadcast":
+    if call.kind == "broadcast" or ranks == 1:
         return ranks - 1
-    joins = ranks * (call.ways - 1)
-    return call.ways * ranks * (ranks - 1) + joins
+    return ranks * (call.ways * ranks - 1)  # with a join a rank between two ways
 
 
 MESH = Algorithm(

@@ -254,7 +254,7 @@ def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
         ranks=ranks,
     )
     # Earlier slices go first where they meet later ones on a link.
-    return replace(messages, priority=np.broadcast_to(slice_, chunk.shape).ravel())
+    return replace(messages, priority=np.broadcast_to(slice_, chunk.shape).ravel(), cycles=count)
 
 
 def _ring_algorithm(
@@ -267,10 +267,11 @@ def _ring_algorithm(
 
     def messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
         """Write the messages of all rings."""
+        chains = rings(call.group)
         if call.kind == "broadcast":
-            slices = broadcast_slices(call)
-            return chain_broadcast(rings(call.group), call.size_bytes, slices)
-        return ring(call, rings(call.group), costs.slices)
+            slices = broadcast_slices(call, len(chains.order))
+            return chain_broadcast(chains, call.size_bytes, slices)
+        return ring(call, chains, costs.slices)
 
     def message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
         """Count the messages of all rings without writing them."""
@@ -278,13 +279,14 @@ def _ring_algorithm(
             return 0
         count = len(rings(call.group).order)
         if call.kind == "broadcast":
-            return count * broadcast_slices(call) * (call.ranks - 1)
+            return count * broadcast_slices(call, count) * (call.ranks - 1)
         return count * costs.slices * call.ranks * (call.ranks - 1) * call.ways
 
     def rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
         """Count the messages that follow one another along the longest chain."""
         if call.kind == "broadcast" and call.ranks > 1:
-            return call.ranks - 2 + broadcast_slices(call)
+            chains = len(rings(call.group).order)
+            return call.ranks - 2 + broadcast_slices(call, chains)
         return call.ways * (call.ranks - 1)
 
     def stands_for(call: CollectiveCall, costs: CommunicationCosts) -> int | None:

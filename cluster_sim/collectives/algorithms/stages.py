@@ -426,6 +426,9 @@ def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "broadcast":
         return tree_broadcast(call.group, call.size_bytes)
     messages = staged(call, cube_parts(call.group), costs.slices)
+    if call.group.ranks_per_chip == len(call.group.domains) == 1:
+        # Parts take turns on links if no slice runs ahead, as it may where all begin inside chips.
+        messages = replace(messages, priority=messages.step)
     return replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
 
 

@@ -1,6 +1,7 @@
 """Hamiltonian cycles share out the links of a shape; detours go around cables that are down."""
 
 from collections import Counter
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps, prove, whole
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives.algorithms.cycles import (
+    Grid,
     all_rings,
     hamiltonian_cycles,
+    most,
     one_ring,
     rate_units,
     snake,
@@ -136,8 +139,28 @@ def test_a_snake_visits_all_by_neighbours(sizes):
 
 def test_a_rate_that_is_no_small_multiple_keeps_its_cycles():
     """One per cent more bandwidth must not cost the cycles of a torus."""
-    assert rate_units([64, 129, 129]) == rate_units([64, 128, 128]) == (1, 2, 2)
-    assert rate_units([100, 1_000]) == (1, 4)
+    cube, wraps = (4, 4, 4), (True, True, True)
+    assert rate_units(cube, wraps, (64, 129, 129)) == rate_units(cube, wraps, (64, 128, 128))
+    assert rate_units(cube, wraps, (64, 128, 128)) == (1, 2, 2)
+    assert rate_units((4, 4), (True, True), (100, 1_000)) == (1, 4)
+
+
+def test_a_faster_axis_never_costs_cycles_of_a_torus_bandwidth():
+    """Six cycles of one unit carry less than ten of (1, 2, 2) from 6 / 5 of the rate on."""
+    cube, wraps = (4, 4, 4), (True, True, True)
+
+    def carried(rate: int) -> Fraction:
+        rates = (100, rate, rate)
+        units = rate_units(cube, wraps, rates)
+        share = min(Fraction(rate, unit) for rate, unit in zip(rates, units, strict=True))
+        return most(Grid(cube, wraps, units)) * share
+
+    assert [rate_units(cube, wraps, (100, rate, rate)) for rate in (119, 121)] == [
+        (1, 1, 1),
+        (1, 2, 2),
+    ]
+    by_rate = [carried(rate) for rate in range(100, 500)]
+    assert by_rate == sorted(by_rate)
 
 
 def test_every_pair_of_a_torus_is_joined_without_the_dead_cables():

@@ -1,6 +1,7 @@
 """Collectives of Trainium: measured times, choices of the runtime, handshakes, shares of DMA."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from cluster_sim.collectives.messages import side_by_side
 from cluster_sim.hardware.communication_costs import DMA_SHARES, communication_costs
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.trace.trace import run
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
 
@@ -207,3 +208,27 @@ def test_the_runtime_runs_one_cycle_where_a_chip_has_three_cables():
     assert len(all_rings(Group(server, range(16))).order) == 4
     plain = whole(cluster("torus:2x4", bandwidth="1GB/s", latency="1us"))
     assert len(all_rings(plain).order) > 2
+
+
+@pytest.mark.parametrize(("kind", "ranks_per_chip", "size", "quantity", "factors"), [
+    # Halving and doubling: slices that ran ahead kept the parts of others from idle links.
+    ("all-reduce", 1, 32 * MIB, "link_bandwidth", ("0.8", "1", "1.25")),
+    # Rings: with cycles by the nearest multiple of the slowest rate, ten came after fourteen.
+    ("all-reduce", 1, 384 * MIB, "z_link_bandwidth", ("0.64", "0.8", "1")),
+    # A broadcast: more chains cut it into messages shorter than their issue.
+    ("broadcast", 2, 5 * MIB, "link_bandwidth", ("1", "1.25", "1.5625")),
+])  # fmt: skip
+def test_faster_links_of_one_kind_slow_no_collective(kind, ranks_per_chip, size, quantity, factors):
+    catalogues = [choose((f"trn2.{quantity}=x{factor}",)) for factor in factors]
+    servers = [cluster("trn2-ultraserver", catalogue=each) for each in catalogues]
+    groups = [Group(server, range(64), ranks_per_chip) for server in servers]
+    times_ps = [duration_ps(CollectiveCall(kind, group, size)) for group in groups]
+    assert all(after <= 1.002 * before for before, after in pairwise(times_ps))
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "broadcast"])
+def test_each_cycle_has_queues_of_its_own_on_the_dma_engines(kind):
+    server = Group(cluster(TRN2), range(16), 4)
+    call = CollectiveCall(kind, server, 64 * MIB)
+    costs = communication_costs(server.cluster)
+    assert ALGORITHMS["multi-ring"].messages(call, costs).cycles == 4
