@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster_sim.collectives.algorithms.hierarchical import prime_factors
 from cluster_sim.progress import progress
@@ -21,10 +21,8 @@ from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.options.job import LEAST_DAYS, MOST_DAYS, check_tokens, usd_of
 from workloads.search.search import Estimates, Search, estimates
+from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import PLAN_FIELDS
-
-if TYPE_CHECKING:
-    from workloads.training.iteration import Iteration
 
 MOST_TRIES = 12  # numbers of units that are tried, each with a search for a plan of some seconds
 GROWTH = 1.25  # factor by which guesses that follow one another in being too few grow faster

@@ -26,7 +26,7 @@ from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError
-from topologies.support.files.writing import check_target
+from topologies.support.files.writing import check_target, whole_file
 from topologies.support.options import setting
 from topologies.support.units import format_seconds, parse_count
 from workloads.options.job import LEAST_DAYS, MOST_DAYS, TokensInputs
@@ -206,7 +206,6 @@ def _as_written(*inputs: TrainedModel | PricedInputs) -> list[str]:
 
 def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[str, Any]:
     """Write the plan of a rank to files; return tool, file, rank, and why it is not the first."""
-    from topologies.support.files.writing import whole_file
     from workloads.training.plan.other_tools import plan_yaml
 
     how.check_rank(len(search.finalists))
