@@ -22,7 +22,6 @@ from topologies.clusters.names import FILES, GRAPHS, cluster
 from topologies.support.arguments import check_names
 from topologies.support.errors import InputError, check_choice, excerpt, suggestion
 from topologies.support.files.reading import csv_lines, csv_rows, read_bytes
-from workloads.kernels.precision import CASTS
 from workloads.models.huggingface import model, models
 from workloads.models.model import Model
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names
@@ -74,9 +73,10 @@ def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
     return _columns("count", *names, least=least)
 
 
-def _spellings(**names: str) -> dict[str, str]:
-    """Choices by their other spellings, read from a text that lists these beside each choice."""
-    return {other: choice for choice, others in names.items() for other in others.split()}
+def _choice(column: str, **names: str) -> Column:
+    """Return a column of choices, from a text for each that lists its other spellings."""
+    also = {other: choice for choice, others in names.items() for other in others.split()}
+    return Column(column, "text", choices=tuple(names), also=also)
 
 
 TOOLS = (
@@ -92,37 +92,23 @@ SCHEDULE = Column(
     choices=schedule_names(),
     also={other: schedule.name for schedule in all_schedules() for other in schedule.aliases},
 )
-RECOMPUTE = Column(
+RECOMPUTE = _choice(
     "recompute",
-    "text",
-    choices=("none", "selective", "full"),
-    also=_spellings(
-        none="no off false 0",
-        selective="attention core-attn core-attention selective-attention",
-        full="yes on true 1 uniform block all layers full-layer activation",
-    ),
+    none="no off false 0",
+    selective="attention core-attn core-attention selective-attention",
+    full="yes on true 1 uniform block all layers full-layer activation",
 )
-OVERLAP = Column(
-    "overlap",
-    "text",
-    choices=("none", "dp", "all"),
-    also=_spellings(none="no off false 0", dp="yes on true 1 grad", all="tp tp+dp dp+tp full"),
+OVERLAP = _choice(
+    "overlap", none="no off false 0", dp="yes on true 1 grad", all="tp tp+dp dp+tp full"
 )
-ATTENTION = Column(
-    "attention",
-    "text",
-    choices=("fused", "unfused"),
-    also=_spellings(fused="flash flash-attention flash-2 flash-3 sdpa cudnn", unfused="eager core"),
+ATTENTION = _choice(
+    "attention", fused="flash flash-attention flash-2 flash-3 sdpa cudnn", unfused="eager core"
 )
-FP8_RECIPE = Column(
+FP8_RECIPE = _choice(
     "fp8_recipe",
-    "text",
-    choices=tuple(CASTS),
-    also=_spellings(
-        tensorwise="tensor per-tensor delayed current",
-        rowwise="row per-row axiswise",
-        blockwise="block subchannel",
-    ),
+    tensorwise="tensor per-tensor delayed current",
+    rowwise="row per-row axiswise",
+    blockwise="block subchannel",
 )
 PLAN = (
     Column("name", "text"),
