@@ -21,7 +21,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import FILES, GRAPHS, cluster
 from topologies.support.arguments import check_names
 from topologies.support.errors import InputError, check_choice, excerpt, suggestion
-from topologies.support.files.reading import csv_lines, csv_rows, read_bytes
+from topologies.support.files.reading import csv_lines, csv_rows, decoded, read_bytes
 from workloads.models.huggingface import model, models
 from workloads.models.model import Model
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names
@@ -313,10 +313,7 @@ def read_file(path: Path | str, stated: Mapping[str, str] = NOTHING) -> Rows:
     """Read measurements, or a load generator's results; ``stated`` cells hold for all."""
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{name} is not UTF-8 text. Save it as CSV in UTF-8.") from None
+    text = decoded(content, name)
     runs = load_test_rows(text, name)
     rows = read_text(text, name, stated) if runs is None else read_runs(runs, stated)
     return replace(rows, rows=tuple(_beside(row, Path(path).parent) for row in rows.rows))

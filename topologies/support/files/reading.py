@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topologies.support.errors import InputError, shown, suggestion, system_reason
 from topologies.support.units import format_bytes
@@ -144,6 +145,15 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
     except UnicodeDecodeError as mistake:
         line = content.count(b"\n", 0, mistake.start) + 1
         raise InputError(f"{named} line {line}: not UTF-8 text. Save it in UTF-8.") from None
+
+
+def json_value(content: str | bytes, named: object, remedy: str, **how: Any) -> Any:
+    """Return the value of a JSON text; ``how`` as of :func:`json.loads`."""
+    try:
+        return json.loads(content, **how)
+    except (ValueError, RecursionError) as mistake:
+        why = " ".join(str(mistake).split())[:100]
+        raise InputError(f"{named} is not JSON ({why}). {remedy}") from None
 
 
 def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
