@@ -266,7 +266,6 @@ def _ring_algorithm(
     """Make an algorithm that runs over the rings which ``rings`` returns for a group."""
 
     def messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
-        """Write the messages of all rings."""
         if call.kind == "broadcast":
             slices = broadcast_slices(call)
             return chain_broadcast(rings(call.group), call.size_bytes, slices)
