@@ -29,7 +29,7 @@ def no_such_file(path: str | Path) -> str:
     file = Path(path)
     folder = Path(os.path.abspath(file.parent))
     missing = next(
-        (above for above in (*reversed(folder.parents), folder) if not _is_folder(above)), None
+        (above for above in (*reversed(folder.parents), folder) if not os.path.isdir(above)), None
     )
     if missing is not None:
         return f"there is no folder {shown(str(missing))}. Correct the path."
@@ -38,13 +38,6 @@ def no_such_file(path: str | Path) -> str:
     same_kind = [name for name in names if file.suffix and name.endswith(file.suffix)]
     holds = "" if near or not file.suffix else f", {_listed(same_kind, file.suffix)}"
     return f"there is no such file in {shown(str(folder))}{holds}.{shown(near)} Correct the path."
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
 
 
 def _names(folder: Path) -> list[str]:
