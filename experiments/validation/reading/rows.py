@@ -302,7 +302,6 @@ class Rows:
     """The rows of one file."""
 
     kind: Kind
-    header: tuple[str, ...]
     rows: tuple[Row, ...]
 
     def __len__(self) -> int:
@@ -354,7 +353,7 @@ def read_runs(runs: Sequence[Mapping[str, Any]], stated: Mapping[str, str]) -> R
         proposes = [run["mistake"]] if "mistake" in run and "speculate" not in stated else []
         wrong = [each for each in row.mistakes if not each.endswith(" is empty. State it.")]
         rows.append(replace(row, mistakes=(*wrong, *lacking, *proposes)))
-    return Rows(SERVING, tuple(header), tuple(rows))
+    return Rows(SERVING, tuple(rows))
 
 
 def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows:
@@ -377,7 +376,7 @@ def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows
     for line, cells in lines[1:]:
         left = [*(cells[place] for place in kept if place < len(cells)), *cells[width:]]
         rows.append(_row(kind, header, line, [*left, *stated.values()]))
-    return Rows(kind, tuple(header), tuple(rows))
+    return Rows(kind, tuple(rows))
 
 
 def check_stated(stated: Mapping[str, str], kind: Kind) -> None:
