@@ -612,9 +612,9 @@ def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     return 2 * widths * keys_seen(model, seq, causal=causal) + index + 4.0 * state
 
 
-def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
+def all_attention_flops(model: Model, seq: int) -> float:
     """FLOPs of the scores and weighted sums of all layers, for the forward pass of one token."""
-    return model.over_layers(lambda one, _: attention_flops(one, seq, causal=causal))
+    return model.over_layers(lambda one, _: attention_flops(one, seq))
 
 
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
