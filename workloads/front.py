@@ -121,15 +121,13 @@ def _on_unlike_chips(
     whole = [as_cluster(each) for each in (first, *beside)]
     plan_fields, detail_fields, conditions = _divided(stated)
     count = detail_fields.pop("chips", None)
-    fields = {**_stated_by(plan), **plan_fields, "chips": count}
+    stated_fields = {
+        name: vars(plan)[name] for name in PLAN_FIELDS if plan and name not in plan.assumed
+    }
+    fields = {**stated_fields, **plan_fields, "chips": count}
     fields["framework"] = conditions.framework_text(fields, whole[0])
     detail = replace(detail or Detail(), **detail_fields)
     return unlike_step(as_model(model), whole, fields, detail, progress=progress)
-
-
-def _stated_by(plan: ParallelPlan | None) -> dict[str, Any]:
-    """Return the fields of a plan that nobody assumed."""
-    return {name: vars(plan)[name] for name in PLAN_FIELDS if plan and name not in plan.assumed}
 
 
 def _may_search(

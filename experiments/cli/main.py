@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -84,8 +85,6 @@ def open_streams() -> bool:
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if not sys.warnoptions:
-        import warnings
-
         # Warnings of libraries mean nothing to users; results are checked before they are shown.
         warnings.simplefilter("ignore")
     if sys.stdout is None:

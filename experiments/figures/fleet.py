@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -145,8 +146,6 @@ def _coarse(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _days(axes: Axes, frame: pd.DataFrame) -> None:
-    from matplotlib import dates
-
     first, last = frame["time_utc"].iloc[0], frame["time_utc"].iloc[-1]
     axes.set_xlim(first, last)
     short = last - first <= pd.Timedelta(days=2)

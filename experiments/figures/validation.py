@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from experiments.figures.layout import canvas
 from topologies.support.units import format_seconds
@@ -45,8 +46,6 @@ def _finding(good: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _diagonal(plane: Any, good: Sequence[Mapping[str, Any]]) -> None:
-    from matplotlib.ticker import LogLocator
-
     values = [row[key] for row in good for key in ("published", "predicted")]
     line = np.array([min(values) / 1.5, max(values) * 1.5])
     plane.plot(line, line, color="0.5", linewidth=1)

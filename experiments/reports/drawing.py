@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FuncFormatter
+from matplotlib.transforms import Bbox
 
 from cluster_sim.analysis.stretches import end_of_run_ps
 from cluster_sim.plot.palette import colors
 from cluster_sim.plot.timeline_figure import Bars, busy_share, trace_bars
 from cluster_sim.trace.trace import Trace
 from topologies.support.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from matplotlib.axis import Axis
-    from matplotlib.transforms import Bbox
-
 
 MOST_POINTS = 3_000  # most points of a figure with values; longer lines are sampled evenly
 MOST_NAMES = 12
@@ -114,8 +112,6 @@ def _bars(axes: Axes) -> Iterator[tuple[Any, Any, str]]:
 
 def _text(axis: Axis, value: float) -> str:
     """Text of a value by the tick labels of its axis, with the unit of the axis."""
-    from matplotlib.ticker import FixedFormatter, FuncFormatter
-
     formatter = axis.get_major_formatter()
     label = axis.get_label_text()
     unit = re.search(r"\[([^\]]+)\]", label)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import values_of
 from workloads.confidence.interval import Interval
+from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program.breakdown import PARTS
 from workloads.training.usual_plan import hull, tied, training_interval
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from workloads.search.search import Finalist, Search
-    from workloads.training.memory.memory import Memory
 
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:

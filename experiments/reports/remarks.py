@@ -20,16 +20,17 @@ from topologies.clusters.names import BETWEEN, RAINIER, cluster
 from topologies.support.units import PS_PER_S, format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.execution.jitter import TYPICAL, largest
-from workloads.training.frameworks.framework import framework_of, usual_framework
+from workloads.training.frameworks.framework import framework, framework_of, usual_framework
 from workloads.training.memory.memory import FREE, Memory
 from workloads.training.plan.other_tools import OtherPlan
+from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.groups import SharedParts
 from workloads.training.usual_plan import BATCH_TOKENS, describe
 
 if TYPE_CHECKING:
     from workloads.search.search import Finalist
     from workloads.training.iteration import Iteration
-    from workloads.training.program.groups import SharedParts
 
 
 def remarks(step: Iteration) -> list[str]:
@@ -163,7 +164,6 @@ def _shared_domains(step: Iteration) -> Iterator[str]:
         return  # no plan gains more, as only this becomes faster
     from workloads.training.detail import Detail
     from workloads.training.iteration import iteration
-    from workloads.training.program.groups import SharedParts
 
     others = dict[str, ParallelPlan]()
     if "order" in plan.assumed:
@@ -190,8 +190,6 @@ def _shared_domains(step: Iteration) -> Iterator[str]:
 
 def _sooner_s(step: Iteration, other: ParallelPlan, shared: SharedParts) -> float:
     """Time by which replicas exchange sooner on the ranks of a plan, in the busiest stage [s]."""
-    from workloads.training.plan.placement import place
-
     run, experts = step.program, step.model.experts
     placed, costs = shared.placed(place(other, step.joined)), shared.costs(step.joined)
     saved_ps = dict[int, int]()
@@ -413,8 +411,6 @@ def assumed_sentences(step: Iteration) -> list[str]:
 
 def left_out_framework(step: Iteration, filed: OtherPlan | None) -> str:
     """Return a sentence where the framework of another tool's file does not train on the chips."""
-    from workloads.training.frameworks.framework import framework  # costly, for the help of train
-
     implied = filed.implied if filed and not step.plan.names_framework else ""
     if not filed or not implied or framework(implied).trains_on(step.cluster):
         return ""

@@ -17,9 +17,11 @@ from experiments.reports.plan_rows import memory_document
 from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.support.memory_limit import peak_rss_bytes
 from topologies.support.units import PS_PER_S, format_bytes, format_memory, format_seconds
+from workloads.confidence.interval import Interval
 from workloads.confidence.sensitivity import Uncertain
+from workloads.economics import StepCost
 from workloads.training.detail import APART
-from workloads.training.explain import memory_in_use
+from workloads.training.explain import input_table, memory_in_use, step_table
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import ParallelPlan
 
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.reports.run_directory import Run
-    from workloads.confidence.interval import Interval
-    from workloads.economics import StepCost
-
 LEAST_NOTED = 0.001
 """Share of a step that a kind of collective must lose to a fault to be named beside others."""
 LARGEST_TRACE_OPS = 5_000_000  # most ops for which the trace is written
@@ -340,8 +339,6 @@ def shares(run: Iteration) -> list[tuple[str, float, float]]:
 
 def write(out: Run, run: Iteration, results: Mapping[str, Any]) -> None:
     """Add results, breakdowns, figures and trace to a run directory."""
-    from workloads.training.explain import input_table, step_table
-
     out.table("metrics", metrics(results), title="Results", note=headline(run))
     bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
     out.figure("step_time_breakdown", bar, title="Step-time breakdown")

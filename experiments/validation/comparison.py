@@ -23,6 +23,7 @@ from experiments.validation.reading.rows import (
     servers_reach,
     unsupported,
 )
+from experiments.validation.reading.tool_outputs import Measured, MeasuredSteps
 from topologies.catalogue.catalogue import Catalogue
 from topologies.support.arrays import FloatArray
 from topologies.support.errors import InputError
@@ -47,12 +48,10 @@ from workloads.confidence.kinds import (
 from workloads.confidence.residuals import Residual, Residuals
 from workloads.confidence.split_conformal import interval, rank_correlation
 from workloads.training.frameworks.framework import framework_of
+from workloads.training.iteration import Iteration
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from experiments.validation.reading.tool_outputs import Measured, MeasuredSteps
-    from workloads.training.iteration import Iteration
 
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)

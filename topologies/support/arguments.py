@@ -16,12 +16,10 @@ from typing import (
     ParamSpec,
     TypeVar,
     Union,
-    Unpack,
     cast,
     get_args,
     get_origin,
     get_type_hints,
-    is_typeddict,
 )
 
 from topologies.support.errors import InputError, shown, suggestion, wrong_type
@@ -69,12 +67,7 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             hints = _hints(function)
             refuse_misfit(function, args, kwargs)
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
-                if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                    stated = {key: item for key, item in value.items() if item is not None}
-                    _check_each(stated, hints[name], remedies)
-                else:
-                    _check_each({name: value}, hints, remedies)
+            _check_each(signature.bind(*args, **kwargs).arguments, hints, remedies)
             return function(*args, **kwargs)
 
         return call
@@ -100,11 +93,11 @@ def refuse_misfit(
     topologies.support.errors.InputError: twice has no 'size_byte'. Did you mean size_bytes?
     """
     label = label or function.__name__
-    parameters = inspect.signature(function).parameters
-    names, is_open = _taken(function)
-    if not is_open:
+    parameters, kinds = inspect.signature(function).parameters, inspect.Parameter
+    variable = (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    names = [name for name, parameter in parameters.items() if parameter.kind not in variable]
+    if all(each.kind is not kinds.VAR_KEYWORD for each in parameters.values()):
         check_names(label, keywords, names)
-    kinds = inspect.Parameter
     by_place = [
         name
         for name, parameter in parameters.items()
@@ -120,8 +113,7 @@ def refuse_misfit(
         )
     for name, parameter in parameters.items():
         absent = name not in keywords and name not in by_place[: len(positional)]
-        variable = parameter.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
-        if absent and not variable and parameter.default is kinds.empty:
+        if absent and name in names and parameter.default is kinds.empty:
             raise InputError(f"{label} lacks {name}. Pass {name}=….")
 
 
@@ -166,20 +158,6 @@ def fitting(label: str) -> Callable[[T], T]:
     return decorate
 
 
-@cache
-def _taken(function: Callable[..., Any]) -> tuple[list[str], bool]:
-    """Names of the arguments that a function takes, and whether it takes any other name, too."""
-    names, is_open = [], False
-    hints = _hints(function)
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            names += hints[name]
-            is_open = not hints[name]
-        elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
-            names.append(name)
-    return names, is_open
-
-
 def check_fields(kind: type, values: Mapping[str, object]) -> None:
     """Refuse values of other types than the fields of a dataclass have."""
     _check_each(values, _field_hints(kind), {})
@@ -215,16 +193,13 @@ def _field_hints(kind: type) -> dict[str, Any]:
 
 @cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Types of the parameters by name; keywords of a ``TypedDict`` have a mapping of theirs."""
-    hints: dict[str, Any] = {}
+    """Types of the parameters by name, but for further keywords, which may be anything."""
     scope = getattr(function, "__globals__", {})
-    for name, parameter in inspect.signature(function).parameters.items():
-        hint = _resolved(name, parameter.annotation, scope)
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            keywords = get_args(hint)[0] if get_origin(hint) is Unpack else None
-            hint = get_type_hints(keywords, include_extras=True) if is_typeddict(keywords) else {}
-        hints[name] = hint
-    return hints
+    return {
+        name: _resolved(name, parameter.annotation, scope)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
 
 
 def _least(hint: Any) -> int | None:

@@ -21,13 +21,12 @@ import numpy as np
 from topologies.catalogue.catalogue import Catalogue, Entry
 from topologies.support.errors import InputError
 from workloads.confidence.interval import LEVEL, Interval
-from workloads.economics import ends_of_prices
+from workloads.economics import Economics, ends_of_prices
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from topologies.support.arrays import FloatArray
-    from workloads.economics import Economics
 
 STEP = Fraction(1, 100)  # relative step of the elasticity
 WIDE_STEP = Fraction(1, 10)

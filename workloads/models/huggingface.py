@@ -12,7 +12,7 @@ from typing import Any
 
 from topologies.support.arguments import fitting
 from topologies.support.errors import InputError, check_type, excerpt, shown, suggestion
-from topologies.support.files.reading import check_regular
+from topologies.support.files.reading import json_value, read_bytes
 from workloads.models.layer_fields import (
     HEADS,
     HIDDEN,
@@ -141,17 +141,9 @@ def _with_quantization(fields: Fields, path: Path) -> Fields:
 
 def _document(path: Path) -> Fields:
     """Object of a JSON file, which may not be larger than a config is."""
-    with check_regular(path).open("rb") as stream:
-        content = stream.read(LARGEST_CONFIG_BYTES + 1)
-    if len(content) > LARGEST_CONFIG_BYTES:
-        raise InputError(
-            f"{path} is over 16 MiB, more than any config.json. Name the config, not the weights."
-        )
-    try:
-        document = json.loads(content.decode("utf-8"), object_pairs_hook=_once_each)
-    except (ValueError, RecursionError) as mistake:
-        why = " ".join(str(mistake).split())[:100]
-        raise InputError(f"{path} is not JSON ({why}). Fetch the file again.") from None
+    remedy = "Name the config, not the weights."
+    content = read_bytes(path, limit_bytes=LARGEST_CONFIG_BYTES, remedy=remedy)
+    document = json_value(content, path, "Fetch the file again.", object_pairs_hook=_once_each)
     if not isinstance(document, dict):
         raise InputError(f"{path} holds no JSON object. Name a model's config.json.")
     return document

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster_sim.collectives.algorithms.hierarchical import prime_factors
 from cluster_sim.progress import progress
@@ -21,10 +21,8 @@ from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.options.job import LEAST_DAYS, MOST_DAYS, check_tokens, usd_of
 from workloads.search.search import Estimates, Search, estimates
+from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import PLAN_FIELDS
-
-if TYPE_CHECKING:
-    from workloads.training.iteration import Iteration
 
 MOST_TRIES = 12  # numbers of units that are tried, each with a search for a plan of some seconds
 GROWTH = 1.25  # factor by which guesses that follow one another in being too few grow faster
@@ -154,25 +152,18 @@ def _near_fastest(
 class Sizes:
     """Numbers of units of a machine that were tried for a deadline or a budget.
 
-    Attributes
-    ----------
-    unit : str
-        Machine that is counted.
-    days : float
-        Deadline [d].
-    rows : tuple of mapping
-        Sizes that were tried, the smallest first: ``units``, ``chips``, ``iteration_s``, and the
-        job's ``days`` with its interval (``days_low``, ``days_high``), ``cost_usd`` and the like.
-    fewest : int
-        Fewest units that end in time by the prediction; of a budget those that train most.
-    sure : int or None
-        Fewest units whose interval ends in time; None where none that was tried does.
-    next_smaller : int
-        Largest number below ``fewest`` that divides batch and layers; 0 for none.
-    untried : tuple of int
-        First and last number below ``fewest`` that may do and was not tried; empty if none.
-    search : Search
-        Plans on the fewest units.
+    - ``unit``: Machine that is counted.
+    - ``days``: Deadline [d].
+    - ``rows``: Sizes that were tried, the smallest first: ``units``, ``chips``, ``iteration_s``,
+      and the job's ``days`` with its interval (``days_low``, ``days_high``), ``cost_usd`` and the
+      like.
+    - ``fewest``: Fewest units that end in time by the prediction; of a budget those that train
+      most.
+    - ``sure``: Fewest units whose interval ends in time; None where none that was tried does.
+    - ``next_smaller``: Largest number below ``fewest`` that divides batch and layers; 0 for none.
+    - ``untried``: First and last number below ``fewest`` that may do and was not tried; empty if
+      none.
+    - ``search``: Plans on the fewest units.
     """
 
     unit: str
@@ -372,7 +363,6 @@ def search_sizes(
     how: dict[str, Any] = {"stated": stated, "finalists": finalists, "watch": watch}
 
     def weigh(name: str) -> Estimates:
-        """Estimate the plans on one number of units."""
         return estimates(model, machine(name), global_batch, **how)
 
     where = weigh, machine(cluster), cluster, global_batch * model.layers

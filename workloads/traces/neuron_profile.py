@@ -5,7 +5,6 @@ A summary has no order: engines are assumed to work at the same time, after the 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from cluster_sim.schedule.table import PS_PER_S
 from topologies.support.errors import InputError
+from topologies.support.files.reading import json_value
 from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,
@@ -64,17 +64,10 @@ def read_neuron_profile(paths: Sequence[Path]) -> Recording:
     """Read summaries, one file for each rank."""
     columns, files, recorded_s = Columns(), dict[int, str](), 0.0
     for rank, path in enumerate(paths):
-        try:
-            document = json.loads(read_bounded(path))
-        except (ValueError, RecursionError):
-            raise InputError(
-                f"{path} is not JSON. Export it with --output-format summary-json."
-            ) from None
-        summaries = _summaries(document)
+        remedy = "Export it with --output-format summary-json."
+        summaries = _summaries(json_value(read_bounded(path), path, remedy))
         if not summaries:
-            raise InputError(
-                f"{path} has no total_time. Export it with --output-format summary-json."
-            )
+            raise InputError(f"{path} has no total_time. {remedy}")
         files[rank] = str(path)
         recorded_s = max(recorded_s, _rank(columns, rank, path, summaries))
     return columns.finish(

@@ -432,7 +432,7 @@ def with_shared_memory(program: Program) -> Program:
     return replace(
         program,
         step_ps=_kernels(few, layout, lasts),
-        exchanges=tuple(_calls(few, layout, lasts, *pair) for pair in both),
+        exchanges=tuple(_calls(layout, lasts, *pair) for pair in both),
     )
 
 
@@ -449,9 +449,7 @@ def _kernels(few: Program, layout: Layout, lasts: IntArray) -> IntArray:
     return np.where(kernel, np.maximum(few.step_ps, mean), few.step_ps)
 
 
-def _calls(
-    few: Program, layout: Layout, lasts: IntArray, exchange: Exchange, whole: Exchange
-) -> Exchange:
+def _calls(layout: Layout, lasts: IntArray, exchange: Exchange, whole: Exchange) -> Exchange:
     """Return an exchange whose calls are longer by the share that they were among few ranks."""
     took = np.zeros(exchange.calls, np.int64)
     for members in exchange.members:

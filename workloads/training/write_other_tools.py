@@ -12,6 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
 from workloads.models.model import Model
@@ -393,8 +395,6 @@ def _sections(keys: Keys) -> dict[str, Any]:
 
 
 def _yaml(keys: Keys, about: Sequence[str]) -> str:
-    import yaml  # here, since most plans are stated by options alone
-
     text = yaml.safe_dump(_sections(keys), sort_keys=False, default_flow_style=False)
     return "".join(f"# {line}\n" for line in [*about, REST]) + str(text)
 

@@ -13,6 +13,7 @@ import click
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.reports.formatting import idle_entry, idle_sentences, values_of
 from topologies.support.errors import InputError
+from topologies.support.files.writing import whole_file
 from topologies.support.options import required, setting
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def calibrate(
 def _overlay(entries: Sequence[Entry], path: Path | None) -> str:
     """Write rows to a file, or return their text to be printed where none is named."""
     from experiments.calibration.fit import overlay_text
-    from topologies.support.files.writing import whole_file
 
     if path is None:
         return overlay_text(entries)

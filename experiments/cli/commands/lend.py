@@ -18,6 +18,7 @@ from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, option_name
 from topologies.support.errors import InputError, printable
 from topologies.support.options import setting
+from topologies.support.units import parse_seconds
 from workloads.options.fleet import (
     MOST_DAYS,
     FleetInputs,
@@ -154,7 +155,6 @@ def _follow(
     from experiments.hourly.demand import source_of
     from experiments.hourly.follow import USUAL_DAYS, Follower, of_this_night
     from topologies.clusters.names import machine
-    from topologies.support.units import parse_seconds
     from workloads.fleet.lending.front import lend_on
     from workloads.fleet.scenario import check_question, models_of, scenario
 

@@ -26,7 +26,7 @@ from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError
-from topologies.support.files.writing import check_target
+from topologies.support.files.writing import check_target, whole_file
 from topologies.support.options import setting
 from topologies.support.units import format_seconds, parse_count
 from workloads.options.job import LEAST_DAYS, MOST_DAYS, TokensInputs
@@ -160,7 +160,6 @@ def plan(
     if len(names) > 1:
 
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
-            """Document of the first plan on one of the clusters."""
             one = replace(inputs, cluster=name)
             one, result, job = _in_time(one, stated, how, length, catalogue, call)
             return {**first_step(result, _as_written(one, catalogue_inputs)), **job}
@@ -206,7 +205,6 @@ def _as_written(*inputs: TrainedModel | PricedInputs) -> list[str]:
 
 def _written(search: Search, how: SearchInputs, words: Sequence[str]) -> dict[str, Any]:
     """Write the plan of a rank to files; return tool, file, rank, and why it is not the first."""
-    from topologies.support.files.writing import whole_file
     from workloads.training.plan.other_tools import plan_yaml
 
     how.check_rank(len(search.finalists))
@@ -265,7 +263,6 @@ def _in_time(
     batch = _batch_of_a_job(how, stated, length)
 
     def weigh(name: str) -> Estimates:
-        """Estimate the plans on one number of units."""
         return _estimates(replace(inputs, cluster=name), stated, how, catalogue, call)[0]
 
     shared = batch * inputs.read_model().layers

@@ -23,6 +23,7 @@ from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.support.errors import InputError
+from topologies.support.files.writing import whole_file
 from topologies.support.options import setting
 from topologies.support.units import format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
@@ -100,7 +101,6 @@ class EngineInputs:
         cluster: Cluster,
     ) -> dict[str, Any]:
         """Write the command that launches the replica; return what was read and written."""
-        from topologies.support.files.writing import whole_file
         from workloads.serving.engine_files import launch_command, launched
 
         read = filed.document() if filed else {}

@@ -13,7 +13,9 @@ from typing import Any
 
 from experiments.cli.options.inputs import Invocation
 from topologies.support.errors import InputError
+from topologies.support.files.reading import read_text
 from topologies.support.options import setting
+from topologies.support.units import parse_seconds
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")  # names by which a browser on this machine may ask
@@ -56,8 +58,6 @@ class ServiceInputs:
 
     def token(self) -> str:
         """Return the token; empty where none is stated and none is needed."""
-        from topologies.support.files.reading import read_text
-
         token = os.environ.get(TOKEN, "")
         if self.token_file is not None:
             token = read_text(self.token_file, limit_bytes=LARGEST_TOKEN_BYTES).strip()
@@ -94,8 +94,6 @@ def serve_api(inputs: ServiceInputs, call: Invocation) -> None:
     POST /lend, /fleet, /plan, /serve and /train take the options of these commands and answer what
     --json prints. The page / lists them, and /openapi.json describes them. Ends with Ctrl-C.
     """
-    from topologies.support.units import parse_seconds
-
     if call.out is not None or call.json:
         raise InputError("serve-api answers requests; leave --json and --out out.")
     token, hosts = inputs.token(), inputs.hosts()
@@ -116,7 +114,6 @@ def serve_api(inputs: ServiceInputs, call: Invocation) -> None:
         ) from None
 
     async def serve() -> None:
-        """Serve until interrupted."""
         served = application(Service(token, inputs.workers, limit_s, inputs.state))
         only_for(served, hosts)
         listening(served, inputs.port, inputs.address)

@@ -11,7 +11,9 @@ from cluster_sim.progress import one_piece
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text, values_of
-from topologies.clusters.names import RAINIER
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import PLAIN, RAINIER
+from topologies.shapes.scale_out import layers
 from topologies.support.files.writing import check_target, whole_file
 from topologies.support.memory_limit import check_memory, peak_rss_bytes
 from topologies.support.options import setting
@@ -19,7 +21,6 @@ from topologies.support.units import PS_PER_S, format_memory, format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from topologies.clusters.cluster import Cluster
 
 ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
 """Default rates of a plain shape's links, because hops and counts do not depend on them."""
@@ -112,8 +113,6 @@ def topology(
 
 def _assumed(machine: MachineInputs) -> dict[str, str]:
     """Return the default rates that a plain shape without stated ones gets."""
-    from topologies.clusters.names import PLAIN
-
     if machine.cluster.partition(":")[0] not in PLAIN:
         return {}
     return {name: value for name, value in ASSUMED.items() if getattr(machine, name) is None}
@@ -140,8 +139,6 @@ def _assumed_rows(machine: Cluster) -> dict[str, Any]:
 
 def _places(machine: Cluster) -> list[dict[str, Any]]:
     """Return the layers of a scale-out fabric, with the row by which steps between them grow."""
-    from topologies.shapes.scale_out import layers
-
     catalogue, fabric = machine.catalogue, machine.scale_out
     if catalogue is None or fabric is None:
         return []

@@ -15,6 +15,7 @@ from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
 from topologies.support.errors import InputError
+from topologies.support.files.writing import check_target, whole_file
 from topologies.support.options import setting
 
 if TYPE_CHECKING:
@@ -93,7 +94,6 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from experiments.validation.reading.rows import read_file, tables
     from experiments.validation.reading.rows import table as named
     from experiments.validation.validate import as_served, validate_as_user, validate_each
-    from topologies.support.files.writing import check_target
 
     catalogue = catalogue_inputs.read()
     if wanted.file and wanted.table:
@@ -156,7 +156,6 @@ def _status(wanted: ValidationInputs, chosen: Sequence[Table], results: Sequence
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
     from experiments.validation.comparison import residuals
-    from topologies.support.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines
 
     rows = [row for result in results for row in residuals({result.name: result.rows})]

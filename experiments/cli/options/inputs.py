@@ -17,6 +17,7 @@ from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_rows
 from experiments.reports.formatting import Column
 from experiments.reports.result_checks import check_results
+from experiments.reports.run_record import check_replaceable
 from topologies.support.errors import InputError, check_choice, printable
 from topologies.support.options import required, setting
 
@@ -378,8 +379,6 @@ class Invocation:
         if self.quiet:
             os.environ[QUIET] = "1"  # processes that this one starts are quiet, too
         if self.out is not None:
-            from experiments.reports.run_record import check_replaceable
-
             check_replaceable(self.out)
 
     def answer(

@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from experiments.cli.output.printing import print_text
 from experiments.reports.formatting import option_name
@@ -57,8 +58,6 @@ def _planned(answer: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _unstated() -> set[str]:
-    from click.core import ParameterSource
-
     context = click.get_current_context()
     names = (str(each.name) for each in context.command.params)
     return {name for name in names if context.get_parameter_source(name) == ParameterSource.DEFAULT}

@@ -6,10 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column, number
+from experiments.reports.formatting import Column, heading, number
 from experiments.reports.run_record import plain
 from topologies.support.errors import printable
 
@@ -73,8 +74,8 @@ def print_paragraphs(title: str, paragraphs: Iterable[tuple[str, str]]) -> None:
     width = _terminal_width()
     bold = BOLD if _shows_styles() else "{}"
     lines = [bold.format(line) for line in _wrapped(printable(title), width)]
-    for heading, text in paragraphs:
-        lines += _wrapped(printable(heading), width)
+    for name, text in paragraphs:
+        lines += _wrapped(printable(name), width)
         lines += [f"    {line}" for line in _wrapped(printable(text), max(1, width - 4))]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
@@ -182,8 +183,6 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _terminal_width() -> int:
-    from shutil import get_terminal_size
-
     return get_terminal_size((80, 24)).columns
 
 
@@ -220,8 +219,6 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
 def interval_frame(document: Mapping[str, Any], *columns: Column) -> pd.DataFrame:
     """Return every result that has an interval, one row a result, by the names of its columns."""
     import pandas as pd
-
-    from experiments.reports.formatting import heading
 
     ends, names = document["interval"], {column.name: column.heading.strip() for column in columns}
     rows = [

@@ -21,8 +21,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import FILES, GRAPHS, cluster
 from topologies.support.arguments import check_names
 from topologies.support.errors import InputError, check_choice, excerpt, suggestion
-from topologies.support.files.reading import csv_lines, csv_rows, read_bytes
-from workloads.kernels.precision import CASTS
+from topologies.support.files.reading import csv_lines, csv_rows, decoded, read_bytes
 from workloads.models.huggingface import model, models
 from workloads.models.model import Model
 from workloads.training.plan.schedules.registry import all_schedules, schedule_names
@@ -74,9 +73,10 @@ def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
     return _columns("count", *names, least=least)
 
 
-def _spellings(**names: str) -> dict[str, str]:
-    """Choices by their other spellings, read from a text that lists these beside each choice."""
-    return {other: choice for choice, others in names.items() for other in others.split()}
+def _choice(column: str, **names: str) -> Column:
+    """Return a column of choices, from a text for each that lists its other spellings."""
+    also = {other: choice for choice, others in names.items() for other in others.split()}
+    return Column(column, "text", choices=tuple(names), also=also)
 
 
 TOOLS = (
@@ -92,37 +92,23 @@ SCHEDULE = Column(
     choices=schedule_names(),
     also={other: schedule.name for schedule in all_schedules() for other in schedule.aliases},
 )
-RECOMPUTE = Column(
+RECOMPUTE = _choice(
     "recompute",
-    "text",
-    choices=("none", "selective", "full"),
-    also=_spellings(
-        none="no off false 0",
-        selective="attention core-attn core-attention selective-attention",
-        full="yes on true 1 uniform block all layers full-layer activation",
-    ),
+    none="no off false 0",
+    selective="attention core-attn core-attention selective-attention",
+    full="yes on true 1 uniform block all layers full-layer activation",
 )
-OVERLAP = Column(
-    "overlap",
-    "text",
-    choices=("none", "dp", "all"),
-    also=_spellings(none="no off false 0", dp="yes on true 1 grad", all="tp tp+dp dp+tp full"),
+OVERLAP = _choice(
+    "overlap", none="no off false 0", dp="yes on true 1 grad", all="tp tp+dp dp+tp full"
 )
-ATTENTION = Column(
-    "attention",
-    "text",
-    choices=("fused", "unfused"),
-    also=_spellings(fused="flash flash-attention flash-2 flash-3 sdpa cudnn", unfused="eager core"),
+ATTENTION = _choice(
+    "attention", fused="flash flash-attention flash-2 flash-3 sdpa cudnn", unfused="eager core"
 )
-FP8_RECIPE = Column(
+FP8_RECIPE = _choice(
     "fp8_recipe",
-    "text",
-    choices=tuple(CASTS),
-    also=_spellings(
-        tensorwise="tensor per-tensor delayed current",
-        rowwise="row per-row axiswise",
-        blockwise="block subchannel",
-    ),
+    tensorwise="tensor per-tensor delayed current",
+    rowwise="row per-row axiswise",
+    blockwise="block subchannel",
 )
 PLAN = (
     Column("name", "text"),
@@ -316,7 +302,6 @@ class Rows:
     """The rows of one file."""
 
     kind: Kind
-    header: tuple[str, ...]
     rows: tuple[Row, ...]
 
     def __len__(self) -> int:
@@ -327,10 +312,7 @@ def read_file(path: Path | str, stated: Mapping[str, str] = NOTHING) -> Rows:
     """Read measurements, or a load generator's results; ``stated`` cells hold for all."""
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{name} is not UTF-8 text. Save it as CSV in UTF-8.") from None
+    text = decoded(content, name)
     runs = load_test_rows(text, name)
     rows = read_text(text, name, stated) if runs is None else read_runs(runs, stated)
     return replace(rows, rows=tuple(_beside(row, Path(path).parent) for row in rows.rows))
@@ -371,7 +353,7 @@ def read_runs(runs: Sequence[Mapping[str, Any]], stated: Mapping[str, str]) -> R
         proposes = [run["mistake"]] if "mistake" in run and "speculate" not in stated else []
         wrong = [each for each in row.mistakes if not each.endswith(" is empty. State it.")]
         rows.append(replace(row, mistakes=(*wrong, *lacking, *proposes)))
-    return Rows(SERVING, tuple(header), tuple(rows))
+    return Rows(SERVING, tuple(rows))
 
 
 def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows:
@@ -394,7 +376,7 @@ def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows
     for line, cells in lines[1:]:
         left = [*(cells[place] for place in kept if place < len(cells)), *cells[width:]]
         rows.append(_row(kind, header, line, [*left, *stated.values()]))
-    return Rows(kind, tuple(header), tuple(rows))
+    return Rows(kind, tuple(rows))
 
 
 def check_stated(stated: Mapping[str, str], kind: Kind) -> None:

@@ -131,7 +131,7 @@ def test_a_bad_field_is_named(changes, message):
     (b"\x00\xff\xfe nonsense", "is not JSON"),
     (b"[" * 100_000, "is not JSON"),
     (b"[1, 2]", "holds no JSON object"),
-    (b" " * (LARGEST_CONFIG_BYTES + 1), "is over 16 MiB"),
+    (b" " * (LARGEST_CONFIG_BYTES + 1), "is over the limit of 16 MiB"),
 ])  # fmt: skip
 def test_a_bad_file_is_one_line(tmp_path, content, message):
     (path := tmp_path / "config.json").write_bytes(content)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topologies.support.errors import InputError, shown, suggestion, system_reason
 from topologies.support.units import format_bytes
@@ -28,7 +29,7 @@ def no_such_file(path: str | Path) -> str:
     file = Path(path)
     folder = Path(os.path.abspath(file.parent))
     missing = next(
-        (above for above in (*reversed(folder.parents), folder) if not _is_folder(above)), None
+        (above for above in (*reversed(folder.parents), folder) if not os.path.isdir(above)), None
     )
     if missing is not None:
         return f"there is no folder {shown(str(missing))}. Correct the path."
@@ -37,13 +38,6 @@ def no_such_file(path: str | Path) -> str:
     same_kind = [name for name in names if file.suffix and name.endswith(file.suffix)]
     holds = "" if near or not file.suffix else f", {_listed(same_kind, file.suffix)}"
     return f"there is no such file in {shown(str(folder))}{holds}.{shown(near)} Correct the path."
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
 
 
 def _names(folder: Path) -> list[str]:
@@ -144,6 +138,15 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
     except UnicodeDecodeError as mistake:
         line = content.count(b"\n", 0, mistake.start) + 1
         raise InputError(f"{named} line {line}: not UTF-8 text. Save it in UTF-8.") from None
+
+
+def json_value(content: str | bytes, named: object, remedy: str, **how: Any) -> Any:
+    """Return the value of a JSON text; ``how`` as of :func:`json.loads`."""
+    try:
+        return json.loads(content, **how)
+    except (ValueError, RecursionError) as mistake:
+        why = " ".join(str(mistake).split())[:100]
+        raise InputError(f"{named} is not JSON ({why}). {remedy}") from None
 
 
 def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:

@@ -67,9 +67,6 @@ class Usual(NamedTuple):
     # (ops + 1, classes): idle time before each op; the last row is the time after the last op [ps]
     idle: IntArray
     like: IntArray  # (ranks,): class of each rank, by its place in the layout
-    # (ranks,): number of changes of class between the first rank and each, by its place in the
-    # layout; ranks with equal numbers at both ends of a range are all of one class
-    same: IntArray
 
 
 class Question(NamedTuple):
@@ -87,11 +84,6 @@ class Stretch(NamedTuple):
     ranks: int  # number of ranks
     row: int  # first row in the arrays of a block
     place: int  # place of the first rank in the layout
-
-
-def usual_of(idle: IntArray, like: IntArray) -> Usual:
-    """Return idle times with the count of changes of class that ``same`` holds."""
-    return Usual(idle, like, np.cumsum(np.diff(like, prepend=like[:1]) != 0))
 
 
 def new_cover(unions: int, categories: int, sizes: tuple[int, int], room: int) -> Cover:

@@ -35,7 +35,6 @@ from workloads.training.execution.rank_vector.cover import (
     Question,
     Usual,
     new_cover,
-    usual_of,
 )
 from workloads.training.execution.rank_vector.nodes import (
     IDLE,
@@ -93,7 +92,7 @@ def evaluate(
     machine = Machine(program, graph, disturbance, threads)
     if not disturbance:
         meet(machine, progress)
-        nothing_usual = usual_of(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
+        nothing_usual = Usual(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
         return _summed(machine, follow(machine, IGNORE, nothing_usual, progress))
     # Waiting that jitter and stragglers cause is what exceeds the idle time without them, which one
     # rank of each class of equal ranks shows.
@@ -101,10 +100,10 @@ def evaluate(
     undisturbed = Machine(keep(program, classes), graph, Disturbance(), 1)
     meet(undisturbed)
     idle = np.zeros((int(np.diff(graph.base).max()) + 1, len(undisturbed.program)), np.int64)
-    recorded = usual_of(idle, undisturbed.layout.order)
+    recorded = Usual(idle, undisturbed.layout.order)
     until = follow(undisturbed, RECORD, recorded).until
     idle[-1, recorded.like] = until.max() - until
-    usual = usual_of(idle, classes[machine.layout.order])
+    usual = Usual(idle, classes[machine.layout.order])
     meet(machine, progress)
     followed = follow(machine, COMPARE, usual, progress)
     return replace(_summed(machine, followed, usual), undisturbed_ps=int(until.max()))
@@ -216,7 +215,7 @@ class Machine:
         """Return notes of an evaluation that notes nothing."""
         flat, none = np.zeros((0, 0), np.int64), np.zeros(0, np.int64)
         return Notes(
-            new_cover(0, 0, (0, 0), 0), Question(none, Usual(flat, none, none), NOTHING),
+            new_cover(0, 0, (0, 0), 0), Question(none, Usual(flat, none), NOTHING),
             none, none, none, flat, flat, none, none,
         )  # fmt: skip
 
