@@ -86,8 +86,8 @@ def test_jitter_is_that_of_whole_collectives():
 
 CONTENDING = (
     ("trn2.48xlarge", {"tp": 2, "pp": 2, "dp": 4, "overlap": "all", "global_batch": 8}),
-    ("trn2.48xlarge:2", {"tp": 8, "dp": 4, "overlap": "dp", "global_batch": 4}),
-    ("trn2.48xlarge", {"tp": 8, "dp": 8, "ranks_per_chip": 4, "global_batch": 8}),
+    ("trn2.48xlarge:2", {"tp": 8, "dp": 4, "overlap": "dp", "global_batch": 4, "seq": 256}),
+    ("trn2.48xlarge", {"tp": 8, "dp": 8, "ranks_per_chip": 4, "global_batch": 8, "seq": 256}),
     ("trn2.48xlarge", {"pp": 4, "dp": 4, "global_batch": 8}),
 )
 """Plans whose collectives share links, CC-Cores, adapters or memories."""
@@ -240,7 +240,8 @@ def test_a_slow_link_reaches_what_crosses_it():
 @pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge:2"])
 def test_faults_from_the_start_are_slower_links_whose_calls_run_in_place(machine, level):
     """SimPy changes the speeds of resources at 0 s instead, of calls that are written out."""
-    fabric, how = cluster(machine), plan(tp=4, pp=2, dp=cluster(machine).chips // 8)
+    fabric = cluster(machine)
+    how = plan(tp=4, pp=2, dp=fabric.chips // 8, global_batch=fabric.chips // 4, seq=256)
     faults = [parse_fault(f"{name}@0s:slow=1/3") for name in ("link:0-1", "engine:5", "hbm:2")]
     if fabric.scale_out is not None and fabric.domains > 1:
         faults.append(parse_fault("tx:16@0s:slow=2/7"))
