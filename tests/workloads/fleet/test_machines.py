@@ -155,8 +155,8 @@ def test_stated_slots_are_those_of_every_way(machine, words):
 
 
 @pytest.mark.parametrize(("machine", "model", "words"), [
-    ("trn2-ultraserver:2", "llama-3.1-8b", {"disaggregate": "1:3", "slots": 64}),
-    ("dgx-h100:2", "llama-3.1-8b", {"prefix_cache": "50%", "slots": 64}),
+    ("trn2-ultraserver:2", "llama-3.1-8b", {"disaggregate": "1:3", "slots": 16}),
+    ("dgx-h100:2", "llama-3.1-8b", {"prefix_cache": "50%", "slots": 16}),
     pytest.param("trn2-ultraserver:2", "llama-3.1-70b", {}, marks=pytest.mark.slow),
     pytest.param("trn2.48xlarge:2", "llama-3.1-8b", {}, marks=pytest.mark.slow),
 ])  # fmt: skip
