@@ -245,7 +245,7 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_say(mode
 
 def test_services_of_one_model_share_the_split():
     demand, model = mix([_demand(kind) for kind in ("conv", "code")]), named("llama-3.1-70b")
-    services = services_from(demand, UNIT, [model, model], FleetInputs(tp=16, slots=64), requests=1)
+    services = services_from(demand, UNIT, [model, model], FleetInputs(tp=16, slots=16), requests=1)
     assert len({_way(service) for service in services}) == 1
     assert len({service.choice and service.choice.runner_up for service in services}) == 1
 

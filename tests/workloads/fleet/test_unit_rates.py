@@ -60,7 +60,7 @@ def _demand() -> Demand:
 
 
 def _service(split: str, where: str = "trn2-ultraserver:8", **how: object) -> Service:
-    words: dict[str, Any] = {"tp": 16, **how}
+    words: dict[str, Any] = {"tp": 16, "slots": 16, **how}
     serving = FleetInputs(slo=LIMITS, disaggregate=split, **words)
     (service,) = services_from(_demand(), cluster(where), [MODEL], serving, requests=1)
     return service
