@@ -258,16 +258,11 @@ def test_the_fleet_runs_post_training_at_night(tmp_path):
     jobs = tmp_path / "jobs.csv"
     rows = "rl,8,8,,one-behind,4000000\ngrpo,4,2,,lockstep,\n"
     jobs.write_text("name,units,min_units,reclaim,post_training,step_tokens\n" + rows)
-    words = "fleet --cluster trn2-ultraserver:20 --model llama-3.1-8b --days 0.1 --policy static"
-    more = [
-        "--unit-rate=5",
-        "--scale-to-peak=0.4",
-        "--no-compare",
-        "--json",
-        "--quiet",
-        f"--training={jobs}",
-    ]
-    done = document_of([*words.split(), *more])
+    words = (
+        "fleet --cluster trn2-ultraserver:20 --model llama-3.1-8b --days 0.1 --policy static "
+        "--unit-rate 5 --scale-to-peak 0.4 --no-compare"
+    )
+    done = document_of(words, f"--training={jobs}")
     one, other = done["post_training"]
     assert (one["mode"], other["mode"]) == ("one-behind", "lockstep")
     assert one["rollout_units"] + one["update_units"] == 8
