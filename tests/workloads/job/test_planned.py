@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.refusals import refused
 from tests.support.scripted_jobs import failing, job, parts_s, run, scripted
 from topologies.clusters.names import cluster
-from topologies.support.errors import InputError
 from workloads.job import Recovery, run_job
 from workloads.job.causes import Cause, FailureRates
 from workloads.job.checkpoints import PeerCopies
@@ -183,5 +183,4 @@ def test_a_job_states_its_plans_and_windows():
     ({"replan": True, "elastic": True, "checkpoint": "peer"}, "leave out --replan"),
 ])  # fmt: skip
 def test_what_cannot_be_planned_is_refused_in_one_line(words, message):
-    with pytest.raises(InputError, match=message):
-        run_job(a_step(tp=8, pp=2, dp=4, global_batch=64), JobInputs(days=1), **words)
+    refused(message, run_job, a_step(tp=8, pp=2, dp=4, global_batch=64), JobInputs(days=1), **words)

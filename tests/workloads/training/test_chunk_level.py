@@ -18,6 +18,7 @@ from cluster_sim.schedule.table import FLOW, Schedule
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from tests.support.written_rules import check_routines
 from tools.shared_jobs import thin_cluster
@@ -123,8 +124,7 @@ def test_what_is_not_known_by_its_chunks_or_too_large_is_refused(level, monkeypa
     words = {"chunk": r"makes of the groups .* may use 10 kB\. Use",
              "flow": "shares of links, which groups of ranks take"}  # fmt: skip
     monkeypatch.setattr(memory_limit, "machine_bytes", lambda: 10_000)
-    with pytest.raises(InputError, match=words[level]):
-        iteration(TOY, sixteen(), plan(tp=4, dp=4), level=level)
+    refused(words[level], iteration, TOY, sixteen(), plan(tp=4, dp=4), level=level)
 
 
 def test_a_long_run_of_the_reference_is_refused():
@@ -266,8 +266,7 @@ def test_standing_faults_hold_back_edges_from_starts_and_flows(kind):
 
 def test_long_collectives_are_refused():
     chunks = compose(Call("all-reduce", whole(sixteen()), 2**20)).schedule
-    with pytest.raises(InputError, match=r"up to 9\.2 s; one here takes 10\.0 s"):
-        as_flow(link_time(chunks), 10**13)
+    refused(r"up to 9\.2 s; one here takes 10\.0 s", as_flow, link_time(chunks), 10**13)
 
 
 MACHINES = ("trn2.48xlarge", "trn1.32xlarge", "trn2.48xlarge:2", "trn3-ultraserver")
