@@ -153,6 +153,14 @@ def test_serving_takes_units_first_from_jobs_beyond_limits_of_their_own():
     assert frame.loc["most", "tokens"] == pytest.approx(3600 * (50.0 + 9 * 30.0), rel=1e-3)
 
 
+def test_a_limit_that_a_job_just_fills_holds_nothing_back():
+    free, limited = (
+        simulate(DEMAND, [SERVICE], Fleet(12, costs=FREE), policy, jobs=[_job("one")])
+        for policy in (static(2), lambda _: Decision(2.0, 10))
+    )
+    assert jobs_frame(limited).loc[0, "tokens"] == jobs_frame(free).loc[0, "tokens"] > 0
+
+
 def test_a_job_begins_when_it_arrives():
     """Also between two decisions of the policy."""
     for arrives_s in (0.0, 5 * 3600.0, 5 * 3600.0 + 31.0):
