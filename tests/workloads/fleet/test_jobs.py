@@ -154,8 +154,9 @@ def test_serving_takes_units_first_from_jobs_beyond_limits_of_their_own():
 
 
 def test_a_limit_that_a_job_just_fills_holds_nothing_back():
+    late, costs = _job("late", arrives_s=3600.0), ChangeCosts.fixed(90.0)
     free, limited = (
-        simulate(DEMAND, [SERVICE], Fleet(12, costs=FREE), policy, jobs=[_job("one")])
+        simulate(DEMAND, [SERVICE], Fleet(12, costs=costs), policy, jobs=[late])
         for policy in (static(2), lambda _: Decision(2.0, 10))
     )
     assert jobs_frame(limited).loc[0, "tokens"] == jobs_frame(free).loc[0, "tokens"] > 0
