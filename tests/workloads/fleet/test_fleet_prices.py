@@ -113,7 +113,8 @@ def test_dated_prices_hold_until_the_next(tmp_path):
 ])  # fmt: skip
 def test_bad_prices_are_refused(tmp_path, text, message):
     (file := tmp_path / "prices.csv").write_text(text)
-    refused(message, read_tariff(file), "2024-05-10T00:00", 60)
+    with pytest.raises(InputError, match=message):
+        read_tariff(file)("2024-05-10T00:00", 60)
 
 
 DAY = 1440

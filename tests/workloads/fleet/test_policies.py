@@ -207,7 +207,8 @@ def test_a_users_policy_file(tmp_path):
         ("raise SystemExit(3)\n", "SystemExit: 3"),
     ):
         path.write_text(text)
-        refused(message, load_policy(path), view_of())
+        with pytest.raises(InputError, match=message):
+            load_policy(path)(view_of())
     refused("there is no such file in", load_policy, tmp_path / "none.py")
 
 
