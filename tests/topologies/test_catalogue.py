@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 import topologies
-from tests.support.refusals import refusal_by
+from tests.support.refusals import refusal_by, refused
 from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.catalogue.reader import GRADES, read_entries
 from topologies.clusters.machines import machines
-from topologies.support.errors import InputError
 
 GB = 10**9
 TRAINIUM = ("trn1", "inf2", "trn2", "trn3")
@@ -308,8 +307,7 @@ def test_a_default_stands_for_what_the_catalogue_lacks_and_for_nothing_else(ship
     ("ps", "trn2", "hbm_bytes", r"^trn2 hbm_bytes is 96 GiB, not a time\. State it in s\.$"),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_refused(shipped, read, part, quantity, message):
-    with pytest.raises(InputError, match=message):
-        getattr(shipped, read)(part, quantity)
+    refused(message, getattr(shipped, read), part, quantity)
 
 
 def test_a_variant_switches_one_value_and_back(shipped):

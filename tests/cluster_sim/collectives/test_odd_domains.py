@@ -222,8 +222,10 @@ def test_a_prime_number_of_domains_exchanges_by_doubled_distances(domains, membe
     built = compose(call, "hierarchical")
     assert prove(built) == "proven"
     assert built.steps == call.ways * (math.ceil(math.log2(domains)) + members - 1)
-    fast, reference = (run(built.schedule, engine=each) for each in ("fast", "reference"))
-    assert (fast.times.end_ps == reference.times.end_ps).all()
+    fast = run(built.schedule)
+    if domains < 15:  # the same rounds of fewer domains, which take SimPy less long
+        reference = run(built.schedule, engine="reference")
+        assert (fast.times.end_ps == reference.times.end_ps).all()
     sent_bytes = fast.frame(resources="tx").size_bytes.sum()
     assert sent_bytes == call.ways * call.size_bytes * (domains - 1)
     # The last of a rank's rounds begins when the one before has arrived.
@@ -315,7 +317,7 @@ MIXED = Cluster("mixed", Tiered(TIERS), plain=True)
     ids=["all", "ring", "part of rings", "gaps"],
 )  # fmt: skip
 def test_every_algorithm_is_proven_and_equal_on_both_engines(kind, chips):
-    call = CollectiveCall(kind, Group(MIXED, np.array(chips)), 24 * 2**20)
+    call = CollectiveCall(kind, Group(MIXED, np.array(chips)), 24 * 2**15)
     algorithms = suitable(call)
     assert algorithms
     for algorithm in algorithms:

@@ -151,21 +151,24 @@ def test_interruptions_of_machines_are_those_of_a_job_on_all_chips():
     assert failures_from(machine, ()).interruptions == ()
 
 
-def test_a_lost_server_takes_its_share_and_no_more():
-    """40 serving units, one server of four down for ever in each that fails."""
+@pytest.mark.parametrize("servers", [2, 4])
+def test_a_lost_server_takes_its_share_and_no_more(servers):
+    """40 serving units, one server of two or four down for ever with each failure."""
     flat = constant(1.0, minutes=600)
     load = scaled_to_fleet(flat, [SERVICE], 40)
-    forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
+    forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=servers)
     run = simulate(load, [SERVICE], Fleet(40, failures=forever), static(40))
     total = role_server_ms(run.kinds[0])
     lost = np.diff(total[:, Role.BROKEN]) // 60_000
     assert run.failures > 5
     assert lost[-1] == run.failures
-    assert np.array_equal(total.sum(axis=1), np.arange(601) * 40 * 4 * 60_000)
+    assert np.array_equal(total.sum(axis=1), np.arange(601) * 40 * servers * 60_000)
     capacity = run.queues[0].capacity[-1] / run.queues[0].capacity[0]
-    assert capacity == pytest.approx(1 - run.failures / 160, abs=0.01)
+    assert capacity == pytest.approx(1 - run.failures / 40 / servers, abs=0.01)
     hours = summary(run)
-    assert hours["broken_chip_hours"] == pytest.approx(total[-1, Role.BROKEN] * 16 / 3.6e6)
+    assert hours["broken_chip_hours"] == pytest.approx(
+        total[-1, Role.BROKEN] * 64 / servers / 3.6e6
+    )
 
 
 def test_a_gang_loses_the_whole_unit_which_then_works_on():

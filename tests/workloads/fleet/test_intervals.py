@@ -19,6 +19,7 @@ from workloads.fleet.inputs.jobs import default_jobs
 from workloads.fleet.intervals import (
     STATED,
     Causes,
+    _at_ends,
     causes_of,
     failing,
     fleet_intervals,
@@ -159,6 +160,9 @@ def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind():
     assert small.cluster.domains == 1000
     assert miniature(small) is small
     assert small.need.max() / 1000 == pytest.approx(large.scenario.need.max() / 2500)
+    questions = [each for each in _at_ends(small, ALL, 0) if each.cause == "failures"]
+    for each in questions:  # whose score is by how much more often parts fail
+        assert each.scenario.fleet.failures == failing(small, 1 + each.score).fleet.failures
     names = ("training_chip_hours", "inference_chip_hours", "energy_joules", "training_goodput")
     by_small, by_large = (
         fleet_intervals(large.scenario, large.summary, lambda changed: policy_of("static", changed),

@@ -153,6 +153,15 @@ def test_serving_takes_units_first_from_jobs_beyond_limits_of_their_own():
     assert frame.loc["most", "tokens"] == pytest.approx(3600 * (50.0 + 9 * 30.0), rel=1e-3)
 
 
+def test_a_limit_that_a_job_just_fills_holds_nothing_back():
+    late, costs = _job("late", arrives_s=3600.0), ChangeCosts.fixed(90.0)
+    free, limited = (
+        simulate(DEMAND, [SERVICE], Fleet(12, costs=costs), policy, jobs=[late])
+        for policy in (static(2), lambda _: Decision(2.0, 10))
+    )
+    assert jobs_frame(limited).loc[0, "tokens"] == jobs_frame(free).loc[0, "tokens"] > 0
+
+
 def test_a_job_begins_when_it_arrives():
     """Also between two decisions of the policy."""
     for arrives_s in (0.0, 5 * 3600.0, 5 * 3600.0 + 31.0):
@@ -258,16 +267,11 @@ def test_the_fleet_runs_post_training_at_night(tmp_path):
     jobs = tmp_path / "jobs.csv"
     rows = "rl,8,8,,one-behind,4000000\ngrpo,4,2,,lockstep,\n"
     jobs.write_text("name,units,min_units,reclaim,post_training,step_tokens\n" + rows)
-    words = "fleet --cluster trn2-ultraserver:20 --model llama-3.1-8b --days 0.1 --policy static"
-    more = [
-        "--unit-rate=5",
-        "--scale-to-peak=0.4",
-        "--no-compare",
-        "--json",
-        "--quiet",
-        f"--training={jobs}",
-    ]
-    done = document_of([*words.split(), *more])
+    words = (
+        "fleet --cluster trn2-ultraserver:20 --model llama-3.1-8b --days 0.1 --policy static "
+        "--unit-rate 5 --scale-to-peak 0.4 --no-compare"
+    )
+    done = document_of(words, f"--training={jobs}")
     one, other = done["post_training"]
     assert (one["mode"], other["mode"]) == ("one-behind", "lockstep")
     assert one["rollout_units"] + one["update_units"] == 8

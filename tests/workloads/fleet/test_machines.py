@@ -155,8 +155,8 @@ def test_stated_slots_are_those_of_every_way(machine, words):
 
 
 @pytest.mark.parametrize(("machine", "model", "words"), [
-    ("trn2-ultraserver:2", "llama-3.1-8b", {"disaggregate": "1:3", "slots": 64}),
-    ("dgx-h100:2", "llama-3.1-8b", {"prefix_cache": "50%", "slots": 64}),
+    ("trn2-ultraserver:2", "llama-3.1-8b", {"disaggregate": "1:3", "slots": 16}),
+    ("dgx-h100:2", "llama-3.1-8b", {"prefix_cache": "50%", "slots": 16}),
     pytest.param("trn2-ultraserver:2", "llama-3.1-70b", {}, marks=pytest.mark.slow),
     pytest.param("trn2.48xlarge:2", "llama-3.1-8b", {}, marks=pytest.mark.slow),
 ])  # fmt: skip
@@ -245,7 +245,7 @@ def test_no_stated_split_serves_more_and_a_cache_is_worth_what_the_best_say(mode
 
 def test_services_of_one_model_share_the_split():
     demand, model = mix([_demand(kind) for kind in ("conv", "code")]), named("llama-3.1-70b")
-    services = services_from(demand, UNIT, [model, model], FleetInputs(tp=16, slots=64), requests=1)
+    services = services_from(demand, UNIT, [model, model], FleetInputs(tp=16, slots=16), requests=1)
     assert len({_way(service) for service in services}) == 1
     assert len({service.choice and service.choice.runner_up for service in services}) == 1
 

@@ -24,7 +24,7 @@ from workloads.serving.tables import fixed_rate
 UNITS = 400
 WEIGHTS = 4 * 0.75e12
 PRICES = Economics(750.0, 400.0)
-MIX = azure_mix().between(0, 3 * 1440)
+MIX = azure_mix().between(0, 2 * 1440)
 
 
 @cache

@@ -137,12 +137,12 @@ def _serving_units(run):
 
 @pytest.mark.parametrize("trace", ["burstgpt", "conv"])
 @pytest.mark.parametrize(
-    ("name", "days"), [("static", 1), ("threshold", 1), ("forecast", 3), ("oracle", 1)]
+    ("name", "days"), [("static", 1), ("threshold", 1), ("forecast", 2), ("oracle", 1)]
 )
 def test_serving_hours_of_free_changes(name, days, trace):
     """Within 1 % in all, and to the unit in nearly every minute where nothing waits.
 
-    A forecast looks back on earlier days; the others see a day as they see three.
+    A forecast looks back on an earlier day; the others see a day as they see two.
     """
     arrivals = TRACES[trace]().between(0, days * DAY)
     demand = scaled_to_fleet(arrivals, [SERVICE], UNITS, peak_share=0.7)

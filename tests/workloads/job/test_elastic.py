@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.support.examples import examples
 from tests.support.refusals import refused
 from tests.support.scripted_jobs import failing, job, parts_s, run, scripted
 from topologies.support.errors import InputError
@@ -85,24 +82,6 @@ def test_a_job_waits_where_no_replica_is_whole():
     done = scripted(trial, [505, 100], [1000, 1000])
     # The first is back 1,000 s after it failed; both are noticed to be lost at 615.
     assert parts_s(done)["waiting_for_spares"] == 1505 - 615
-
-
-RATES = st.tuples(st.floats(300, 1e5), st.booleans())
-
-
-@examples(60)
-@given(
-    rate=RATES, groups=st.integers(2, 40), units=st.integers(1, 4), microbatches=st.integers(1, 64),
-    spares=st.integers(0, 4), resize_s=st.floats(0, 400), seed=st.integers(0, 99),
-)  # fmt: skip
-def test_every_moment_is_booked_once(rate, groups, units, microbatches, spares, resize_s, seed):
-    trial = elastic(
-        failing(rate[0], replaces=rate[1]), units=groups * units,
-        replicas=Replicas(groups, units, microbatches, resize_s), spares=spares, span_s=2e5,
-    )  # fmt: skip
-    done = run(trial, seed)
-    assert done.span_ms == 200_000_000
-    assert all(ms >= 0 for ms in done.parts_ms.values())
 
 
 @pytest.mark.parametrize(("mtbf_s", "groups", "spares", "warm_s"), [

@@ -15,8 +15,9 @@ from workloads.job import PARTS, Stragglers, daly_interval_s, expected_goodput
 from workloads.job.causes import Cause, FailureRates
 from workloads.job.checkpoints import PeerCopies
 from workloads.job.goodput import _best, _span_s, search_interval, smooth_goodput
-from workloads.job.job import Job, Recovery
+from workloads.job.job import Job, Recovery, Replicas
 from workloads.job.simulate import _Run, simulate
+from workloads.options.windows import Window
 
 RARE, REPLACED = failing(1e9), failing(1e9, replaces=True)
 SLOW = Stragglers(per_s=1e-9, slower=0.25, found_after_s=200)
@@ -114,24 +115,41 @@ def test_compared_runs_have_enough_failures_and_few_checkpoints(mtbf_s, interval
     assert _span_s(trial, interval_s) == pytest.approx(failures * mtbf_s)
 
 
-@examples(40)
-@given(
-    mtbf_s=st.floats(50, 1e6), interval_s=st.floats(1, 5000), stall_s=st.floats(0, 100),
-    write_s=st.floats(0, 300), spares=st.integers(0, 3), slower=st.floats(0, 1),
-    seed=st.integers(0, 99),
+COPIES = PeerCopies(every_s=10.0, copy_s=0.0, restart_s=300.0, bytes_per_server=1e9)
+ELASTIC = st.builds(
+    lambda *drawn: {"replicas": Replicas(*drawn), "units": drawn[0] * drawn[1], "peers": COPIES},
+    st.integers(2, 40), st.integers(1, 4), st.integers(1, 64), st.floats(0, 400),
 )  # fmt: skip
-def test_every_moment_is_counted_once(mtbf_s, interval_s, stall_s, write_s, spares, slower, seed):
+ROLLING = st.tuples(st.just(True), st.just(1e6))  # once, as turns of many units take days
+WINDOWS = st.builds(
+    lambda length_s, units, rolls: {"windows": (Window("w", 5000.0, length_s, units, *rolls),)},
+    st.floats(10, 3000), st.integers(1, 4), ROLLING | st.just((False, 4000.0)),
+)  # fmt: skip
+OTHER_PLANS = st.lists(st.floats(0, 3), max_size=3).map(lambda slower: {"without": tuple(slower)})
+
+
+@examples(120)
+@given(
+    mtbf_s=st.floats(50, 1e6), replaces=st.booleans(), interval_s=st.floats(1, 5000),
+    stall_s=st.floats(0, 100), write_s=st.floats(0, 300), spares=st.integers(0, 4),
+    slower=st.floats(0, 1), seed=st.integers(0, 99), elastic=st.just({}) | ELASTIC,
+    planned=st.just({}) | WINDOWS, without=OTHER_PLANS,
+)  # fmt: skip
+def test_every_moment_is_counted_once(
+    mtbf_s, replaces, interval_s, stall_s, write_s, spares, slower, seed, elastic, planned, without
+):
     trial = job(
-        failing(mtbf_s, replaces=True), interval_s=interval_s, stall_s=stall_s, write_s=write_s,
-        spares=spares, span_s=20_000,
+        failing(mtbf_s, replaces=replaces), interval_s=interval_s, stall_s=stall_s,
+        write_s=write_s, spares=spares, span_s=20_000,
         stragglers=Stragglers(per_s=1e-3, slower=slower, found_after_s=300),
+        **elastic, **planned, **without,
     )  # fmt: skip
     done = simulate(trial, np.random.default_rng(seed), 7)
     assert sum(done.parts_ms.values()) == done.span_ms == 20_000_000
-    assert set(done.parts_ms) == set(PARTS)
+    assert set(done.parts_ms) == {*PARTS, *(["maintenance"] if planned else [])}
     assert all(ms >= 0 for ms in done.parts_ms.values())
     assert sum(done.shares.values()) == pytest.approx(1, abs=1e-12)
-    assert done.replaced >= sum(done.failures.values())
+    assert done.replaced >= replaces * sum(done.failures.values())
     at = [time for time, _ in done.slices]
     seventh_ms = 20_000_000 // 7
     assert at == [*(number * seventh_ms for number in range(1, 8)), 20_000_000]

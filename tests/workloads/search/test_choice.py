@@ -26,7 +26,7 @@ from workloads.search.choice import (
     usual_batch,
     usual_or_searched,
 )
-from workloads.search.search import own_plan, search, single_changes
+from workloads.search.search import estimates, own_plan, search, single_changes
 from workloads.search.sizes import fewest_in_time
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
@@ -291,6 +291,9 @@ def test_without_memory_or_a_whole_machine_there_is_none():
     assert best is None or not {"recompute", "tp"} & differing(best[0], plan).keys()
     part = complete({**STATED, "dp": 2}, MODEL, PLACE, chips=4)
     assert faster_neighbour(MODEL, part, PLACE) is None
+    for tp, assumed, flips in ((2, (), 1), (1, (), 0), (2, ("sequence_parallel",), 0)):
+        changes = choice._single_changes(ParallelPlan(tp=tp, assumed=assumed))
+        assert sum("sequence_parallel" in each for each in changes) == flips
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +328,10 @@ def test_a_plan_slower_than_the_finalists_has_the_place_of_its_estimate():
     slowest = few.plans[int(few.estimate_s.argmax())]
     faster = int((few.estimate_s < few.estimate_s.max()).sum())
     assert own_plan(few, slowest).rank == 1 + faster > 3
+    step = estimates(TOY, sixteen(), 16, stated={"seq": 1024, "pp": 1}).first_step()
+    assert step.iteration_s == next(
+        one.iteration_s for one in few.finalists if one.estimate_s == few.estimate_s.min()
+    )
 
 
 def test_python_ranks_a_plan_and_refuses_one_that_does_not_fit():

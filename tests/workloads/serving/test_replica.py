@@ -164,6 +164,7 @@ def test_summary_has_the_keys_of_the_command_line():
     assert (document["tpot_s"]["n"], document["slo_attainment"]) == (1, 0.5)
     assert document["kv_peak_bytes"] == served.kv_peak_tokens * 2.0
     assert attained(served, Slo()).all()
+    assert not attained(served, Slo(2.5, 10.0), first_by=2.0).any()
 
 
 def test_a_closed_loop_keeps_its_users_busy():

@@ -347,7 +347,7 @@ def test_a_predicted_job_runs_for_its_steps_and_bounds_the_wait(tmp_path):
 
 
 SLURM = """JobID|Submit|Start|End|NNodes|Timelimit|Priority
-7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|6|02:00:00|4294901759
+7|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|6|02:03:04|4294901759
 7.batch|2026-11-02T08:00:00|2026-11-02T08:00:00|2026-11-02T09:00:00|1||
 8|2026-11-02T08:30:00|2026-11-02T09:30:00|2026-11-02T10:00:00|8|1-00:00:00|10
 9|2026-11-02T08:40:00|Unknown|Unknown|8|1-00:00:00|10
@@ -358,7 +358,7 @@ def test_the_output_of_sacct_is_read_as_slurm_writes_it(tmp_path):
     (path := tmp_path / "week.txt").write_text(SLURM)
     queue = cs.queue_jobs(CLUSTER, path)
     assert [(each.job.name, each.job.chips) for each in queue.jobs] == [("7", 96), ("8", 128)]
-    assert [each.job.limit_s for each in queue.jobs] == [7200, 86_400]
+    assert [each.job.limit_s for each in queue.jobs] == [7384, 86_400]
     assert [each.wait_s for each in queue.jobs] == [0, 1800]
     assert [each.job.recorded_wait_s for each in queue.jobs] == [0, 3600]
     steps, unended = "job steps (1).", "jobs that never ran or have not ended (1)."
@@ -434,7 +434,7 @@ def test_a_job_that_cannot_queue_is_refused(change, message):
     ("submit,chips,time\n0s,16,1h\n0s,x,1h\n", "line 3: chips 'x' must be a whole number"),
     ("JobID|Submit\n", "no column Start. Export it with sacct --parsable2"),
     (SLURM.replace("|8|", "|eight|"), "line 4: NNodes 'eight' must be a whole number"),
-    (SLURM.replace("02:00:00", "2 hours"), "Timelimit '2 hours' is no time"),
+    (SLURM.replace("02:03:04", "2 hours"), "Timelimit '2 hours' is no time"),
     (SLURM.replace("|1-00", f"|{10**400}-00"), "Timelimit '1000.* is no time"),
     (SLURM.replace("|1-00", "|-1-00"), "Timelimit '-1-00:00:00' is no time"),
     (SLURM.replace("T09:30", "T08:20"), "line 4: Submit, start and end do not follow"),

@@ -18,6 +18,7 @@ from cluster_sim.schedule.table import FLOW, Schedule
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.examples import examples
+from tests.support.refusals import refused
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from tests.support.written_rules import check_routines
 from tools.shared_jobs import thin_cluster
@@ -86,8 +87,8 @@ def test_jitter_is_that_of_whole_collectives():
 
 CONTENDING = (
     ("trn2.48xlarge", {"tp": 2, "pp": 2, "dp": 4, "overlap": "all", "global_batch": 8}),
-    ("trn2.48xlarge:2", {"tp": 8, "dp": 4, "overlap": "dp", "global_batch": 4}),
-    ("trn2.48xlarge", {"tp": 8, "dp": 8, "ranks_per_chip": 4, "global_batch": 8}),
+    ("trn2.48xlarge:2", {"tp": 8, "dp": 4, "overlap": "dp", "global_batch": 4, "seq": 256}),
+    ("trn2.48xlarge", {"tp": 8, "dp": 8, "ranks_per_chip": 4, "global_batch": 8, "seq": 256}),
     ("trn2.48xlarge", {"pp": 4, "dp": 4, "global_batch": 8}),
 )
 """Plans whose collectives share links, CC-Cores, adapters or memories."""
@@ -123,8 +124,7 @@ def test_what_is_not_known_by_its_chunks_or_too_large_is_refused(level, monkeypa
     words = {"chunk": r"makes of the groups .* may use 10 kB\. Use",
              "flow": "shares of links, which groups of ranks take"}  # fmt: skip
     monkeypatch.setattr(memory_limit, "machine_bytes", lambda: 10_000)
-    with pytest.raises(InputError, match=words[level]):
-        iteration(TOY, sixteen(), plan(tp=4, dp=4), level=level)
+    refused(words[level], iteration, TOY, sixteen(), plan(tp=4, dp=4), level=level)
 
 
 def test_a_long_run_of_the_reference_is_refused():
@@ -240,7 +240,8 @@ def test_a_slow_link_reaches_what_crosses_it():
 @pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge:2"])
 def test_faults_from_the_start_are_slower_links_whose_calls_run_in_place(machine, level):
     """SimPy changes the speeds of resources at 0 s instead, of calls that are written out."""
-    fabric, how = cluster(machine), plan(tp=4, pp=2, dp=cluster(machine).chips // 8)
+    fabric = cluster(machine)
+    how = plan(tp=4, pp=2, dp=fabric.chips // 8, global_batch=fabric.chips // 4, seq=256)
     faults = [parse_fault(f"{name}@0s:slow=1/3") for name in ("link:0-1", "engine:5", "hbm:2")]
     if fabric.scale_out is not None and fabric.domains > 1:
         faults.append(parse_fault("tx:16@0s:slow=2/7"))
@@ -265,8 +266,7 @@ def test_standing_faults_hold_back_edges_from_starts_and_flows(kind):
 
 def test_long_collectives_are_refused():
     chunks = compose(Call("all-reduce", whole(sixteen()), 2**20)).schedule
-    with pytest.raises(InputError, match=r"up to 9\.2 s; one here takes 10\.0 s"):
-        as_flow(link_time(chunks), 10**13)
+    refused(r"up to 9\.2 s; one here takes 10\.0 s", as_flow, link_time(chunks), 10**13)
 
 
 MACHINES = ("trn2.48xlarge", "trn1.32xlarge", "trn2.48xlarge:2", "trn3-ultraserver")

@@ -7,6 +7,7 @@ import pytest
 from experiments.validation.predictions import serving
 from experiments.validation.predictions.serving import MOST_USERS, predict
 from tests.support.refusals import refused
+from workloads.serving import BUCKETS
 from workloads.serving.profile import Profile
 
 ROW = {
@@ -21,6 +22,14 @@ def test_a_row_that_states_its_rounds_is_run_so():
     burst = predict({**ROW, "rounds": 1}).predicted
     assert drawn["ttft_s"] < equal["ttft_s"] < burst["ttft_s"]
     assert drawn["tpot_s"] == pytest.approx(equal["tpot_s"], rel=0.2)
+
+
+@pytest.mark.parametrize(("cluster", "date", "room"), [
+    ("trn1.32xlarge", "2024-11", 1), ("trn1.32xlarge", "2024-12", 0), ("dgx-h200", "2024-11", 0),
+])  # fmt: skip
+def test_programs_before_nxd_inference_had_room_for_their_own_prompt(cluster, date, room):
+    programs = serving._programs({"cluster": cluster, "date": date})
+    assert programs == tuple(size + room for size in BUCKETS)
 
 
 def test_a_last_round_of_few_requests_lowers_the_rate():

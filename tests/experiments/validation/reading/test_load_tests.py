@@ -297,6 +297,7 @@ def test_ranks_are_found_from_the_bandwidths_where_nothing_says_so():
     ("", "no table"),
     ("hello\nworld\n", "no table"),
     ("size(B) time(us)\n 1024 Failure\n", "1 rows without a result, none with one"),
+    ("size(B) time(us)\n 0 6.3\n 8 0\n", "2 rows without a result, none with one"),
 ])  # fmt: skip
 def test_text_without_measurements_is_refused(text, why):
     refused(why, parse_measured, text, "log.txt")
