@@ -252,8 +252,6 @@ def show_serving(title: str, answer: Mapping[str, Any]) -> None:
             print_text(f"{row['cluster']}: found {row['options']}")
 
 
-
-
 def _show_columns(
     title: str, answer: Mapping[str, Any], flat: Rows, lines: Sequence[tuple[str, str]]
 ) -> None:
