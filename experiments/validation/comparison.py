@@ -45,7 +45,7 @@ from workloads.confidence.kinds import (
     training_kind,
 )
 from workloads.confidence.residuals import Residual, Residuals
-from workloads.confidence.split_conformal import interval, rank_correlation
+from workloads.confidence.split_conformal import LEAST, interval, rank_correlation
 from workloads.training.frameworks.framework import framework_of
 
 if TYPE_CHECKING:
@@ -296,6 +296,23 @@ def compared_step(measured: MeasuredSteps, step: Iteration) -> dict[str, Any]:
         "error": step.iteration_s / measured_s - 1,
         "normal": normal(measured_s, step.interval.low, step.interval.high),
     }
+
+
+def compared_steps(measured: Sequence[MeasuredSteps], step: Iteration) -> dict[str, Any]:
+    """Return the comparison of the last of one or two runs, with that of the one ``before`` it.
+
+    ``change`` is the last time over the first, ``usual_change`` the factor by which two runs of one
+    configuration differ, and ``change_normal`` whether it is within that.
+    """
+    # Published repeats agree with the factor: of 16 pairs in tables of MLPerf, NVIDIA and
+    # BigScience 13 differ by less.
+    *earlier, last = (compared_step(each, step) for each in measured)
+    for before in earlier:
+        change = last["measured_s"] / before["measured_s"]
+        usual = math.exp(LEAST)
+        word = normal(change, 1 / usual, usual)
+        last |= {"before": before, "change": change, "usual_change": usual, "change_normal": word}
+    return last
 
 
 def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:

@@ -496,6 +496,17 @@ class MeasuredSteps(NamedTuple):
         return times_s[WARM_UP:] if len(times_s) > 2 * WARM_UP else times_s
 
 
+def read_runs(text: str) -> list[MeasuredSteps]:
+    """Read the measured steps of one run, or of two with a comma between them, the later last."""
+    runs = [text] if Path(text).is_file() else text.split(",")
+    if len(runs) > 2:
+        raise InputError(
+            f"--compare {text} names {len(runs)} runs; name one, or two with a comma between them, "
+            "the earlier first."
+        )
+    return [read_steps(run) for run in runs]
+
+
 def read_steps(text: str) -> MeasuredSteps:
     """Read measured steps from a file of a known form, or from a time such as 3.2s."""
     if not Path(text).is_file() and re.match(r"[\d.]", text):
