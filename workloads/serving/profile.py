@@ -365,8 +365,9 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue) * share
     if weights >= budget:
         raise InputError(
-            f"{model.name} has {weights / 1e9:,.0f} GB of weights, {rank.chips} chips hold "
-            f"{budget / 1e9:,.0f} GB; use a smaller precision, such as fp8, "
+            f"{model.name} has {weights / 1e9:,.0f} GB of weights, {rank.chips} "
+            f"{'chips hold' if rank.chips > 1 else 'chip holds'} {budget / 1e9:,.0f} GB; use a "
+            "smaller precision, such as fp8, "
             + (
                 "or a cluster of chips with more memory."
                 if rank.chips >= rank.cluster.chips_per_domain

@@ -54,7 +54,8 @@ class PlanInputs(Conditions):
     plan: Path | None = setting(
         None,
         "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo, NxD "
-        "Training or MaxText, TOML of torchtitan, JSON of DeepSpeed. Options take precedence",
+        "Training, axolotl or MaxText, TOML of torchtitan, JSON of DeepSpeed, or a recipe in "
+        "Python as 'CONFIG=llama3_8b recipes.py'. Options take precedence",
         metavar="FILE",
     )
 
