@@ -106,6 +106,7 @@ def test_a_variant_of_the_catalogue_is_honoured():
     ("rainier:99999999", "has 99,999,999 chips; at most 16,777,216"),
     ("ring:8", "ring:8 needs the bandwidth and latency of a directed link"),
     ("nowhere.yaml", "nowhere.yaml cannot be read: there is no such file"),
+    ("setup.cfg", "setup.cfg is a file, but clusters are read from YAML and from graphs"),
     ("x" * 10_000, "unknown cluster 'xxxx"),
 ])  # fmt: skip
 def test_bad_names_are_refused_in_one_line(text, message):

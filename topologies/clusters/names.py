@@ -189,6 +189,9 @@ def _has_rates(text: str) -> str:
     )
 
 
+LONGEST_NAME = 256  # of a file that is looked for
+
+
 def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
     names = [*machines(catalogue), RAINIER]
     if catalogue.has(kind, "shape"):
@@ -206,6 +209,11 @@ def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
                 f"unknown cluster {shown(text, 80)!r}: the nearest machine here is {name}, of the "
                 f"same chips; its network may be another. Write {name}, or {name}:4 for four."
             )
+    if len(text) < LONGEST_NAME and Path(text).is_file():
+        return (
+            f"{shown(text, 80)} is a file, but clusters are read from YAML and from graphs "
+            "(.graphml, .json). Name one of those, or a machine, such as p5.48xlarge:8."
+        )
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
         f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "
