@@ -337,8 +337,10 @@ def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
         )
         if which.any()
     ]
-    counted = f"{len(slower)} of {len(measured)} times are longer than nine of ten such machines"
-    return " ".join([f"{counted} take.", *looks])
+    counted = f"{len(slower)} of {len(measured)} times are longer"
+    if len(measured) == 1:
+        counted = "The time is longer"
+    return " ".join([f"{counted} than nine of ten such machines take.", *looks])
 
 
 def _sizes(measured: pd.DataFrame, slower: pd.DataFrame) -> str:

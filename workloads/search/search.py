@@ -130,6 +130,8 @@ class Search:
         Cluster without the numbers of the plans' framework, as it was stated.
     engine : {"fast", "reference"}
         Engine that simulated the finalists.
+    each : sequence of str
+        Fields of whose combinations only the best plan is kept.
     """
 
     model: Model
@@ -151,6 +153,7 @@ class Search:
     own_plan: OwnPlan | None = None
     bare: Cluster | None = field(default=None, repr=False)
     engine: str = "fast"
+    each: Sequence[str] = ()
 
     @cached_property
     def first(self) -> Iteration:
@@ -280,6 +283,7 @@ class Estimates:
             stated=_settled(self.stated, ()),
             bare=self.bare,
             engine=engine,
+            each=aim.each,
         )
 
 
