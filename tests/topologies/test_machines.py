@@ -88,6 +88,13 @@ def test_a_variant_of_the_catalogue_is_honoured():
     shape = cluster("trn3-gen2", catalogue=numbers).shape
     assert [tier.bandwidth_bytes_per_s // GB for tier in shape.tiers] == [128, 320, 256]
     assert cluster("trn2.48xlarge", catalogue=numbers).scale_out.oversubscription == 2
+    tiered = cluster("trn3-gen2", variant=tiers)
+    assert tiered.shape.tiers == shape.tiers
+    halved = cluster("trn3-gen2", catalogue=numbers, variant="trn3.board_bandwidth=x0.5")
+    pairs = zip(halved.shape.tiers, shape.tiers, strict=True)
+    ratios = [one.bandwidth_bytes_per_s / other.bandwidth_bytes_per_s for one, other in pairs]
+    assert sorted(ratios) == [0.5, 1, 1]
+    refused("variant is 2", cluster, "trn3-gen2", variant=2)
     assert hash(cluster("rainier")) == hash(cluster("rainier"))
     assert cluster("trn2.48xlarge", catalogue=numbers) != cluster("trn2.48xlarge")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -70,6 +70,7 @@ def cluster(
     bandwidth: str | None = None,
     latency: str | None = None,
     catalogue: Catalogue | str | Path | None = None,
+    variant: str | Sequence[str] = (),
 ) -> Cluster:
     """Make the cluster that a text names, or that a graph of networkx draws.
 
@@ -85,6 +86,8 @@ def cluster(
         a graph's links that state none; refused for other clusters.
     catalogue : Catalogue or path, optional
         Numbers of machines, by default those shipped, or a CSV file of rows that replace some.
+    variant : str or sequence of str, optional
+        Named alternatives of numbers, or factors on them, such as ``"trn2.hbm_bandwidth=x1.5"``.
 
     Returns
     -------
@@ -105,7 +108,8 @@ def cluster(
     (4, 4, 4)
     """
     _check_types(text, catalogue, {"bandwidth": bandwidth, "latency": latency})
-    catalogue = catalogue if isinstance(catalogue, Catalogue) else choose(overlay=catalogue)
+    check_type("variant", variant, (str, Sequence), "Pass a text, or several in a list.")
+    catalogue = choose([variant] if isinstance(variant, str) else variant, catalogue)
     if not isinstance(text, str) or text.endswith(GRAPHS):
         return _read(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)

@@ -288,11 +288,18 @@ def _judged(
     return judged, ends
 
 
+def _says_nothing(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a column holds ends of intervals that are all as long as their times."""
+    # Nobody measured plain shapes, whose times have no error.
+    return name in ("low", "high") and all(row["low"] == row["high"] for row in rows)
+
+
 def _show(
     title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any], idle: Mapping[str, str]
 ) -> None:
     usual = FAULTY_SHOWN if "undisturbed_s" in rows[0] else SHOWN
-    print_rows(title, [COLUMNS[name] for name in (MEASURED_SHOWN if summary else usual)], rows)
+    names = MEASURED_SHOWN if summary else usual
+    print_rows(title, [COLUMNS[name] for name in names if not _says_nothing(name, rows)], rows)
     if summary:
         median, ninth, bias = (
             f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")
@@ -409,7 +416,8 @@ def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
         first.setdefault(row["size_bytes"], row["time_s"])
     shown = [{**row, "of_first": row["time_s"] / first[row["size_bytes"]]} for row in good]
     shown.sort(key=lambda row: list(first).index(row["size_bytes"]))
-    print_rows(title, [COLUMNS[name] for name in BESIDE], shown, left=2)
+    names = [name for name in BESIDE if not _says_nothing(name, shown)]
+    print_rows(title, [COLUMNS[name] for name in names], shown, left=2)
     beside.tell_idle({row["cluster"]: row for row in rows}.values())
     beside.tell_refused(rows)
 
