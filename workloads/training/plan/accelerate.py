@@ -34,10 +34,13 @@ def _sharded_by_type(value: Any, keys: Mapping[str, Any]) -> int:
     return 3 if kind == "fsdp" and STRATEGY not in keys else 0
 
 
-def launched_by(keys: Mapping[str, Any]) -> str:
-    """Framework that runs what a configuration launches."""
+def as_launched(tool: str, keys: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with the framework that the configuration launches, and the usual adapters."""
     usual = "deepspeed" if keys.get("deepspeed") else "transformers"
-    return LAUNCHED_BY.get(str(keys.get("distributed_type")).lower(), usual)
+    framework = LAUNCHED_BY.get(str(keys.get("distributed_type")).lower(), usual)
+    by_trainer = {"framework": framework} if tool in ("Accelerate", "axolotl") else {}
+    adapted = str(keys.get("finetuning_type", "")) in ADAPTERS
+    return {**({"lora_rank": LORA_OF_FACTORY} if adapted else {}), **fields, **by_trainer}
 
 
 def optimizer_of(value: Any, _all: Mapping[str, Any]) -> str | Near:

@@ -29,11 +29,9 @@ from workloads.options.tool_keys import (
 )
 from workloads.training.plan.accelerate import (
     ACCELERATE,
-    ADAPTERS,
     AXOLOTL,
-    LORA_OF_FACTORY,
     USUAL_OF_AXOLOTL,
-    launched_by,
+    as_launched,
     optimizer_of,
     sharded_axolotl,
 )
@@ -536,8 +534,10 @@ class OtherPlan(ToolFile):
     cannot_change_time = staticmethod(cannot_change_time)
 
 
-def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) -> OtherPlan | None:
-    """Return the plan that a file of another tool holds; None for a file of no known tool."""
+def _keys_of_tool(
+    path: Path, text: str, environment: Mapping[str, str]
+) -> tuple[str, dict[str, Any]]:
+    """Return the tool of a file, empty for none that is known, and the keys that it has there."""
     if path.suffix == ".py":
         keys = recipe_settings(path, text, environment.get(NAME, ""))
     else:
@@ -561,17 +561,20 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
             f"{path}: the function states no degree and no batch that is read, as those of "
             "functions in other files are not. Write the plan's fields into a file, as tp: 8."
         )
-    if tool is None:
-        return None
     if tool in SECTIONS:
         keys = {re.sub(*SECTIONS[tool], key): value for key, value in keys.items()}
-    if tool == "MaxText":
-        keys = over_base(keys)
-    if tool == "axolotl":
-        keys = sharded_axolotl(keys)
-    if path.suffix == ".py":  # a section's name beside its keys says nothing more
+    if tool and path.suffix == ".py":  # a section's name beside its keys says nothing more
         sections = {name.rpartition(".")[0] for name in keys} - TABLES[tool].keys()
         keys = {name: value for name, value in keys.items() if name not in sections}
+    complete = {"MaxText": over_base, "axolotl": sharded_axolotl}.get(tool or "", dict)
+    return tool or "", complete(keys)
+
+
+def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) -> OtherPlan | None:
+    """Return the plan that a file of another tool holds; None for a file of no known tool."""
+    tool, keys = _keys_of_tool(path, text, environment)
+    if not tool:
+        return None
     fields, ignored = fields_of_keys(keys, TABLES[tool], path, NULLS, RANKING)
     if fields.get("stage_layers") and fields.get("vpp", 1) == 1:  # a null leaves it to the layout
         fields["vpp"] = max(1, len(fields["stage_layers"]) // fields.get("pp", 1))
@@ -587,11 +590,7 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
         fields.setdefault("schedule", _schedule("GPipe", keys))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
-    stated = _framework(tool, fields)
-    if tool in ("Accelerate", "axolotl"):
-        stated["framework"] = launched_by(keys)
-    if str(keys.get("finetuning_type", "")) in ADAPTERS:
-        stated.setdefault("lora_rank", LORA_OF_FACTORY)
+    stated = as_launched(tool, keys, _framework(tool, fields))
     return OtherPlan(tool, stated, tuple(sorted(map(shown, ignored))), keys)
 
 
