@@ -19,7 +19,8 @@ from workloads.training.plan.other_tools import OURS, read_any_plan
 ENDINGS = (".sh", ".yaml", ".yml", ".toml", ".json", ".txt")
 PLANS = re.compile(
     r"tensor.model.parallel.size|\[parallelism\]|zero_optimization|per_device_batch_size *[:=]|"
-    r"tensor_parallel_degree:|distributed_type:|per_device_train_batch_size:"
+    r"tensor_parallel_degree:|distributed_type:|per_device_train_batch_size:|^base_model:",
+    re.MULTILINE,
 )
 LONGEST_REASON = 80
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from cluster_sim.plot.palette import colors, marks
 from experiments.figures.layout import canvas, dress, entitle, logarithmic
 from topologies.support.units import format_seconds
+from workloads.serving.served import latency
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,8 +44,10 @@ def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) ->
         return
     share = 100 * np.arange(1, len(finished) + 1) / len(finished)
     axes.step(finished, share, where="post", color="#4477aa")
-    for percent, at_s in zip(SHOWN, np.percentile(finished, SHOWN), strict=True):
-        label = f"p{percent} {format_seconds(float(at_s))}"
+    levels = latency(finished)  # as in the answer's table
+    for percent in SHOWN:
+        at_s = levels[f"p{percent}"]
+        label = f"p{percent} {format_seconds(at_s)}"
         axes.plot(at_s, percent, "o", ms=4, color="black")
         axes.annotate(label, (at_s, percent), (6, -10), textcoords="offset points", fontsize=8)
     logarithmic(axes, "x")

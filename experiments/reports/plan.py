@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -307,10 +307,23 @@ def own_sentences(search: Search) -> list[str]:
 OWN_FIRST = ("own", "first")  # values of a field that differs: in the user's plan, and in the first
 
 
+def _of_one_value(search: Search) -> Iterator[str]:
+    """Name fields whose values were to be compared, and that have the same one in all plans."""
+    for name in search.each:
+        values = {getattr(plan, name) for plan in search.plans}
+        if len(values) == 1 and name not in search.stated:
+            (value,) = values
+            yield (
+                f"All plans that fit have {name.replace('_', ' ')} {value}, so --each {name} "
+                f"compares nothing: ask again with another {option_name(name)}."
+            )
+
+
 def remarks(search: Search) -> list[str]:
     """Return remarks on idle options, the time of the search, and the error of its estimates."""
     agree = search.agreement
     remarks = [
+        *_of_one_value(search),
         *idle_sentences(search.without_effect),
         *own_sentences(search),
         f"Weighed and estimated in {search.estimated_in_s:.1f} s, the best {len(search.finalists)} "

@@ -437,10 +437,25 @@ def _word(value: Any) -> str:
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
+def change_sentence(compared: Mapping[str, Any]) -> str:
+    """Say whether two measured runs of a step differ as repeats do."""
+    change, usual = compared["change"], compared["usual_change"] - 1
+    text = f"From the first run to the second the step became {abs(change - 1):.1%} "
+    text += "longer" if change > 1 else "shorter"
+    alike = f"runs of one configuration usually differ by less than {usual:.0%}"
+    if compared["change_normal"] == "usual":
+        return f"{text}, which is usual: {alike}."
+    return (
+        f"{text}; {alike}, so that something else changed. --straggler and --fault say what a slow "
+        "chip or link would add."
+    )
+
+
 def comparison_sentence(compared: Mapping[str, Any], step: Iteration) -> str:
     """Say how the measured time lies beside the prediction, and which choices come nearer."""
     change = compared["measured_s"] / step.iteration_s - 1
-    text = f"The measured step is {abs(change):.0%} {'longer' if change > 0 else 'shorter'} than "
+    text = f"{change_sentence(compared)} The second" if "before" in compared else "The"
+    text += f" measured step is {abs(change):.0%} {'longer' if change > 0 else 'shorter'} than "
     if compared["normal"] == "usual":
         return text + "predicted, which is usual: it is within the 80 % interval."
     text += f"predicted, and {compared['normal']} than nine of ten such steps."

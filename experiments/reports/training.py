@@ -345,9 +345,9 @@ def write(out: Run, run: Iteration, results: Mapping[str, Any]) -> None:
     times_s = run.ranks.filter(like="_ps").rename(columns=lambda part: f"{part[:-2]}s") / PS_PER_S
     ranks = run.ranks[["count"]].join(times_s).reset_index()
     out.table("ranks", ranks, title="Breakdown by rank", note="count: equal ranks it stands for")
-    out.table(
-        "steps", step_table(run), title="Steps", note="Calls and times on one rank of a stage."
-    )
+    note = "Calls and times on one rank of a stage. The host issues kernels ahead of the chip, and "
+    note += "hidden collectives run beside them, so that totals add up to more than the step."
+    out.table("steps", step_table(run), title="Steps", note=note)
     out.table("inputs", input_table(run), title="Inputs", note="Numbers of the catalogue used.")
     out.json("results", results, title="Results")
     if isinstance(run.trace, Trace):

@@ -46,7 +46,7 @@ from workloads.confidence.kinds import (
     training_kind,
 )
 from workloads.confidence.residuals import Residual, Residuals
-from workloads.confidence.split_conformal import interval, rank_correlation
+from workloads.confidence.split_conformal import LEAST, interval, rank_correlation
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration
 
@@ -297,6 +297,23 @@ def compared_step(measured: MeasuredSteps, step: Iteration) -> dict[str, Any]:
     }
 
 
+def compared_steps(measured: Sequence[MeasuredSteps], step: Iteration) -> dict[str, Any]:
+    """Return the comparison of the last of one or two runs, with that of the one ``before`` it.
+
+    ``change`` is the last time over the first, ``usual_change`` the factor by which two runs of one
+    configuration differ, and ``change_normal`` whether it is within that.
+    """
+    # Published repeats agree with the factor: of 16 pairs in tables of MLPerf, NVIDIA and
+    # BigScience 13 differ by less.
+    *earlier, last = (compared_step(each, step) for each in measured)
+    for before in earlier:
+        change = last["measured_s"] / before["measured_s"]
+        usual = math.exp(LEAST)
+        word = normal(change, 1 / usual, usual)
+        last |= {"before": before, "change": change, "usual_change": usual, "change_normal": word}
+    return last
+
+
 def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
     """Return a sentence on whether measured times are normal, and where to look if they are not."""
     # One machine in ten is slower than the end of its interval.
@@ -319,8 +336,10 @@ def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
         )
         if which.any()
     ]
-    counted = f"{len(slower)} of {len(measured)} times are longer than nine of ten such machines"
-    return " ".join([f"{counted} take.", *looks])
+    counted = f"{len(slower)} of {len(measured)} times are longer"
+    if len(measured) == 1:
+        counted = "The time is longer"
+    return " ".join([f"{counted} than nine of ten such machines take.", *looks])
 
 
 def _sizes(measured: pd.DataFrame, slower: pd.DataFrame) -> str:

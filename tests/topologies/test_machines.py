@@ -88,6 +88,13 @@ def test_a_variant_of_the_catalogue_is_honoured():
     shape = cluster("trn3-gen2", catalogue=numbers).shape
     assert [tier.bandwidth_bytes_per_s // GB for tier in shape.tiers] == [128, 320, 256]
     assert cluster("trn2.48xlarge", catalogue=numbers).scale_out.oversubscription == 2
+    tiered = cluster("trn3-gen2", variant=tiers)
+    assert tiered.shape.tiers == shape.tiers
+    halved = cluster("trn3-gen2", catalogue=numbers, variant="trn3.board_bandwidth=x0.5")
+    pairs = zip(halved.shape.tiers, shape.tiers, strict=True)
+    ratios = [one.bandwidth_bytes_per_s / other.bandwidth_bytes_per_s for one, other in pairs]
+    assert sorted(ratios) == [0.5, 1, 1]
+    refused("variant is 2", cluster, "trn3-gen2", variant=2)
     assert hash(cluster("rainier")) == hash(cluster("rainier"))
     assert cluster("trn2.48xlarge", catalogue=numbers) != cluster("trn2.48xlarge")
 
@@ -106,6 +113,7 @@ def test_a_variant_of_the_catalogue_is_honoured():
     ("rainier:99999999", "has 99,999,999 chips; at most 16,777,216"),
     ("ring:8", "ring:8 needs the bandwidth and latency of a directed link"),
     ("nowhere.yaml", "nowhere.yaml cannot be read: there is no such file"),
+    ("setup.cfg", "setup.cfg is a file, but clusters are read from YAML and from graphs"),
     ("x" * 10_000, "unknown cluster 'xxxx"),
 ])  # fmt: skip
 def test_bad_names_are_refused_in_one_line(text, message):

@@ -252,15 +252,20 @@ def shipped_catalogue() -> Catalogue:
     return Catalogue(digest, tuple(rows))
 
 
-def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
+def choose(
+    variants: Sequence[str] = (), overlay: Catalogue | Path | str | None = None
+) -> Catalogue:
     """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
 
-    A variant may be a factor on the value that would be in force.
+    A variant may be a factor on the value that would be in force. A whole catalogue in place of
+    the overlay takes the place of the shipped one.
 
     >>> choose(["trn2.hbm_bandwidth=x1.5"]).entry("trn2", "hbm_bandwidth").written
     'x1.5 of 2.9 TB/s'
     """
-    base = shipped_catalogue() if overlay is None else shipped_catalogue().with_overlay(overlay)
+    base = overlay if isinstance(overlay, Catalogue) else shipped_catalogue()
+    if isinstance(overlay, Path | str):
+        base = base.with_overlay(overlay)
     names = dict[str, str]()
     for text in variants:
         path, equals, name = text.partition("=")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -70,6 +70,7 @@ def cluster(
     bandwidth: str | None = None,
     latency: str | None = None,
     catalogue: Catalogue | str | Path | None = None,
+    variant: str | Sequence[str] = (),
 ) -> Cluster:
     """Make the cluster that a text names, or that a graph of networkx draws.
 
@@ -83,14 +84,14 @@ def cluster(
     bandwidth, latency : str, optional
         Rate and latency of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of
         a graph's links that state none; refused for other clusters.
-    catalogue : Catalogue or path, optional
-        Numbers of machines, by default those shipped, or a CSV file of rows that replace some.
+    catalogue, variant : Catalogue or path, and str or sequence of str, optional
+        Numbers of machines, by default those shipped, or a CSV file of rows that replace some; and
+        named alternatives, or factors on numbers, such as ``"trn2.hbm_bandwidth=x1.5"``.
 
     Returns
     -------
     Cluster
-        Shape and number of the scale-up domains, and the scale-out fabric; ``chips`` counts all
-        chips.
+        Shape and number of the scale-up domains, and the scale-out fabric.
 
     Raises
     ------
@@ -105,11 +106,10 @@ def cluster(
     (4, 4, 4)
     """
     _check_types(text, catalogue, {"bandwidth": bandwidth, "latency": latency})
-    catalogue = catalogue if isinstance(catalogue, Catalogue) else choose(overlay=catalogue)
+    catalogue = _with_variants(variant, catalogue)
     if not isinstance(text, str) or text.endswith(GRAPHS):
         return _read(text, catalogue, bandwidth, latency)
-    is_file = text.endswith(FILES)
-    kind, colon, count = text.partition(":")
+    is_file, (kind, colon, count) = text.endswith(FILES), text.partition(":")
     kind = OTHER_NAMES.get(kind.lower(), kind)
     text = f"{kind}{colon}{count}"
     if kind in PLAIN and not is_file:
@@ -117,13 +117,20 @@ def cluster(
         return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=catalogue)
     if kind != RAINIER and not catalogue.has(kind, "chip") and not is_file:
         raise InputError(_unknown(text, kind, catalogue))
-    if bandwidth is not None or latency is not None:
+    if (bandwidth, latency) != (None, None):
         raise InputError(_has_rates(text))
     if is_file:
         return _read(text, catalogue)
     if kind == RAINIER:
         return _rainier(text, count if colon else None, catalogue)
     return _machines(text, kind, _whole(text, count, f"{kind}:16") if colon else 1, catalogue)
+
+
+def _with_variants(
+    variant: str | Sequence[str], catalogue: Catalogue | str | Path | None
+) -> Catalogue:
+    check_type("variant", variant, (str, Sequence), "Pass a text, or several in a list.")
+    return choose([variant] if isinstance(variant, str) else variant, catalogue)
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
@@ -189,6 +196,9 @@ def _has_rates(text: str) -> str:
     )
 
 
+LONGEST_NAME = 256  # of a file that is looked for
+
+
 def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
     names = [*machines(catalogue), RAINIER]
     if catalogue.has(kind, "shape"):
@@ -206,6 +216,11 @@ def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
                 f"unknown cluster {shown(text, 80)!r}: the nearest machine here is {name}, of the "
                 f"same chips; its network may be another. Write {name}, or {name}:4 for four."
             )
+    if len(text) < LONGEST_NAME and Path(text).is_file():
+        return (
+            f"{shown(text, 80)} is a file, but clusters are read from YAML and from graphs "
+            "(.graphml, .json). Name one of those, or a machine, such as p5.48xlarge:8."
+        )
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
         f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "

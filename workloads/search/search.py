@@ -110,6 +110,7 @@ class Search:
     - ``own_plan``: Plan of the user's own, simulated beside the finalists.
     - ``bare``: Cluster without the numbers of the plans' framework, as it was stated.
     - ``engine`` ("fast", "reference"): Engine that simulated the finalists.
+    - ``each``: Fields of whose combinations only the best plan is kept.
     """
 
     model: Model
@@ -131,6 +132,7 @@ class Search:
     own_plan: OwnPlan | None = None
     bare: Cluster | None = field(default=None, repr=False)
     engine: str = "fast"
+    each: Sequence[str] = ()
 
     @cached_property
     def first(self) -> Iteration:
@@ -260,6 +262,7 @@ class Estimates:
             stated=_settled(self.stated, ()),
             bare=self.bare,
             engine=engine,
+            each=aim.each,
         )
 
 

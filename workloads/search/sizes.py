@@ -186,6 +186,26 @@ class Sizes:
         return {name: value for name, value in row.items() if name not in OF_A_SIZE}
 
 
+def find_sizes(
+    weigh: Callable[[str], Estimates],
+    cluster: Cluster,
+    text: str,
+    shared: int,
+    length: Mapping[str, Any],
+    days: float,
+    **how: Any,
+) -> Sizes:
+    """Find the units of a machine for a job: the fewest for its tokens, the best for its budget.
+
+    ``length``: ``tokens`` or ``budget``, as ``run_job`` takes them. ``how``: ``finish`` and
+    ``seed``. The others are those of :func:`sizes_in_time`.
+    """
+    if "budget" in length:
+        return most_tokens(weigh, cluster, text, shared, length["budget"], days, **how)
+    tokens = parse_count(str(length["tokens"]), "--tokens")
+    return sizes_in_time(weigh, cluster, text, shared, tokens, days, **how)
+
+
 def sizes_in_time(
     weigh: Callable[[str], Estimates],
     cluster: Cluster,
@@ -366,9 +386,8 @@ def search_sizes(
         return estimates(model, machine(name), global_batch, **how)
 
     where = weigh, machine(cluster), cluster, global_batch * model.layers
-    if budget is not None:
-        return most_tokens(*where, budget, float(days))
-    return sizes_in_time(*where, parse_count(str(tokens), "tokens"), float(days))
+    length = {"tokens": tokens} if budget is None else {"budget": budget}
+    return find_sizes(*where, length, float(days))
 
 
 def _check_job(tokens: str | float | None, budget: str | None, days: float) -> None:

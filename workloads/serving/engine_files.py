@@ -267,6 +267,13 @@ SHORT = {
     "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
 }  # fmt: skip
 """Options of vLLM with one hyphen."""
+KSERVE = re.compile(r"(?m)^kind: LLMInferenceService\s*$")
+KSERVE_ARGS = "VLLM_ADDITIONAL_ARGS"  # variable of a container with further options
+OF_KSERVE = {
+    "tensor": "tensor-parallel-size", "pipeline": "pipeline-parallel-size",
+    "data": "data-parallel-size",
+}  # fmt: skip
+"""Options by the names of degrees in KServe's services of language models."""
 HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTALL | re.MULTILINE)
 
 
@@ -358,11 +365,45 @@ def _literal(value: Any) -> Any:
 def _commands(path: Path, text: str) -> Iterator[str]:
     """Yield the commands of a manifest's containers that launch an engine."""
     for part in re.split(r"(?m)^---\s*$", text):
-        if any(re.search(launch, part) for launch in LAUNCHES.values()):
+        if KSERVE.search(part):
+            yield _by_kserve(yaml_mapping(part, path, content="containers"), path)
+        elif any(re.search(launch, part) for launch in LAUNCHES.values()):
             document = yaml_mapping(part, path, content="containers")
             for command in _of_containers(document):
                 if any(re.search(launch, command) for launch in LAUNCHES.values()):
                     yield command
+
+
+def _section(document: Keys, name: str) -> Keys:
+    value = document.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mappings(value: Any) -> list[Keys]:
+    return [each for each in _list(value) if isinstance(each, Mapping)]
+
+
+def _by_kserve(document: Any, path: Path) -> str:
+    """Return the command that KServe's service of a language model makes of its fields."""
+    spec = _section(document, "spec")
+    if "prefill" in spec:
+        raise InputError(
+            f"{path} runs prompts on replicas of their own, which are several launches. State "
+            "--disaggregate, and the launch of one kind."
+        )
+    degrees = _section(spec, "parallelism")
+    containers = _mappings(_section(spec, "template").get("containers"))
+    words = [str(word) for each in containers for word in _list(each.get("args"))]
+    variables = [pair for each in containers for pair in _mappings(each.get("env"))]
+    extra = [str(pair.get("value")) for pair in variables if pair.get("name") == KSERVE_ARGS]
+    options = [f"--{key} {degrees[name]}" for name, key in OF_KSERVE.items() if name in degrees]
+    options += ["--enable-expert-parallel"] * bool(degrees.get("expert"))
+    checkpoint = str(_section(spec, "model").get("uri", "unnamed"))
+    return " ".join(["vllm serve", shlex.quote(checkpoint), *options, *extra, *words])
 
 
 def _of_containers(document: Any) -> Iterator[str]:

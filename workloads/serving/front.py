@@ -36,6 +36,7 @@ from workloads.serving.deployment_search import (
 )
 from workloads.serving.other_precision import FP8, with_other_precision
 from workloads.serving.profile import Profile
+from workloads.serving.remarks import serving_remarks
 from workloads.serving.requests import DRAWN, Requests, drawn_rate, requests_from
 from workloads.serving.served import Served, Slo, parse_slo
 
@@ -106,9 +107,16 @@ class ServingResult:
     @property
     def tokens_per_s_interval(self) -> dict[str, float]:
         """Ends ``low`` and ``high`` of the rate of output tokens [1/s]."""
-        answer = self.model, self.cluster, self.deployed, self.slo
-        complete = with_intervals(self.summary, *answer)
-        return dict(complete["tokens_per_s_interval"])
+        return dict(self._complete["tokens_per_s_interval"])
+
+    @cached_property
+    def _complete(self) -> dict[str, Any]:
+        return with_intervals(self.summary, self.model, self.cluster, self.deployed, self.slo)
+
+    @cached_property
+    def remarks(self) -> list[str]:
+        """Sentences to read before believing the answer, as the command prints them."""
+        return serving_remarks(self.model, self.cluster, self.deployed, self._complete)
 
     @property
     def ttft_s(self) -> dict[str, float | None]:
@@ -184,7 +192,8 @@ def serve(
     -------
     ServingResult
         Percentiles of ``ttft_s`` and ``tpot_s`` [s], ``tokens_per_s`` [1/s], ``interval`` of the
-        median first token, ``tpot_interval``, ``tokens_per_s_interval``, ``frame()`` of requests.
+        median first token, ``tpot_interval``, ``tokens_per_s_interval``, ``frame()`` of requests,
+        and ``remarks``, sentences to read before believing them.
 
     Raises
     ------

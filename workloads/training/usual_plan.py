@@ -80,7 +80,7 @@ def complete(
     dp = _size(plan_fields, "dp")
     # With one microbatch a replica, so that ranks are refused before a batch that follows from dp.
     smallest = {**plan_fields, "global_batch": dp * microbatch, "vpp": 1, "schedule": DEFAULT}
-    check_ranks(ParallelPlan(**smallest), room)
+    check_ranks(ParallelPlan(**{**smallest, "stage_layers": ()}), room)
     if microbatches and "global_batch" not in named:
         plan_fields["global_batch"] = named["global_batch"] = dp * microbatch * microbatches
     elif microbatches and "microbatch" not in named:
@@ -541,6 +541,7 @@ def describe(plan: ParallelPlan) -> str:
     some = f" in one of {plan.recompute_every} layers" * (plan.recompute_every > 1)
     words.append(f"recompute {plan.recompute}{some}")
     words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
+    words += [f"LoRA of rank {plan.lora_rank} on {plan.lora_on}"] * (plan.lora_rank > 0)
     stages = [(len(list(same)), count) for count, same in groupby(plan.stage_layers)]
     alike = (f"{number} × {count}" if number > 1 else str(count) for number, count in stages)
     words += [f"layers {' + '.join(alike)}"] * bool(stages)

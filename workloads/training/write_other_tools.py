@@ -16,6 +16,7 @@ import yaml
 
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
+from topologies.support.files.tool_files import Unknown
 from workloads.models.model import Model
 from workloads.options.tool_keys import written
 from workloads.training.frameworks.framework import framework, framework_of
@@ -94,7 +95,8 @@ def beside_the_plan(
             "recompute|checkpoint|^parallelism", key
         )
         named = key == "model.flavor" or (same is _released and same(value) and same(mine))
-        if (type(mine) is int or named) and not agrees and not settings:
+        is_open = isinstance(value, Unknown)
+        if (type(mine) is int or named) and not (agrees or settings or is_open):
             differs.append(f"{key} is {str(value)[:40]}, not {mine}")
         elif not agrees:
             kept.append(key)

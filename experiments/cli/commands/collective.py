@@ -108,8 +108,11 @@ class RankInputs:
 class CompareInputs:
     """Measured times beside the simulated ones."""
 
-    compare: Path | None = setting(
-        None, "Output of nccom-test or nccl-tests to compare the simulation with", metavar="FILE"
+    compare: str | None = setting(
+        None,
+        "Output of nccom-test or nccl-tests to compare the simulation with, or measured times of "
+        "the sizes of --size, such as 21ms",
+        metavar="TIME|FILE",
     )
 
 
@@ -175,7 +178,7 @@ def collective(
         _side_by_side(inputs, machine, ranks, catalogue, call)
         return
     cluster, groups = _groups(inputs, machine, ranks, catalogue)
-    measured = _read(compared.compare, inputs.op, groups[0].ranks)
+    measured = _read(compared.compare, inputs, groups[0].ranks)
     watched = call.out is not None
     sizes, measure = how_to_measure(inputs, groups, call.engine, watched=watched)
     wanted = sizes or _sizes(inputs.size, measured)
@@ -185,7 +188,7 @@ def collective(
     rows, ends = _judged(plain, inputs, groups, call.engine, timed=measured is not None)
     summary: dict[str, Any] = {}
     if measured is not None:
-        rows, summary["summary"] = _compared(rows, measured, str(compared.compare), groups[0])
+        rows, summary["summary"] = _compared(rows, measured, compared.compare or "", groups[0])
 
     def first_s(changed: Catalogue) -> float:
         groups = _groups(inputs, machine, ranks, changed)[1]
@@ -284,18 +287,25 @@ def _judged(
     return judged, ends
 
 
+def _says_nothing(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a column holds ends of intervals that are all as long as their times."""
+    # Nobody measured plain shapes, whose times have no error.
+    return name in ("low", "high") and all(row["low"] == row["high"] for row in rows)
+
+
 def _show(
     title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any], idle: Mapping[str, str]
 ) -> None:
     usual = FAULTY_SHOWN if "undisturbed_s" in rows[0] else SHOWN
-    print_rows(title, [COLUMNS[name] for name in (MEASURED_SHOWN if summary else usual)], rows)
+    names = MEASURED_SHOWN if summary else usual
+    print_rows(title, [COLUMNS[name] for name in names if not _says_nothing(name, rows)], rows)
     if summary:
         median, ninth, bias = (
             f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")
         )
         click.echo(
-            f"{summary['rows']} rows compared: median error {median}, 90th percentile {ninth}, "
-            f"mean {bias} (simulated over measured time, less one)"
+            f"{summary['rows']} row{'s' * (summary['rows'] != 1)} compared: median error {median}, "
+            f"90th percentile {ninth}, mean {bias} (simulated over measured time, less one)"
         )
         click.echo(summary["verdict"])
     for row in rows:
@@ -372,15 +382,17 @@ def _groups(
     return cluster, groups
 
 
-def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
+def _read(compare: str | None, inputs: CollectiveInputs, ranks: int) -> Measured | None:
     """Read measurements, which must be of the same operation and number of ranks."""
     if compare is None:
         return None
     from experiments.validation.comparison import check_same
-    from experiments.validation.reading.tool_outputs import read_measured
+    from experiments.validation.reading.tool_outputs import read_measured, typed_times
 
-    measured = read_measured(compare, op)
-    check_same(measured, op, ranks, str(compare))
+    if typed := typed_times(compare, [] if inputs.size is None else _sizes(inputs.size, None)):
+        return typed
+    measured = read_measured(compare, inputs.op)
+    check_same(measured, inputs.op, ranks, compare)
     return measured
 
 
@@ -403,7 +415,8 @@ def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
         first.setdefault(row["size_bytes"], row["time_s"])
     shown = [{**row, "of_first": row["time_s"] / first[row["size_bytes"]]} for row in good]
     shown.sort(key=lambda row: list(first).index(row["size_bytes"]))
-    print_rows(title, [COLUMNS[name] for name in BESIDE], shown, left=2)
+    names = [name for name in BESIDE if not _says_nothing(name, shown)]
+    print_rows(title, [COLUMNS[name] for name in names], shown, left=2)
     beside.tell_idle({row["cluster"]: row for row in rows}.values())
     beside.tell_refused(rows)
 

@@ -496,9 +496,8 @@ def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
         lines = {label: each.frame() for label, each in answer.runs.items()}
         figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")
         run.figure("what_ifs", figure, title="What-ifs")
-    run.table(
-        "intervals", interval_frame(document, *SERVICE, *MONEY), title="Intervals of the results"
-    )
+    if len(intervals := interval_frame(document, *SERVICE, *MONEY)):
+        run.table("intervals", intervals, title="Intervals of the results")
     run.table("jobs", jobs_frame(result.run), title="Training jobs")
     run.table("changes", changes_frame(result.run), title="Role changes", parquet=True)
     run.table("timeline", frame, title="Every minute", parquet=True)

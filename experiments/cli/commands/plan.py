@@ -28,7 +28,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError
 from topologies.support.files.writing import check_target, whole_file
 from topologies.support.options import setting
-from topologies.support.units import format_seconds, parse_count
+from topologies.support.units import format_seconds
 from workloads.options.job import LEAST_DAYS, MOST_DAYS, TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
@@ -258,7 +258,7 @@ def _in_time(
     if how.days is None:
         result = _search(inputs, stated, how, catalogue, call)
         return inputs, result, job_of(result.first, length, call)
-    from workloads.search.sizes import most_tokens, sizes_in_time
+    from workloads.search.sizes import find_sizes
 
     batch = _batch_of_a_job(how, stated, length)
 
@@ -267,15 +267,11 @@ def _in_time(
 
     shared = batch * inputs.read_model().layers
     where = weigh, inputs.read_cluster(catalogue), inputs.cluster, shared
-    further: dict[str, Any] = {
-        "finish": lambda weighed: weighed.simulate(call.engine, call.watch),
-        "seed": call.seed,
-    }
-    if length.budget is not None:
-        sizes = most_tokens(*where, length.budget, how.days, **further)
-    else:
-        tokens = parse_count(str(length.tokens), "--tokens")
-        sizes = sizes_in_time(*where, tokens, how.days, **further)
+    sizes = find_sizes(
+        *(*where, length.length, how.days),
+        finish=lambda weighed: weighed.simulate(call.engine, call.watch),
+        seed=call.seed,
+    )
     inputs = replace(inputs, cluster=sizes.search.cluster.name)
     return inputs, sizes.search, {"sizes": sizes.document(), "job": sizes.job}
 

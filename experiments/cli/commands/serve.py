@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from experiments.cli.options.inputs import (
     target_of,
 )
 from experiments.cli.output.printing import print_rows, print_table, print_text
-from experiments.cli.output.side_by_side import answer_beside, cluster_names, waiting_sentence
+from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
@@ -37,12 +36,6 @@ if TYPE_CHECKING:
     from workloads.serving.engine_files import EngineFile
 
 
-LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
-FULL = 0.75  # mean share of the slots in use from which users of a closed loop queue for one
-STEADY = 8  # requests over those in work at once, from which a highest rate changes little
-SOONER = 2  # times as fast, from which prompts with experts in groups are named
-NAMED = 0.1  # share of the time per token from which an earlier release's host is named
-SAYS_NOTHING = 0.9  # width of the interval of a share from which a sentence takes its place
 USUAL_FILE = "serve.sh"  # name of a launch in a folder
 NETWORK = (
     "No source says what joins the two clusters: a prefill replica is assumed to send as fast as "
@@ -157,6 +150,8 @@ DEPLOYMENTS = (
 
 def print_serving(document: Mapping[str, Any]) -> None:
     """Print latencies, rates and the KV cache of a replica."""
+    from workloads.serving.remarks import unsure_share
+
     if "deployments" in document:
         print_deployments(document)
     title = f"{document['model']} on {chips_of(document)}"
@@ -165,7 +160,7 @@ def print_serving(document: Mapping[str, Any]) -> None:
     room = value_text("_memory_bytes", document["kv_budget_bytes"])
     room += f", in {document['kv_precision']}"
     shown = {**document, "room": room, **_demand(document)}
-    if any(_wide(document)):
+    if any(unsure_share(document)):
         del shown["slo_attainment_interval"], shown["request_goodput_per_s_interval"]
     print_table("", ["", ""], facts(RATES, shown))
     click.echo(
@@ -309,51 +304,6 @@ def serve(
     )
 
 
-def _remarks(deployed: Deployed, document: Mapping[str, Any]) -> Iterator[str]:
-    """Name free proposals, users in step or in a queue, an overload, and what a price is of."""
-    requests, served = deployed.served.requests, deployed.served
-    if (proposed := deployed.deployment.speculation) and proposed.draft == 0:
-        yield proposed.free_remark
-    if deployed.other_precision:
-        sentence = deployed.other_precision.sentence
-        yield f"{sentence[0].upper()}{sentence[1:]}"
-    count, first, last = len(requests), requests.arrival_s[0], requests.arrival_s[-1]
-    if count < STEADY * (at_once := document.get("requests_at_once") or 0):
-        yield (
-            f"{count:,} requests are {count / at_once:.2g} times those in work at once, too few "
-            f"for a steady highest rate, which takes {STEADY} times or more: state a larger "
-            "--count, or leave it out."
-        )
-    # Of a replica that keeps up, the last requests wait no longer than others.
-    alike = len(set(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))) == 1
-    if alike and (deployed.concurrency or 1) > 1:
-        yield (
-            "All requests are alike, so those of a closed loop end together and wait for each "
-            "other's prompts. A load generator that draws lengths is --shortest-lengths."
-        )
-    users, slots = deployed.concurrency or 0, document["slots"]
-    if users > slots and document["batch_mean"] > FULL * slots:
-        rate = count / (served.end_of_run_s - first)
-        yield (
-            f"{users:,} users share {slots:,} slots, so most of a time to first token is the wait "
-            f"for one. State more --slots, or fewer users; --search --requests poisson:{rate:.2g}, "
-            "the rate that they reach here, finds the replica that serves most."
-        )
-    waits_s = min(served.ttft_s[-max(1, count // 10) :])
-    if deployed.concurrency is None and waits_s > LATE * (last - first) > 0:
-        arrive, answered = count / (last - first), count / (served.end_of_run_s - first)
-        yield (
-            f"It is overloaded: {arrive:.3g} requests/s arrive and {answered:.3g} are answered, so "
-            f"each waits longer than the one before. About {math.ceil(arrive / answered)} replicas "
-            "keep up; --max-rate says how many keep the SLO, --search which replica serves most."
-        )
-    elif deployed.concurrency is None and not deployed.binds:
-        yield waiting_sentence(document) or (
-            "Prices and energy of a token are those at this rate, at which the replica may be idle "
-            "for a part of the time; --max-rate answers for the highest rate within the SLO."
-        )
-
-
 def _print(document: Mapping[str, Any], filed: EngineFile | None, cluster: Cluster) -> None:
     from workloads.serving.engine_files import is_neuron
 
@@ -377,6 +327,7 @@ def _document(
     """Return the results of a replica with their intervals and price."""
     from workloads.economics import Economics
     from workloads.serving.deployment import with_intervals
+    from workloads.serving.remarks import serving_remarks
 
     cluster = inputs.read_cluster(catalogue)
     each = Economics.of(cluster)
@@ -388,71 +339,9 @@ def _document(
         "price_basis": each.price_basis,
     }
     document = with_intervals(plain, inputs.read_model(), cluster, deployed, limits)
-    older = _older(cluster, deployed.deployment.batching.engine, document["tpot_s"]["p50"])
-    grouped = _in_groups(inputs.read_model(), cluster, deployed, document["prompt_tokens_mean"])
-    if sentences := [*grouped, *_remarks(deployed, document), *older, *_wide(document)]:
+    if sentences := serving_remarks(inputs.read_model(), cluster, deployed, document):
         document["remarks"] = sentences
     return document
-
-
-def _in_groups(
-    model: Model, cluster: Cluster, deployed: Deployed, prompt_tokens: float
-) -> Iterator[str]:
-    """Name the groups of ranks among which experts are divided, where prompts take half as long."""
-    from workloads.serving.profile import profile
-
-    replica, apart = deployed.deployment.profile, deployed.deployment.pools
-    # A search has tried the groups itself.
-    if model.experts is None or replica.expert_groups > 1 or apart or deployed.search:
-        return
-    groups, tokens = math.gcd(replica.chips, model.experts.count), round(prompt_tokens)
-    sizes: dict[str, Any] = {
-        "precision": replica.precision,
-        "cache_precision": replica.cache_precision,
-    }
-    try:
-        other = profile(model, cluster, tp=replica.chips, ep=groups, **sizes)
-    except InputError:
-        return  # on Trainium the experts' weights are held twice
-    alone_s, grouped_s = replica.prefill_s(tokens), other.prefill_s(tokens)
-    if SOONER * grouped_s <= alone_s:
-        yield (
-            f"With --ep {groups}, which divides the experts among the ranks, a prompt of "
-            f"{tokens:,} tokens takes {format_seconds(grouped_s)} alone, not "
-            f"{format_seconds(alone_s)}."
-        )
-
-
-def _older(cluster: Cluster, engine: str | None, tpot_s: float | None) -> Iterator[str]:
-    """Name the host's time in earlier releases of an engine, where it makes a token a tenth later.
-
-    Its variant is the engine's name and the last release of which it holds, as ``vllm-0.13``.
-    """
-    from workloads.serving.batching import engine_numbers
-
-    if not engine or not tpot_s:
-        return
-    where = ("serving.gpu", "iteration_overhead")
-    now = engine_numbers(cluster.numbers, engine).entry(*where)
-    for row in cluster.numbers.variants(*where) if now.variant == engine else ():
-        name, _, release = row.variant.rpartition("-")
-        if name == engine and row.value - now.value > NAMED * tpot_s:
-            yield (
-                f"The host takes {format_seconds(now.value)} of an iteration, as in {engine} after "
-                f"{release}; before, it took {format_seconds(row.value)}: "
-                f"--variant {'.'.join(where)}={row.variant}."
-            )
-
-
-def _wide(document: Mapping[str, Any]) -> Iterator[str]:
-    """Say that the speed decides whether requests keep the SLO, where it does for nearly all."""
-    ends = document["slo_attainment_interval"]
-    if ends["high"] - ends["low"] >= SAYS_NOTHING:
-        edge = "The highest rate leaves no room for a slower replica. " * ("binds" in document)
-        yield (
-            f"{edge}Whether requests keep the SLO is a matter of speed: on a replica as slow as "
-            f"its interval allows, {ends['low']:.0%} do; on one as fast, {ends['high']:.0%}."
-        )
 
 
 def _stated(

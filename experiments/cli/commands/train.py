@@ -54,7 +54,8 @@ class PlanInputs(Conditions):
     plan: Path | None = setting(
         None,
         "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo, NxD "
-        "Training or MaxText, TOML of torchtitan, JSON of DeepSpeed. Options take precedence",
+        "Training, axolotl or MaxText, TOML of torchtitan, JSON of DeepSpeed, or a recipe in "
+        "Python as 'CONFIG=llama3_8b recipes.py'. Options take precedence",
         metavar="FILE",
     )
 
@@ -156,17 +157,18 @@ class BesideInputs(TokensInputs):
     compare: str | None = setting(
         None,
         "Measured time of the step, such as 3.2s, or a file with it: a log of Megatron-LM, NeMo, "
-        "torchtitan, DeepSpeed, MaxText or Transformers, or the JSON of neuron-monitor",
+        "torchtitan, DeepSpeed, MaxText or Transformers, or the JSON of neuron-monitor; two of "
+        "them, as in 11.2s,12.9s, are compared with each other too",
         metavar="TIME|FILE",
     )
 
-    def measured(self) -> MeasuredSteps | None:
-        """Read the measured step; None without one."""
+    def measured(self) -> list[MeasuredSteps]:
+        """Read the measured steps of one run or of two, the later one last; empty without one."""
         if self.compare is None:
-            return None
-        from experiments.validation.reading.tool_outputs import read_steps
+            return []
+        from experiments.validation.reading.tool_outputs import read_runs
 
-        return read_steps(self.compare)
+        return read_runs(self.compare)
 
 
 def train(
@@ -240,13 +242,13 @@ def job_of(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str,
     return whole_job(step, call.seed, **length.length)
 
 
-def _compared(step: Iteration, measured: MeasuredSteps | None) -> dict[str, Any]:
+def _compared(step: Iteration, measured: list[MeasuredSteps]) -> dict[str, Any]:
     """Return the key ``compared`` of the answer; empty without a measured step."""
-    if measured is None:
+    if not measured:
         return {}
-    from experiments.validation.comparison import compared_step
+    from experiments.validation.comparison import compared_steps
 
-    return {"compared": compared_step(measured, step)}
+    return {"compared": compared_steps(measured, step)}
 
 
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
@@ -354,13 +356,19 @@ def _measured_beside(
     compared: Mapping[str, Any], run: Iteration
 ) -> tuple[str, list[dict[str, Any]]]:
     """Return title and rows of the table of a measured step beside the predicted one."""
-    title, ends = "Measured step, as typed", (None, None)
-    if compared["source"]:
-        steps, tool = compared["steps"], compared["tool"]
-        title = f"Measured step, median of {steps} by {tool} in {compared['source']}"
-        ends = (compared["p10_s"], compared["p90_s"])
-    predicted = (run.iteration_s, run.interval.low, run.interval.high)
-    rows = {"measured": (compared["measured_s"], *ends), "predicted": predicted}
+    before, sources = compared.get("before"), list[str]()
+    rows: dict[str, tuple[Any, ...]] = {}
+    for each, name in ((before, "measured first"), (compared, "measured then")):
+        if each is None:
+            continue
+        source, row = "as typed", (each["measured_s"], None, None)
+        if each["source"]:
+            source = f"median of {each['steps']} by {each['tool']} in {each['source']}"
+            row = (each["measured_s"], each["p10_s"], each["p90_s"])
+        sources += [source] * (source not in sources)
+        rows[name if before else "measured"] = row
+    rows["predicted"] = (run.iteration_s, run.interval.low, run.interval.high)
+    title = f"Measured step{'s' * bool(before)}, {'; '.join(sources)}"
     keys = ("step_s", "low_s", "high_s")
     return title, [{"run": name, **dict(zip(keys, rows[name], strict=True))} for name in rows]
 

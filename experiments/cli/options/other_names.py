@@ -17,6 +17,8 @@ COMMON = {
     **dict.fromkeys(("request-rate", "qps"), "requests"),
     "max-concurrency": "concurrency",
     "zero-stage": "zero",
+    **dict.fromkeys(("mtbf", "failure-rate", "mttf"), "failures"),
+    **dict.fromkeys(("mttr", "repair-time"), "repair"),
     "num-prompts": "count",
     "dtype": "precision",
     "peak": "scale-to-peak",

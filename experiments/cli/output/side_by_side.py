@@ -252,25 +252,6 @@ def show_serving(title: str, answer: Mapping[str, Any]) -> None:
             print_text(f"{row['cluster']}: found {row['options']}")
 
 
-FEW = 1 / 16  # share of the slots below which so few requests decode that a token's price is high
-
-
-def waiting_sentence(document: Mapping[str, Any]) -> str:
-    """Say that a replica at a stated rate mostly waits, so that its prices are no machine's."""
-    waits = document.get("utilisation", 1) < 0.5 or document["batch_mean"] < FEW * document["slots"]
-    if not waits:
-        return ""
-    one, prompts = "a replica that waits", ""
-    if "prefill_utilisation" in document:
-        one = "replicas that wait"
-        prompts = f"replicas for prompts are {document['prefill_utilisation']:.0%} busy, and "
-    return (
-        f"At this rate {prompts}{document['batch_mean']:.2g} of {document['slots']:,} requests "
-        f"decode in the mean, so price and energy of a token are those of {one}; --max-rate "
-        "gives those at the highest rate within the SLO."
-    )
-
-
 def _show_columns(
     title: str, answer: Mapping[str, Any], flat: Rows, lines: Sequence[tuple[str, str]]
 ) -> None:

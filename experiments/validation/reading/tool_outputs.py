@@ -68,6 +68,19 @@ def operation(name: str) -> str:
     return OPERATIONS.get(re.sub("[-_ ]", "", name.lower()), name)
 
 
+def typed_times(text: str, sizes: Sequence[int]) -> Measured | None:
+    """Read times such as ``21ms`` with commas between them, one a size; None for a file's name."""
+    if Path(text).exists() or not re.fullmatch(r"[\d.]+ ?[mun]?s(, ?[\d.]+ ?[mun]?s)*", text):
+        return None
+    times_s = [parse_seconds(time.strip(), "--compare") for time in text.split(",")]
+    if len(times_s) != len(sizes) or min(times_s) <= 0:
+        raise InputError(
+            f"--compare {text} has {len(times_s)} measured times, and --size {len(sizes)} sizes. "
+            "Write one time above 0 for each size, as --size 1GiB --compare 21ms."
+        )
+    return Measured(None, None, np.array(sizes, float), np.array(times_s), "", 0)
+
+
 def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
     """Read a file of such output; from several tables, that of the operation wanted."""
     text = read_text(
@@ -494,6 +507,17 @@ class MeasuredSteps(NamedTuple):
             )
         times_s = [self.form.seconds(number, step) for number in self.numbers]
         return times_s[WARM_UP:] if len(times_s) > 2 * WARM_UP else times_s
+
+
+def read_runs(text: str) -> list[MeasuredSteps]:
+    """Read the measured steps of one run, or of two with a comma between them, the later last."""
+    runs = [text] if Path(text).is_file() else text.split(",")
+    if len(runs) > 2:
+        raise InputError(
+            f"--compare {text} names {len(runs)} runs; name one, or two with a comma between them, "
+            "the earlier first."
+        )
+    return [read_steps(run) for run in runs]
 
 
 def read_steps(text: str) -> MeasuredSteps:

@@ -19,11 +19,20 @@ from experiments.figures.training import lines, one_step, stacked
 from experiments.figures.validation import scatter
 from experiments.reports.plan_rows import BRIEF, brief
 from tests.support.small_models import TOY_CONFIG, config_file
+from topologies.support.units import format_seconds
 from workloads.search.search import search
 from workloads.serving import Requests, Served, parse_slo
 from workloads.training.program.breakdown import PARTS
 
 PLAN = {"tp": 1, "pp": 2, "dp": 8, "stage_layers": "", "zero": 2, "schedule": "1f1b", "order": "x"}
+
+
+def test_percentiles_of_latencies_are_those_of_the_table():
+    few = {"count": 9, "prompt": 256, "output": 32, "tp": 8}
+    result = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:9", **few)
+    texts = {text.get_text() for text in latencies(result.served, result.slo).axes[0].texts}
+    shown = {f"{level} {format_seconds(result.ttft_s[level])}" for level in ("p50", "p90", "p99")}
+    assert shown <= texts
 
 
 def test_a_plan_without_stage_layers_is_even_and_without_a_pipeline_has_none():

@@ -257,6 +257,35 @@ def test_what_cannot_be_read_is_refused(tmp_path, name, text, message):
     refused(message, read_engine_file, path)
 
 
+KSERVE = """apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+spec:
+  model: {uri: "hf://org/Model-FP8"}
+  parallelism: {tensor: 4, expert: true}
+  template:
+    containers:
+    - name: main
+      env: [{name: VLLM_ADDITIONAL_ARGS, value: --max-num-seqs 64}]
+      args: [--kv-cache-dtype=fp8]
+"""
+
+
+def test_a_service_of_kserve_is_read_by_its_fields(tmp_path):
+    (path := tmp_path / "service.yaml").write_text(KSERVE)
+    file = read_engine_file(path)
+    fields = {"tp": 4, "ep": 4, "slots": 64, "cache_precision": "fp8", "precision": "fp8"}
+    assert fields.items() <= file.fields.items()
+    path.write_text("kind: LLMInferenceService\nspec: {template: [1], parallelism: 2}")
+    assert read_engine_file(path).fields == {"scheduler": "vllm"}
+    path.write_text(KSERVE + "  prefill: {replicas: 1}")
+    refused("replicas of their own", read_engine_file, path)
+
+
+def test_options_in_a_variable_after_a_flag_are_named(tmp_path):
+    (path := tmp_path / "launch.sh").write_text("vllm serve a/b --disable-log-requests $MORE_ARGS")
+    assert "$MORE_ARGS" in read_engine_file(path).may_change_time
+
+
 def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path):
     path = tmp_path / "a.sh"
     path.write_text("vllm serve m --tensor-parallel-size $TP --num-speculative-tokens 3")

@@ -272,13 +272,154 @@ def test_a_file_of_primus_is_one_of_the_tool_that_it_launches(read, tmp_path):
     ("per_device_train_batch_size: 2\ngradient_accumulation_steps: 8\ncutoff_len: 2048\n"
      "lora_rank: 16\nbf16: true\ndeepspeed: ds.json\nlearning_rate: 1.0e-4",
      {"microbatch": 2, "microbatches": 8, "seq": 2048, "lora_rank": 16, "framework": "deepspeed"},
-     {"deepspeed", "learning_rate"}),
+     {"deepspeed = ds.json", "learning_rate"}),
 ])  # fmt: skip
 def test_files_of_accelerate_and_of_the_trainer_are_read(read, text, fields, ignored):
     plan = read("accelerate.yaml", text)
     assert plan.tool == "Accelerate"
     assert fields.items() <= plan.fields.items()
     assert set(plan.ignored) == ignored
+
+
+AXOLOTL = """base_model: a/b
+sequence_len: 2048
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+"""
+
+
+@pytest.mark.parametrize(("text", "fields", "ignored"), [
+    ("", {"zero": 0, "recompute": "none", "microbatches": 4, "framework": "transformers"}, set()),
+    ("adapter: lora\nlora_r: 32\nlora_target_linear: true\ngradient_checkpointing: true",
+     {"lora_rank": 32, "lora_on": "all", "recompute": "full"}, set()),
+    ("adapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_target_modules: [q_proj, v_proj]",
+     {"lora_rank": 8, "lora_on": "attention"},
+     {"adapter = qlora", "load_in_4bit = True", "lora_target_modules = ['q_proj', 'v_proj']"}),
+    ("adapter:\nlora_r: 32\noptimizer: adamw_bnb_8bit", {"optimizer": "adamw"},
+     {"adapter = None", "lora_r = 32", "optimizer = adamw_bnb_8bit"}),
+    ("dp_shard_size: 4\ndp_replicate_size: 2\ntensor_parallel_size: 2\ncontext_parallel_size: 2",
+     {"tp": 2, "cp": 2, "zero": 3}, {"dp_replicate_size = 2"}),
+    ("fsdp_config: {reshard_after_forward: false}\nattn_implementation: eager",
+     {"zero": 3, "reshard": False, "attention": "unfused"}, set()),
+    ("deepspeed: deepspeed_configs/zero2.json\ngradient_checkpointing: offload",
+     {"zero": 2, "framework": "deepspeed", "recompute": "full"},
+     {"gradient_checkpointing = offload"}),
+])  # fmt: skip
+def test_files_of_axolotl_are_read(read, text, fields, ignored):
+    plan = read("axolotl.yaml", AXOLOTL + text)
+    assert plan.tool == "axolotl"
+    assert {"seq": 2048, "microbatch": 2, **fields}.items() <= plan.fields.items()
+    assert ("lora_rank" in plan.fields) == ("lora_rank" in fields)
+    assert set(plan.ignored) == {"base_model", *ignored}
+
+
+@pytest.mark.parametrize(("text", "fields"), [
+    ("finetuning_type: lora\nlora_target: all", {"lora_rank": 8, "recompute": "full"}),
+    ("finetuning_type: lora\nlora_rank: 16\ndisable_gradient_checkpointing: true",
+     {"lora_rank": 16, "recompute": "none"}),
+    ("finetuning_type: full\nlora_rank: 16\ndeepspeed: examples/ds_z0_config.json",
+     {"zero": 0, "framework": "deepspeed"}),
+    ("finetuning_type: full\ntensor_model_parallel_size: 2\ncutoff_len: 512",
+     {"tp": 2, "seq": 512, "microbatch": 2, "microbatches": 4, "framework": "megatron-core"}),
+])  # fmt: skip
+def test_files_of_llama_factory_are_read(read, text, fields):
+    batch = "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n"
+    plan = read("llama_factory.yaml", batch + text)
+    assert fields.items() <= plan.fields.items()
+    assert ("lora_rank" in plan.fields) == ("lora_rank" in fields)
+
+
+def test_sections_of_megatron_bridge_are_read(read):
+    text = "model: {tensor_model_parallel_size: 2, recompute_granularity: null, seq_length: 8192}\n"
+    text += "train: {global_batch_size: 8, micro_batch_size: 4}\nmixed_precision: bf16_mixed\n"
+    text += "ddp: {use_distributed_optimizer: true, data_parallel_sharding_strategy: optim_grads}\n"
+    plan = read("bridge.yaml", text)
+    assert plan.fields == {
+        "tp": 2, "recompute": "none", "seq": 8192, "global_batch": 8, "microbatch": 4,
+        "precision": "bf16", "zero": 1, "framework": "megatron-core",
+    }  # fmt: skip
+    assert plan.ignored == ("ddp.data_parallel_sharding_strategy = optim_grads",)
+    sharded = read("bridge.yaml", text.replace("ddp: {", "ddp: {use_megatron_fsdp: true, "))
+    assert sharded.fields["zero"] == 2
+
+
+RECIPES = """
+LENGTH: int = 8192
+
+def _base():
+    return Trainer.Config(
+        model_spec=registry("8B", converters=[Float8.Config(), MXFP8LinearConverter.Config()]),
+        training=TrainingConfig(
+            num_tokens_per_microbatch_per_dp_rank=2 * LENGTH, max_context_length=LENGTH
+        ),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+
+def titan() -> Trainer.Config:
+    config = _base()
+    config.parallelism = ParallelismConfig(tensor_parallel_degree=1)
+    config.parallelism = ParallelismConfig(pipeline_parallel_degree=2)
+    config.parallelism.data_parallel_shard_degree = -1
+    config.training.num_tokens_per_train_step = config.training.max_context_length
+    config.activation_checkpoint = None
+    config.compile.enable = True
+    return config
+
+def bridge(peft="lora"):
+    cfg = _common()
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.mixed_precision = get_precision("fp8_mx")
+    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=True)
+    cfg.peft = default_peft_config(peft)
+    other.model.context_parallel_size = 4
+    _tuned(cfg)
+    return cfg
+
+def open(tp=4):
+    cfg = _common()
+    if tp > 2:
+        cfg.model.tensor_model_parallel_size = tp
+    return cfg
+"""
+
+
+def test_recipes_in_python_are_read_without_being_run(tmp_path):
+    (path := tmp_path / "recipes.py").write_text(RECIPES)
+    titan, bridge = (read_any_plan(Path(f"CONFIG={name} {path}")) for name in ("titan", "bridge"))
+    assert titan.fields == {
+        "precision": "mxfp8", "microbatch": 2, "seq": 8192, "pp": 2, "recompute": "none",
+        "zero": 3, "global_batch": 1, "framework": "torchtitan",
+    }  # fmt: skip
+    assert bridge.fields == {
+        "tp": 2, "precision": "mxfp8", "overlap": "all", "lora_rank": 32,
+        "framework": "megatron-core",
+    }  # fmt: skip
+    assert (titan.ignored, bridge.ignored) == ((), ("_common()", "_tuned()"))
+
+
+def test_a_recipe_that_is_open_or_not_named_is_refused(tmp_path):
+    (path := tmp_path / "recipes.py").write_text(RECIPES)
+    refused(
+        "parallel_size is decided by an if or a loop", read_any_plan, Path(f"CONFIG=open {path}")
+    )
+    refused("has 3 functions that may be recipes: titan, bridge, open. Name", read_any_plan, path)
+    refused("has no function x: titan", read_any_plan, Path(f"CONFIG=x {path}"))
+    path.write_text("def plain():\n    return Config(steps=1)")
+    refused("states no degree and no batch", read_any_plan, path)
+    path.write_text("def half(:")
+    refused("is not Python", read_any_plan, path)
+
+
+def test_a_file_of_something_else_is_named_by_its_first_keys(read):
+    refused("a plan neither of ours nor of Megatron-LM.*begins with 'kind', 'spec'", read, "a.yaml",
+            "kind: Job\nspec: 1")  # fmt: skip
+
+
+def test_layers_of_chunks_are_completed(read):
+    fields = read("a.txt", "--pipeline-model-parallel-layout Et*3|(t*3|)*2t*3L "
+                           "--pipeline-model-parallel-size 2").fields  # fmt: skip
+    plan = complete(fields, as_model("gpt2"), cluster("dgx-h100"))
+    assert (plan.stage_layers, plan.vpp) == ((3, 3, 3, 3), 2)
 
 
 def test_a_launch_by_accelerate_is_compared_with_the_ranks_of_the_plan(read):

@@ -137,6 +137,8 @@ OPERATORS: Mapping[type, Callable[[int, int], int]] = {
     ast.Mod: lambda left, right: left - right * int(Fraction(left, right)),
 }
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# A variable by whose name it holds options, not the value of the option before it
+HIDDEN = re.compile(r"[\"']?\$\{?\w*(?:ARGS|OPTS|OPTIONS|FLAGS)(?:\[[@*]\])?\}?[\"']?")
 OPTION = re.compile(r"(^|\s)--[a-z]")
 TESTED = re.compile(r"\[ +(?:-\w +)?[\"']?\$\{?(\w+)")  # a variable that is compared
 # Commands of MaxText set keys of a file: ``python3 -m MaxText.train base.yml remat_policy=full``.
@@ -181,7 +183,8 @@ def script_options(
         stated = option or setting
         if stated is None:
             variable = None if "=$" in word else VARIABLE.fullmatch(word)
-            seen = expects_value or (sets_keys and not follows)
+            takes = expects_value and not HIDDEN.fullmatch(word)
+            seen = takes or (sets_keys and not follows)
             if variable and not seen and variable[1] not in visible | set(environment):
                 options[word] = True  # options that nobody can see
             follows = sets_keys and word.endswith((".yml", ".yaml"))
@@ -193,7 +196,7 @@ def script_options(
         name, value = stated[1] if setting else stated[1].replace("_", "-"), stated[2]
         expects_value = value is None and name not in flags
         may_follow = name not in flags or after.lower() in ("true", "false")
-        if value is None and may_follow and after and not after.startswith("--"):
+        if value is None and may_follow and after and not re.match(f"--|{HIDDEN.pattern}$", after):
             value = after
         read = True if value is None else _resolved(value, variables)
         if conditional:

@@ -10,6 +10,7 @@ from typing import Any
 
 from topologies.support.arguments import check_names
 from topologies.support.errors import InputError, excerpt, shown
+from topologies.support.files.python_recipes import NAME, recipe_settings
 from topologies.support.files.reading import read_text
 from topologies.support.files.tool_files import EMPTY, flattened, in_environment
 from topologies.support.units import parse_bytes
@@ -26,9 +27,29 @@ from workloads.options.tool_keys import (
     when,
     whole,
 )
-from workloads.training.plan.accelerate import ACCELERATE, launched_by
+from workloads.training.plan.accelerate import (
+    ACCELERATE,
+    AXOLOTL,
+    USUAL_OF_AXOLOTL,
+    as_launched,
+    optimizer_of,
+    sharded_axolotl,
+)
 from workloads.training.plan.maxtext import MAXTEXT, over_base, sharded
-from workloads.training.plan.plan import CHOICES, ORDER, PLAN_FIELDS, ParallelPlan, check_field
+from workloads.training.plan.nemo import (
+    SHARDING,
+    adapted,
+    adapters_of_bridge,
+    cut_names,
+    layers_of_cuts,
+    mixed_precision,
+    module_names,
+    ranks_by_lnc,
+    ranks_of_server,
+    recomputed_modules,
+    sharded_by_megatron,
+)
+from workloads.training.plan.plan import ORDER, PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.plan.schedules.one_f_one_b import COMBINED
 from workloads.training.plan.schedules.registry import all_schedules, schedule_of_chunks
 
@@ -66,21 +87,6 @@ SETTING = "setting of "
 EXCHANGE = f"{SETTING}experts' exchanges"
 MODULES = f"{SETTING}recomputed modules"
 COMPILED = f"{SETTING}layers"
-MODULE_SETTINGS = {
-    "core_attn": "", "moe_act": "moe-act", "layernorm": "layernorm", "mla_up_proj": "mla-up-proj",
-}  # fmt: skip
-"""Settings by the module that *selective* recomputes; attention's core is what a plan means."""
-
-
-def _recomputed_modules(value: Any, _all: Mapping[str, Any]) -> Any:
-    """Settings of the modules that are recomputed; one is empty if attention's core is of them."""
-    if not isinstance(value, list):
-        raise ValueError(f"a list of {', '.join(MODULE_SETTINGS)}")
-    settings = tuple(MODULE_SETTINGS[word] for word in map(str, value) if word in MODULE_SETTINGS)
-    return settings if len(settings) == len(value) else Near(settings)
-
-
-SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
 def _schedule(value: Any, _all: Mapping[str, Any]) -> str:
@@ -119,22 +125,33 @@ def _local_batch(value: Any, keys: Mapping[str, Any]) -> int:
     return local if pp is None or number(pp) == 1 else min(local, piece)
 
 
+def _sequences(value: Any, keys: Mapping[str, Any]) -> int | None:
+    """Sequences of a number of tokens, packed to torchtitan's longest context; None for -1."""
+    length = number(keys.get("training.max_context_length", 2048))
+    return None if value == -1 else max(1, number(value) // length)
+
+
+def _recomputed_by(value: Any, _all: Mapping[str, Any]) -> str:
+    """Recomputation by the name of torchtitan's class, such as ``SelectiveAC.Config``."""
+    name = str(value).partition("AC")[0].lower()
+    if name not in ("full", "selective"):
+        raise ValueError("SelectiveAC or FullAC")
+    return name
+
+
+def _converted_precision(value: Any, _all: Mapping[str, Any]) -> str | Near | None:
+    """Precision to which torchtitan's converters bring products; None where they do not."""
+    names = _letters_and_digits(list(value))
+    if "nvfp4" in names:
+        return Near("mxfp4")
+    precision = next((each for each in ("mxfp8", "float8") if each in names), None)
+    read = "fp8" if precision == "float8" else precision
+    return Near(read) if read and "lora" in names else read
+
+
 def _recomputed(value: Any, plan: Mapping[str, Any]) -> str:
     """Word for recomputation; selective is none with fused attention, which keeps no scores."""
     return "none" if value == "selective" and plan["attention"] == "fused" else str(value)
-
-
-def _modules(value: Any, plan: Mapping[str, Any]) -> list[str] | None:
-    """Names of NxD's modules that have adapters."""
-    if not plan["lora_rank"]:
-        return None
-    return ["qkv_proj", "o_proj", *(["gate_up_proj", "down_proj"] if value == "all" else [])]
-
-
-def _cuts(value: Any, _plan: Mapping[str, Any]) -> list[str] | None:
-    """Names of the last layers of all stages but the last."""
-    ends = [sum(value[: stage + 1]) - 1 for stage in range(len(value) - 1)]
-    return [f"model.layers.{end}" for end in ends] or None
 
 
 def _layout(value: Any, _all: Mapping[str, Any]) -> tuple[int, ...]:
@@ -158,50 +175,6 @@ def _with_fp8(key: Key) -> Key:
     return key._replace(
         write=lambda value, plan: key.write(value, plan) if plan["precision"] == "fp8" else None
     )
-
-
-def _ranks_of_server(value: Any, keys: Mapping[str, Any]) -> int | None:
-    """Ranks a chip, by those of a Trn1 or Trn2 server of 16 chips, or by ``lnc`` beside them."""
-    if keys.get("trainer.lnc") is not None:
-        return _ranks_by_lnc(keys["trainer.lnc"], keys)
-    ranks, chips = number(value), 16
-    return None if ranks % chips else ranks // chips
-
-
-def _ranks_by_lnc(value: Any, _all: Mapping[str, Any]) -> int:
-    """Ranks a chip of 8 physical cores, ``lnc`` of which are one logical core."""
-    if number(value) not in (1, 2):
-        raise ValueError("1 or 2")
-    return 8 // number(value)
-
-
-def _adapted(value: Any, _all: Mapping[str, Any]) -> str | Near:
-    """Products with adapters, by the names of NxD's modules."""
-    attention = {"qkv_proj", "o_proj"}
-    modules = set(value if isinstance(value, list) else [value])
-    if not modules or not modules <= {*attention, "gate_up_proj", "down_proj"}:
-        raise ValueError("a list of qkv_proj, o_proj, gate_up_proj and down_proj")
-    near = "attention" if modules <= attention else "all"
-    return near if modules == attention or len(modules) == 4 else Near(near)
-
-
-def _cut(value: Any, keys: Mapping[str, Any]) -> tuple[int, ...]:
-    """Layers of each stage, by the names of the last layer of every stage but the last."""
-    if not value:
-        return ()  # as even as possible
-    ends = [int(str(name).rpartition(".")[2]) + 1 for name in value]
-    ends.append(number(keys.get("model.num_layers")))
-    counts = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
-    if min(counts) < 1:
-        raise ValueError("names of layers in order, fewer than num_layers")
-    return counts
-
-
-def _optimizer(value: Any, _all: Mapping[str, Any]) -> str | Near:
-    """Optimizer by a name such as ``adamw_fp32OptState``; near AdamW where no plan has it."""
-    names = map(str, CHOICES["optimizer"])
-    word = str(value).lower()
-    return next((name for name in names if word.startswith(name)), Near("adamw"))
 
 
 TP_PP_DP = ("tp", "cp", "pp", "dp")  # order of axes with Megatron's ``use-tp-pp-dp-mapping``
@@ -228,6 +201,10 @@ MEGATRON: Mapping[str, Key] = {
     "micro-batch-size": whole("microbatch"),
     "global-batch-size": whole("global_batch"),
     "seq-length": whole("seq"),
+    # LLaMA-Factory states those of its Trainer beside Megatron's.
+    "per-device-train-batch-size": whole("microbatch"),
+    "gradient-accumulation-steps": whole("microbatches"),
+    "cutoff-len": whole("seq"),
     "sequence-parallel": true("sequence_parallel"),
     "use-distributed-optimizer": when("zero", 1, 0),
     "use-torch-fsdp2": when("zero", 3)._replace(write=lambda _zero, _plan: None),
@@ -294,10 +271,18 @@ TITAN: Mapping[str, Key] = {
     ),
     "model.converters": Key(
         "precision",
-        lambda value, _all: "fp8" if any("float8" in str(name) for name in list(value)) else None,
+        _converted_precision,
         lambda name, _plan: ["float8"] if name == "fp8" else None,
     ),
-    "optimizer.name": Key("optimizer", _optimizer),
+    # Configurations in Python, since 2026
+    "training.num_tokens_per_microbatch_per_dp_rank": Key("microbatch", _sequences),
+    "training.num_tokens_per_train_step": Key("global_batch", _sequences),
+    "training.max_context_length": whole("seq"),
+    "parallelism.num_pp_microbatches": whole("microbatches"),
+    "activation_checkpoint": Key("recompute", _recomputed_by),
+    "model_spec.converters": Key("precision", _converted_precision),
+    "compile.enable_async_tensor_parallel": when("overlap", "all"),
+    "optimizer.name": Key("optimizer", optimizer_of),
     # Layers run eagerly unless one of these, new and old, is true.
     **dict.fromkeys(("compile.enable", "training.compile"), when(COMPILED, "", "eager")),
     "float8.enable_float8_linear": when("precision", "fp8"),
@@ -339,18 +324,35 @@ NEMO: Mapping[str, Key] = {
     "model.optim.overlap_grad_sync": when("overlap", "dp", "none"),
     # NeMo 2 has the names of Megatron-Core.
     "model.recompute_granularity": choice("recompute", RECOMPUTE),
-    "model.recompute_modules": Key(MODULES, _recomputed_modules),
+    "model.recompute_modules": Key(MODULES, recomputed_modules),
     **{
         f"model.{key.replace('-', '_')}": MEGATRON[key]
         for key in (
             "moe-token-dispatcher-type", "moe-enable-deepep", "moe-flex-dispatcher-backend",
         )
     },
+    # Megatron-Bridge has sections of its own.
+    "train.micro_batch_size": whole("microbatch"),
+    "train.global_batch_size": whole("global_batch"),
+    **dict.fromkeys(("dataset.seq_length", "dataset.sequence_length"), whole("seq")),
+    "model.seq_length": whole("seq"),
+    "model.pipeline_model_parallel_layout": MEGATRON["pipeline-model-parallel-layout"]._replace(
+        write=lambda _layers, _plan: None
+    ),
+    "ddp.use_distributed_optimizer": when("zero", 1, 0),
+    "ddp.data_parallel_sharding_strategy": Key("zero", sharded_by_megatron),
+    "ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
+    "comm_overlap.tp_comm_overlap": when("overlap", "all"),
+    "mixed_precision": Key("precision", mixed_precision),
+    "peft": Key("lora_rank", adapters_of_bridge),
     "trainer.plugins.precision": choice("precision", PRECISION),
     "trainer.strategy.ddp.use_distributed_optimizer": when("zero", 1, 0),
     "trainer.strategy.ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
 }  # fmt: skip
-NEMO_ALONE = re.compile(r"model\.(optim\.(name|overlap)|use_tp_pp_dp|recompute_mod|moe_)")
+NEMO_ALONE = re.compile(
+    r"model\.(optim\.(name|overlap)|use_tp_pp_dp|recompute_mod|moe_|seq_length|.*layout)|"
+    r"(train|dataset|ddp|comm_overlap|mixed_precision|peft)\b"
+)
 """Keys that NxD Training does not share with NeMo."""
 NXD: Mapping[str, Key] = {
     "precision.type": choice("precision", {"mixed_precision": "bf16", **PRECISION}),
@@ -360,17 +362,17 @@ NXD: Mapping[str, Key] = {
         if not NEMO_ALONE.match(key)
     },
     "distributed_strategy.zero1": when("zero", 1, 0),
-    "trainer.lnc": Key("ranks_per_chip", _ranks_by_lnc, lambda each, _plan: {8: 1, 4: 2}.get(each)),
-    "trainer.devices": Key("ranks_per_chip", _ranks_of_server, lambda each, _plan: 16 * each),
+    "trainer.lnc": Key("ranks_per_chip", ranks_by_lnc, lambda each, _plan: {8: 1, 4: 2}.get(each)),
+    "trainer.devices": Key("ranks_per_chip", ranks_of_server, lambda each, _plan: 16 * each),
     # Sequences are packed or padded to the length of the data where both are stated.
     "model.encoder_seq_length": Key(
         "seq", lambda value, keys: number(keys.get("data.seq_length") or value)
     ),
     "model.max_seq_length": whole("seq"),
-    "model.pipeline_cuts": Key("stage_layers", _cut, _cuts),
+    "model.pipeline_cuts": Key("stage_layers", layers_of_cuts, cut_names),
     "model.optim.name": Key(
         "optimizer",
-        _optimizer,
+        optimizer_of,
         lambda name, _plan: "adamw_fp32OptState" if name == "adamw" else None,
     ),
     # Ring attention runs in a fused kernel of its own, beside which the other may be off.
@@ -392,7 +394,7 @@ NXD: Mapping[str, Key] = {
         for section in ("model_alignment_strategy.peft", "model.peft")
         for key, rule in {
             "lora_rank": whole("lora_rank"),
-            "target_modules": Key("lora_on", _adapted, _modules),
+            "target_modules": Key("lora_on", adapted, module_names),
         }.items()
     },
 }
@@ -420,6 +422,7 @@ DEEPSPEED: Mapping[str, Key] = {
     },
 }
 ABSENT = {
+    "axolotl": USUAL_OF_AXOLOTL,
     "Megatron-LM": {
         "vpp": 1, "zero": 0, "sequence_parallel": False, "recompute": "none", "overlap": "none",
     },
@@ -435,10 +438,13 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
     "DeepSpeed": DEEPSPEED,
     "MaxText": MAXTEXT,
     "Accelerate": ACCELERATE,
+    "axolotl": AXOLOTL,
 }
 NULLS = {
     "model.activations_checkpoint_granularity": "none",
-    "recompute-granularity": "none",
+    **dict.fromkeys(
+        ("recompute-granularity", "model.recompute_granularity", "activation_checkpoint"), "none"
+    ),
     "fp8": "bf16",
     **{
         key: 1
@@ -472,7 +478,8 @@ def cannot_change_time(key: str) -> bool:
         r"\bclip|\bmax norm$|\binitialization|max position embeddings|node rank|\brdzv\b|\blr$|"
         r"\beps$| target $|learning rate|^(enable|async) checkpointing$|profiling|"
         r"^adamw? (b1|b2|mask)$|compute environment|wrap policy|fsdp version$|downcast bf16|"
-        r"same network|sink level|main training function",
+        r"same network|sink level|main training function|^(datasets|special tokens)\b|per epoch$|"
+        r"^lora (alpha|dropout)$|^(template|stage|do train|plot loss|trust remote code)$",
         words,
     ):
         return True
@@ -480,6 +487,7 @@ def cannot_change_time(key: str) -> bool:
 
 
 MARKS = {
+    "axolotl": ("base_model", "sequence_len"),
     "Megatron-LM": (
         "tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size",
     ),
@@ -498,7 +506,7 @@ MARKS = {
 FRAMEWORKS = {
     "Megatron-LM": "megatron-core", "NeMo": "megatron-core", "torchtitan": "torchtitan",
     "DeepSpeed": "deepspeed", "NxD Training": "neuronx",
-    "MaxText": "maxtext", "Accelerate": "transformers",
+    "MaxText": "maxtext", "Accelerate": "transformers", "axolotl": "transformers",
 }  # fmt: skip
 """Framework that runs the plans of a tool."""
 SECTIONS = {
@@ -526,9 +534,14 @@ class OtherPlan(ToolFile):
     cannot_change_time = staticmethod(cannot_change_time)
 
 
-def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) -> OtherPlan | None:
-    """Return the plan that a file of another tool holds; None for a file of no known tool."""
-    keys = flattened(path, text, MEGATRON_FLAGS, environment)
+def _keys_of_tool(
+    path: Path, text: str, environment: Mapping[str, str]
+) -> tuple[str, dict[str, Any]]:
+    """Return the tool of a file, empty for none that is known, and the keys that it has there."""
+    if path.suffix == ".py":
+        keys = recipe_settings(path, text, environment.get(NAME, ""))
+    else:
+        keys = flattened(path, text, MEGATRON_FLAGS, environment)
     keys = _launched_by_primus(keys)
     if "job.config_file" in keys:
         raise InputError(
@@ -540,32 +553,44 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
         for name, value in keys.items()
         for key in [re.sub(r"^(language_model|model_parallel)\.", "", name)]
     }
-    if set(MARKS["Megatron-LM"]) & set(hyphened):
+    if set(MARKS["Megatron-LM"]) & set(hyphened) and not set(MARKS["axolotl"]) & set(keys):
         keys = hyphened
     tool = tool_of(keys, MARKS)
-    if tool is None:
-        return None
+    if tool is None and path.suffix == ".py":
+        raise InputError(
+            f"{path}: the function states no degree and no batch that is read, as those of "
+            "functions in other files are not. Write the plan's fields into a file, as tp: 8."
+        )
     if tool in SECTIONS:
         keys = {re.sub(*SECTIONS[tool], key): value for key, value in keys.items()}
-    if tool == "MaxText":
-        keys = over_base(keys)
+    if tool and path.suffix == ".py":  # a section's name beside its keys says nothing more
+        sections = {name.rpartition(".")[0] for name in keys} - TABLES[tool].keys()
+        keys = {name: value for name, value in keys.items() if name not in sections}
+    complete = {"MaxText": over_base, "axolotl": sharded_axolotl}.get(tool or "", dict)
+    return tool or "", complete(keys)
+
+
+def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) -> OtherPlan | None:
+    """Return the plan that a file of another tool holds; None for a file of no known tool."""
+    tool, keys = _keys_of_tool(path, text, environment)
+    if not tool:
+        return None
     fields, ignored = fields_of_keys(keys, TABLES[tool], path, NULLS, RANKING)
-    if fields.get("stage_layers"):
-        fields.setdefault("vpp", max(1, len(fields["stage_layers"]) // fields.get("pp", 1)))
+    if fields.get("stage_layers") and fields.get("vpp", 1) == 1:  # a null leaves it to the layout
+        fields["vpp"] = max(1, len(fields["stage_layers"]) // fields.get("pp", 1))
     if not any(key.startswith("$") for key in ignored):
         fields = {**ABSENT.get(tool, {}), **fields}
         if tool in ONE_BATCH and "microbatch" in fields and "global_batch" not in fields:
             local = keys.get("training.local_batch_size", keys.get("training.batch_size"))
-            fields["microbatches"] = number(local) // fields["microbatch"] if local else 1
+            usual = number(local) // fields["microbatch"] if local else 1
+            fields.setdefault("microbatches", usual)
     if fields.get("vpp", 1) > 1:
         fields.setdefault("schedule", schedule_of_chunks(fields["vpp"]))
     if tool == "MaxText" and fields.get("pp", 1) > 1:
         fields.setdefault("schedule", _schedule("GPipe", keys))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
-    stated = _framework(tool, fields)
-    if tool == "Accelerate":
-        stated["framework"] = launched_by(keys)
+    stated = as_launched(tool, keys, _framework(tool, fields))
     return OtherPlan(tool, stated, tuple(sorted(map(shown, ignored))), keys)
 
 
@@ -621,6 +646,12 @@ def read_any_plan(path: Path) -> OtherPlan:
     if not document:
         raise InputError(f"{path} holds no {content}.")
     named = {str(key).replace("-", "_"): value for key, value in document.items()}
+    if len(named) > 1 and not set(named) & set(PLAN_FIELDS):
+        keys = ", ".join(map(excerpt, list(named)[:3]))
+        raise InputError(
+            f"{path} is a plan neither of ours nor of {', '.join(TABLES)}: it begins with {keys}. "
+            "Name the file with the degrees, or write fields one a line, as tp: 8."
+        )
     check_names(f"{path}: a plan", named, PLAN_FIELDS)
     values = {name: _checked(name, value, path) for name, value in named.items()}
     return OtherPlan(OURS, values, ())

@@ -115,6 +115,16 @@ def test_measured_times_that_are_not_normal_are_said(tmp_path, factors, normal, 
     assert re.match(says, document["summary"]["verdict"])
 
 
+def test_a_measured_time_may_be_typed():
+    line = f"{REDUCE} dgx-h100 --size=1GiB"
+    (row,) = document_of(line, "--compare=6ms")["rows"]
+    assert (row["measured_time_s"], row["normal"]) == (0.006, "slower")
+    printed = " ".join(printed_by(line, "--compare=6ms").split())
+    assert "1 row compared" in printed
+    assert "The time is longer than nine of ten such machines take. At 1 GiB look at" in printed
+    assert "has 2 measured times, and --size 1 sizes" in refusal_of(line, "--compare=6ms,7ms")
+
+
 def test_measurements_stand_beside_rows_of_which_some_are_near_a_switch(tmp_path):
     """Rows without a switch have empty cells in its columns, which nobody may read."""
     log = measured(tmp_path / "log", *((size, "40 1 1.96875") for size in (2**20, 2**28)))

@@ -9,10 +9,11 @@ from tests.support.commands import document_of, ended
 LINE = "fleet --cluster=trn2-ultraserver:20 --model=llama-3.1-8b --days=0.25 --no-intervals"
 
 
-def test_evaluation_and_maintenance_stand_apart_from_training_and_failures():
+def test_evaluation_and_maintenance_stand_apart_from_training_and_failures(tmp_path):
     line = f"{LINE} --unit-rate=5 --policy=threshold --maintenance=out@0d01:00+1h=2"
     status, printed, errors = ended(line)
-    document = document_of(line)
+    document = document_of(line, f"--out={tmp_path}")
+    assert not (tmp_path / "intervals.csv").exists()  # nobody asked for them
     hours = document["chip_hours_by_role"]
     assert (status, hours["maintenance"]) == (0, 2 * 64 * 1.0)
     assert re.search(rf"of it evaluation +{hours['evaluation']:,.0f} ", printed)

@@ -138,6 +138,13 @@ def test_shares_of_a_plan_have_a_column_for_each_part_of_the_step():
         assert sum(float(share.rstrip("%")) for share in row[first:]) == pytest.approx(100, abs=0.4)
 
 
+def test_a_field_that_no_plan_varies_is_named(line):
+    sentence = "All plans that fit have precision bf16, so --each precision compares nothing: ask"
+    printed = " ".join(printed_by(line, "--each=precision", "--quiet").split())
+    assert sentence in printed
+    assert "compares nothing" not in printed_by(line, "--each=precision", "--precision=bf16")
+
+
 def test_one_plan_of_each_division(line):
     rows = document_of(line, "--each=tp, pp", "--top=20")["rows"]
     divisions = [(one["tp"], one["pp"]) for one in rows]

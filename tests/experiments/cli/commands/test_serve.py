@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
-from experiments.cli.output.side_by_side import waiting_sentence
 from tests.support.commands import document_of, printed_by, refusal_of
+from workloads.serving.remarks import waiting_sentence
 
 LLAMA = "serve --model=llama-3.1-8b"
 QUICK = f"{LLAMA} --cluster=trn2.48xlarge --tp=4"
@@ -63,6 +63,8 @@ def test_an_overload_is_a_remark_everywhere(tmp_path):
     shown = shown_by(line)
     assert overload in shown
     assert "tokens in the mean. SLO: TTFT 2 s." in shown
+    how = {"tp": 1, "count": 300, "slots": 8, "slo": "ttft=2s"}
+    assert cs.serve("llama-3.1-8b", "dgx-h100", "poisson:90", **how).remarks == [overload]
     assert "It is overloaded" in (tmp_path / "report.html").read_text()
 
 

@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from experiments.cli.main import run
 from experiments.reports.remarks import comparison_sentence
-from experiments.validation.comparison import compared_step, marked
+from experiments.validation.comparison import compared_step, compared_steps, marked
 from experiments.validation.reading.rows import read_file
-from experiments.validation.reading.tool_outputs import load_test_rows, parse_measured, read_steps
+from experiments.validation.reading.tool_outputs import (
+    load_test_rows,
+    parse_measured,
+    read_runs,
+    read_steps,
+)
 from tests.support.refusals import refused
 from topologies.support.errors import InputError
 from workloads.training.iteration import Iteration
@@ -234,6 +239,21 @@ def test_a_measured_time_is_usual_inside_the_interval(step):
         assert document["normal"] == word
         assert document["error"] == pytest.approx(step.iteration_s / time_s - 1)
         assert word in comparison_sentence(document, step)
+
+
+def test_two_measured_runs_are_compared_with_each_other_too(step, tmp_path):
+    """Of 3 %, the difference of repeats, either run may be the longer one."""
+    (first := tmp_path / "a,b.log").write_text(FORMS["Megatron-LM"])
+    assert len(read_runs(str(first))) == 1
+    for then, word in ((2.05, "usual"), (1.95, "usual"), (2.1, "slower"), (1.9, "faster")):
+        document = compared_steps(read_runs(f"2s,{then}s"), step)
+        assert (document["measured_s"], document["before"]["measured_s"]) == (then, 2)
+        assert (document["change"], document["change_normal"]) == (then / 2, word)
+        assert ("something else changed" in comparison_sentence(document, step)) == (
+            word != "usual"
+        )
+    refused("names 3 runs; name one, or two", read_runs, "1s,2s,3s")
+    assert "before" not in compared_steps(read_runs("2s"), step)
 
 
 def test_choices_that_come_nearer_are_named(step):
