@@ -18,10 +18,15 @@ MAX_BYTES = 2**50  # largest buffer [B]
 class CollectiveCall:
     """One collective operation of one group.
 
-    - ``kind``: One of ``KINDS``.
-    - ``size_bytes``: Size as nccl-tests counts it [B]: for an all-reduce and a broadcast the
-      buffer, for an all-gather the gathered buffer, for a reduce-scatter the whole input of a rank,
-      for an all-to-all and a permute the whole buffer of a rank.
+    Attributes
+    ----------
+    kind : str
+        One of ``KINDS``.
+    group : Group
+    size_bytes : int
+        Size as nccl-tests counts it [B]: for an all-reduce and a broadcast the buffer, for an
+        all-gather the gathered buffer, for a reduce-scatter the whole input of a rank, for an
+        all-to-all and a permute the whole buffer of a rank.
 
     Raises
     ------

@@ -48,11 +48,18 @@ AT_ONCE = 16
 class Result:
     """Predictions beside one set of measurements, and their errors.
 
-    - ``name``: Name of the table or file.
-    - ``kind``: Kind of its rows.
-    - ``rows``: As :func:`experiments.validation.comparison.compare`.
-    - ``summary``: As :func:`experiments.validation.comparison.summary`.
-    - ``baseline``: Errors of the constant predictor fitted to the table.
+    Attributes
+    ----------
+    name : str
+        Name of the table or file.
+    kind : str
+        Kind of its rows.
+    rows : list of dict
+        As :func:`experiments.validation.comparison.compare`.
+    summary : dict
+        As :func:`experiments.validation.comparison.summary`.
+    baseline : dict
+        Errors of the constant predictor fitted to the table.
     """
 
     name: str

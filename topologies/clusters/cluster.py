@@ -22,15 +22,24 @@ class Cluster:
     The global number of a chip is ``domain * chips_per_domain + local number``. No graph is made
     before :meth:`graph` is called.
 
-    - ``name``: Name as the user wrote it, such as ``"trn2-ultraserver:16"``.
-    - ``shape``: Shape of one scale-up domain.
-    - ``chip``: Catalogue part of the chips; empty for plain shapes.
-    - ``domains``: Number of scale-up domains.
-    - ``scale_out``: Fabric that joins the servers, if there is one.
-    - ``chips_per_server``: Chips of one server, which share its network adapters and its host.
-    - ``plain``: Whether times follow the α–β model exactly, without efficiencies or properties of
-      chips.
-    - ``catalogue``: Catalogue with the numbers of the chip.
+    Attributes
+    ----------
+    name : str
+        Name as the user wrote it, such as ``"trn2-ultraserver:16"``.
+    shape : Torus, FullMesh, Switch, Tiered or Clos
+        Shape of one scale-up domain.
+    chip : str
+        Catalogue part of the chips; empty for plain shapes.
+    domains : int
+        Number of scale-up domains.
+    scale_out : ScaleOut or None
+        Fabric that joins the servers, if there is one.
+    chips_per_server : int
+        Chips of one server, which share its network adapters and its host.
+    plain : bool
+        Whether times follow the α–β model exactly, without efficiencies or properties of chips.
+    catalogue : Catalogue
+        Catalogue with the numbers of the chip.
     """
 
     name: str

@@ -101,11 +101,19 @@ OPTIONS = (FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
 class FleetResult:
     """A fleet's run through a demand.
 
-    - ``scenario``: Inputs of the run.
-    - ``run``: Record of every minute.
-    - ``settings``: Name and settings of the policy.
-    - ``function``: Policy that was passed as a function.
-    - ``watch``: Shows the progress of further runs, for intervals and comparison.
+    Attributes
+    ----------
+    scenario : Scenario
+        Inputs of the run.
+    run : FleetRun
+        Record of every minute.
+    settings : PolicyInputs
+        Name and settings of the policy.
+    seed : int
+    function : callable, optional
+        Policy that was passed as a function.
+    watch : callable
+        Shows the progress of further runs, for intervals and comparison.
     """
 
     scenario: Scenario

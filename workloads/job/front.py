@@ -54,19 +54,30 @@ LOW, HIGH = 0.1, 0.9  # quantiles of the runs between which 80 % of them lie
 class JobResult:
     """A simulated job of weeks.
 
-    - ``step``: One optimizer step of the job.
-    - ``job``: Inputs of the simulation.
-    - ``state``: Checkpoint of the job.
-    - ``unit_chips``: Chips of a unit that a spare replaces.
-    - ``outcomes``: Runs at the stated failure rates, one for each seed.
-    - ``varied``: Runs whose failure rates were drawn from their published range.
-    - ``curve``: Goodput at several checkpoint intervals; None where nothing fails.
-    - ``goal``: Tokens that determined the length of the run; None for a run of another length.
-    - ``budget_usd``: Price that determined the length of the run [USD]; None where nothing or less
-      was stated.
-    - ``notes``: Remarks: a length that did not converge to the tokens, and what ``elastic`` would
-      give.
-    - ``replans``: Plans by which it goes on without one unit, two and so on where no spare is left.
+    Attributes
+    ----------
+    step : Iteration
+        One optimizer step of the job.
+    job : Job
+        Inputs of the simulation.
+    state : State
+        Checkpoint of the job.
+    unit_chips : int
+        Chips of a unit that a spare replaces.
+    outcomes : tuple of Outcome
+        Runs at the stated failure rates, one for each seed.
+    varied : tuple of Outcome
+        Runs whose failure rates were drawn from their published range.
+    curve : Curve or None
+        Goodput at several checkpoint intervals; None where nothing fails.
+    goal : int, optional
+        Tokens that determined the length of the run; None for a run of another length.
+    budget_usd : int, optional
+        Price that determined the length of the run [USD]; None where nothing or less was stated.
+    notes : tuple of str
+        Remarks: a length that did not converge to the tokens, and what ``elastic`` would give.
+    replans : tuple of Replan
+        Plans by which it goes on without one unit, two and so on where no spare is left.
     """
 
     step: Iteration

@@ -133,20 +133,34 @@ class Replicas:
 class Job:
     """A training job of weeks.
 
-    - ``interval_s``: Computing time between two checkpoints [s].
-    - ``stall_s``: Time for which a checkpoint stops the job [s].
-    - ``write_s``: Time after the stall in which the checkpoint is written while the job computes;
-      it cannot be used before the end of the write [s].
-    - ``units``: Units (servers, or scale-up domains) that the job runs on.
-    - ``spares``: Further units that wait to replace failed ones.
-    - ``span_s``: Length of the run [s].
-    - ``peers``: Copies in the host memory of other units; by default only the store has
-      checkpoints.
-    - ``replicas``: Replicas without some of which the job goes on; by default a failure stops all
-      of them until it has been replaced.
-    - ``without``: Share by which a step takes longer by the plan of a job that goes on without one
-      unit, two and so on where no spare is left; beyond these, and by default, it waits.
-    - ``windows``: Planned downtime, for which units leave at a checkpoint.
+    Attributes
+    ----------
+    rates : FailureRates
+    recovery : Recovery
+    interval_s : float
+        Computing time between two checkpoints [s].
+    stall_s : float
+        Time for which a checkpoint stops the job [s].
+    write_s : float
+        Time after the stall in which the checkpoint is written while the job computes; it cannot be
+        used before the end of the write [s].
+    units : int
+        Units (servers, or scale-up domains) that the job runs on.
+    spares : int
+        Further units that wait to replace failed ones.
+    span_s : float
+        Length of the run [s].
+    stragglers : Stragglers
+    peers : PeerCopies, optional
+        Copies in the host memory of other units; by default only the store has checkpoints.
+    replicas : Replicas, optional
+        Replicas without some of which the job goes on; by default a failure stops all of them until
+        it has been replaced.
+    without : tuple of float
+        Share by which a step takes longer by the plan of a job that goes on without one unit, two
+        and so on where no spare is left; beyond these, and by default, it waits.
+    windows : tuple of Window
+        Planned downtime, for which units leave at a checkpoint.
 
     Raises
     ------

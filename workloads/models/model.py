@@ -160,53 +160,86 @@ class Layer:
 class Model:
     """Architecture of a decoder-only transformer.
 
-    - ``layers``: Number of layers.
-    - ``hidden``: Width of the hidden state.
-    - ``heads, kv_heads``: Query heads and key-value heads of a layer.
-    - ``head_dim``: Width of a head; the mean of keys and values where they differ.
-    - ``ffn``: Inner width of the dense feed-forward part; 0 if no layer has one.
-    - ``vocab``: Tokens of the vocabulary.
-    - ``gated_mlp``: Whether the feed-forward part has a gate beside its up-projection (SwiGLU).
-    - ``tied_embeddings``: Whether the output layer is the embedding.
-    - ``positions``: Number of learned positions; 0 for none (rotary, ALiBi).
-    - ``norm`` ("rms", "layer", "plain"): RMSNorm has a scale, LayerNorm a scale and a shift, a
-      plain norm no parameters.
-    - ``kv_products`` (2, 1, 0): Projections to keys and values of a layer: one for each; one that
-      gives keys and, without norm and position, values; or none in a layer that reads those of an
-      earlier one.
-    - ``qkv_bias, output_bias, mlp_bias``: Whether the projections to queries, keys and values, of
-      attention's output, and of the feed-forward part have a bias.
-    - ``qk_norm``: Whether queries and keys are normalised head by head.
-    - ``window``: Largest number of keys that a query sees; 0 for all keys before it.
-    - ``keys`` ("last", "selected", "shared"): Which ones they are: the last ones, those that the
-      layer's indexer selects, or those that the indexer of an earlier layer selected.
-    - ``dropout``: Whether masks of dropout are kept for the backward pass.
-    - ``indexer``: Indexer of layers that select keys.
-    - ``recurrence``: Mixer of layers without attention.
-    - ``layout``: Kind of every layer, in order. It is empty if all layers are alike, apart from
-      leading ones without experts that ``experts.dense_layers`` counts.
-    - ``mixer`` ("attention", "recurrence", "both", "none"): Mixer of all layers if ``layout`` is
-      empty.
-    - ``parallel``: Whether attention and the feed-forward part work in parallel on one input (arXiv
-      2204.02311, section 2).
-    - ``norms``: Norms over the hidden width of a layer with both parts: 2, one before each; 1 that
-      parallel parts share; or 4, before and after each.
-    - ``qk_norm_wide``: Whether queries and keys are normalised with a scale for every column of
-      every head.
-    - ``attention_gate, head_gate``: Whether a projection gates attention's output: one as wide as
-      the heads' values, or one with a column for each head.
-    - ``sinks``: Whether each head has a learned score that belongs to no key (an attention sink).
-    - ``final_norm, embedding_norm``: Whether there is a norm after the layers, and after the
-      embedding.
-    - ``embedding_width``: Width of the embedding if projections lead from and to another hidden
-      width, else 0.
-    - ``head_bias``: Whether the output layer has a bias.
-    - ``precision``: Precision of the stored weights; ``"mxfp4"`` and ``"int4"`` are those of routed
-      experts alone, beside which others have 16 bits (gpt-oss, Kimi), or fp8 in ``"fp8-mxfp4"``
-      (DeepSeek-V4).
-    - ``prediction_heads``: Last ones of the layers that each predict one token more, see
-      :meth:`with_prediction_heads`.
-    - ``left_out``: Parts of the checkpoint that are not part of this model, such as a vision tower.
+    Attributes
+    ----------
+    name : str
+    layers : int
+        Number of layers.
+    hidden : int
+        Width of the hidden state.
+    heads, kv_heads : int
+        Query heads and key-value heads of a layer.
+    head_dim : int
+        Width of a head; the mean of keys and values where they differ.
+    ffn : int
+        Inner width of the dense feed-forward part; 0 if no layer has one.
+    vocab : int
+        Tokens of the vocabulary.
+    gated_mlp : bool
+        Whether the feed-forward part has a gate beside its up-projection (SwiGLU).
+    tied_embeddings : bool
+        Whether the output layer is the embedding.
+    positions : int
+        Number of learned positions; 0 for none (rotary, ALiBi).
+    norm : {"rms", "layer", "plain"}
+        RMSNorm has a scale, LayerNorm a scale and a shift, a plain norm no parameters.
+    kv_products : {2, 1, 0}
+        Projections to keys and values of a layer: one for each; one that gives keys and, without
+        norm and position, values; or none in a layer that reads those of an earlier one.
+    qkv_bias, output_bias, mlp_bias : bool
+        Whether the projections to queries, keys and values, of attention's output, and of the
+        feed-forward part have a bias.
+    qk_norm : bool
+        Whether queries and keys are normalised head by head.
+    window : int
+        Largest number of keys that a query sees; 0 for all keys before it.
+    keys : {"last", "selected", "shared"}
+        Which ones they are: the last ones, those that the layer's indexer selects, or those that
+        the indexer of an earlier layer selected.
+    dropout : bool
+        Whether masks of dropout are kept for the backward pass.
+    experts : Experts or None
+    latent : LatentAttention or None
+    indexer : Indexer or None
+        Indexer of layers that select keys.
+    recurrence : Recurrence or None
+        Mixer of layers without attention.
+    low_rank : LowRank or None
+    summaries : Summaries or None
+    layer_input : LayerInput or None
+    streams : Streams or None
+    layout : tuple of Layer
+        Kind of every layer, in order. It is empty if all layers are alike, apart from leading ones
+        without experts that ``experts.dense_layers`` counts.
+    mixer : {"attention", "recurrence", "both", "none"}
+        Mixer of all layers if ``layout`` is empty.
+    parallel : bool
+        Whether attention and the feed-forward part work in parallel on one input
+        (arXiv 2204.02311, section 2).
+    norms : int
+        Norms over the hidden width of a layer with both parts: 2, one before each; 1 that parallel
+        parts share; or 4, before and after each.
+    qk_norm_wide : bool
+        Whether queries and keys are normalised with a scale for every column of every head.
+    attention_gate, head_gate : bool
+        Whether a projection gates attention's output: one as wide as the heads' values, or one
+        with a column for each head.
+    sinks : bool
+        Whether each head has a learned score that belongs to no key (an attention sink).
+    final_norm, embedding_norm : bool
+        Whether there is a norm after the layers, and after the embedding.
+    embedding_width : int
+        Width of the embedding if projections lead from and to another hidden width, else 0.
+    head_bias : bool
+        Whether the output layer has a bias.
+    precision : str
+        Precision of the stored weights; ``"mxfp4"`` and
+        ``"int4"`` are those of routed experts alone, beside which
+        others have 16 bits (gpt-oss, Kimi), or fp8 in ``"fp8-mxfp4"`` (DeepSeek-V4).
+    prediction_heads : int
+        Last ones of the layers that each predict one token more, see :meth:`with_prediction_heads`.
+    left_out : tuple of str
+        Parts of the checkpoint that are not part of this model, such as a vision tower.
     """
 
     name: str

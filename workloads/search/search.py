@@ -92,25 +92,46 @@ class Agreement:
 class Search:
     """Result of a search.
 
-    - ``candidates``: Plans that divide model, batch and cluster.
-    - ``pruned``: Number of plans that were left out, by reason.
-    - ``oversized``: Number of plans that do not fit in memory.
-    - ``plans``: Plans that fit.
-    - ``best_estimate_s`` (plans,): Estimated time of one optimizer step [s]; infinite for plans
-      that a lower bound of their estimate shows to be slower than the finalists and the next plan.
-    - ``total_bytes`` (plans,): Memory of the rank that needs most [B].
-    - ``finalists``: Plans that were simulated, the best by the objective first; before it one that
-      leaves 5 % of a rank's memory free, if that takes at most 1 % more.
-    - ``next_estimate_s``: Best estimate among the plans that were not simulated [s].
-    - ``overlapped_s``: Simulated time of the best plan with overlap ``all``, which frameworks offer
-      as an option [s]; None if the overlap was stated or compared.
-    - ``estimated_in_s, simulated_in_s``: Wall-clock time of estimating and of simulating [s].
-    - ``objective`` ("time", "cost", "energy"): Measure by which the finalists are ranked.
-    - ``stated``: Fields of a plan that were stated, so that they are the same in all plans.
-    - ``own_plan``: Plan of the user's own, simulated beside the finalists.
-    - ``bare``: Cluster without the numbers of the plans' framework, as it was stated.
-    - ``engine`` ("fast", "reference"): Engine that simulated the finalists.
-    - ``each``: Fields of whose combinations only the best plan is kept.
+    Attributes
+    ----------
+    model : Model
+    cluster : Cluster
+    candidates : int
+        Plans that divide model, batch and cluster.
+    pruned : mapping of str to int
+        Number of plans that were left out, by reason.
+    oversized : int
+        Number of plans that do not fit in memory.
+    plans : tuple of ParallelPlan
+        Plans that fit.
+    best_estimate_s : float64 array (plans,)
+        Estimated time of one optimizer step [s]; infinite for plans that a lower bound of their
+        estimate shows to be slower than the finalists and the next plan.
+    total_bytes : int64 array (plans,)
+        Memory of the rank that needs most [B].
+    finalists : tuple of Finalist
+        Plans that were simulated, the best by the objective first; before it one that leaves 5 %
+        of a rank's memory free, if that takes at most 1 % more.
+    next_estimate_s : float or None
+        Best estimate among the plans that were not simulated [s].
+    overlapped_s : float or None
+        Simulated time of the best plan with overlap ``all``, which frameworks offer as an option
+        [s]; None if the overlap was stated or compared.
+    agreement : Agreement
+    estimated_in_s, simulated_in_s : float
+        Wall-clock time of estimating and of simulating [s].
+    objective : {"time", "cost", "energy"}
+        Measure by which the finalists are ranked.
+    stated : collection of str
+        Fields of a plan that were stated, so that they are the same in all plans.
+    own_plan : OwnPlan or None
+        Plan of the user's own, simulated beside the finalists.
+    bare : Cluster or None
+        Cluster without the numbers of the plans' framework, as it was stated.
+    engine : {"fast", "reference"}
+        Engine that simulated the finalists.
+    each : sequence of str
+        Fields of whose combinations only the best plan is kept.
     """
 
     model: Model

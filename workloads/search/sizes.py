@@ -152,18 +152,25 @@ def _near_fastest(
 class Sizes:
     """Numbers of units of a machine that were tried for a deadline or a budget.
 
-    - ``unit``: Machine that is counted.
-    - ``days``: Deadline [d].
-    - ``rows``: Sizes that were tried, the smallest first: ``units``, ``chips``, ``iteration_s``,
-      and the job's ``days`` with its interval (``days_low``, ``days_high``), ``cost_usd`` and the
-      like.
-    - ``fewest``: Fewest units that end in time by the prediction; of a budget those that train
-      most.
-    - ``sure``: Fewest units whose interval ends in time; None where none that was tried does.
-    - ``next_smaller``: Largest number below ``fewest`` that divides batch and layers; 0 for none.
-    - ``untried``: First and last number below ``fewest`` that may do and was not tried; empty if
-      none.
-    - ``search``: Plans on the fewest units.
+    Attributes
+    ----------
+    unit : str
+        Machine that is counted.
+    days : float
+        Deadline [d].
+    rows : tuple of mapping
+        Sizes that were tried, the smallest first: ``units``, ``chips``, ``iteration_s``, and the
+        job's ``days`` with its interval (``days_low``, ``days_high``), ``cost_usd`` and the like.
+    fewest : int
+        Fewest units that end in time by the prediction; of a budget those that train most.
+    sure : int or None
+        Fewest units whose interval ends in time; None where none that was tried does.
+    next_smaller : int
+        Largest number below ``fewest`` that divides batch and layers; 0 for none.
+    untried : tuple of int
+        First and last number below ``fewest`` that may do and was not tried; empty if none.
+    search : Search
+        Plans on the fewest units.
     """
 
     unit: str

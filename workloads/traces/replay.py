@@ -64,13 +64,22 @@ without it: the validation table ``hopper_steps``).
 class Replay:
     """Result of the replay of a trace on a cluster.
 
-    - ``recording``: The trace, with the compute times that were replayed.
-    - ``how`` ("recorded", "scaled"): Whether compute times are recorded ones or scaled by the
-      roofline.
-    - ``source``: Chip that the trace was recorded on; empty if unknown.
-    - ``unmapped``: Names of communications that kept their recorded time, and the number of each.
-    - ``low_s, high_s``: Interval of the time of an iteration [s].
-    - ``simulate_s``: Wall-clock time of the simulation [s].
+    Attributes
+    ----------
+    recording : Recording
+        The trace, with the compute times that were replayed.
+    cluster : Cluster
+    trace : Trace
+    how : {"recorded", "scaled"}
+        Whether compute times are recorded ones or scaled by the roofline.
+    source : str
+        Chip that the trace was recorded on; empty if unknown.
+    unmapped : mapping of str to int
+        Names of communications that kept their recorded time, and the number of each.
+    low_s, high_s : float
+        Interval of the time of an iteration [s].
+    simulate_s : float
+        Wall-clock time of the simulation [s].
     """
 
     recording: Recording

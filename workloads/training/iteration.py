@@ -82,29 +82,46 @@ SHARING = ("collective", "rank-vector")
 class Iteration:
     """One simulated optimizer step.
 
-    - ``joined``: Clusters that have the stages, with the numbers of the framework; most often one.
-    - ``stated``: The same clusters without them, as a user states them.
-    - ``program``: Program that was run, folded or not.
-    - ``trace``: Start and end of every op; at the rank-vector level only the sums over all ranks.
-    - ``memory``: Memory of the rank that needs most.
-    - ``build_s, simulate_s``: Wall-clock time of building the schedule and of running it [s].
-    - ``peak_flops_per_s``: Headline rate of a chip in the plan's precision, by which MFU divides.
-    - ``iterations``: Optimizer steps that were run in a row; all results are the mean of one step.
-    - ``undisturbed``: Trace of the same program without disturbances and faults; None for a run
-      that had none. At the collective level equal ranks are run once there.
-    - ``level`` ("chunk", "flow", "collective", "rank-vector"): Level of detail at which it was run.
-    - ``ops``: Ops that were simulated. A trace at the chunk level has fewer: it joins the chunks of
-      each collective.
-    - ``like`` (rows,): Row of the undisturbed run that each row of the program equals; None where
-      it is that of the same number.
-    - ``crossed``: Collectives that cross faulty links and adapters and are timed with them; None
-      where no such fault is stated, and at levels that write messages out.
-    - ``choice``: Search for the plan where no degree of parallelism was stated; None if there was
-      none.
-    - ``uneven``: Times of steps on uneven chips, of which this is the median; None where no cause
-      was named.
-    - ``unlike``: The step beside equal layers and each cluster alone; None for a step on one
-      cluster.
+    Attributes
+    ----------
+    model : Model
+    plan : ParallelPlan
+    joined : Joined
+        Clusters that have the stages, with the numbers of the framework; most often one.
+    stated : Joined
+        The same clusters without them, as a user states them.
+    program : Program
+        Program that was run, folded or not.
+    trace : Trace or RankVector
+        Start and end of every op; at the rank-vector level only the sums over all ranks.
+    memory : Memory
+        Memory of the rank that needs most.
+    build_s, simulate_s : float
+        Wall-clock time of building the schedule and of running it [s].
+    peak_flops_per_s : float
+        Headline rate of a chip in the plan's precision, by which MFU divides.
+    iterations : int
+        Optimizer steps that were run in a row; all results are the mean of one step.
+    undisturbed : Trace or None
+        Trace of the same program without disturbances and faults; None for a run that had none. At
+        the collective level equal ranks are run once there.
+    level : {"chunk", "flow", "collective", "rank-vector"}
+        Level of detail at which it was run.
+    ops : int
+        Ops that were simulated. A trace at the chunk level has fewer: it joins the chunks of each
+        collective.
+    like : int64 array (rows,) or None
+        Row of the undisturbed run that each row of the program equals; None where it is that of the
+        same number.
+    crossed : Crossed or None
+        Collectives that cross faulty links and adapters and are timed with them; None where no such
+        fault is stated, and at levels that write messages out.
+    choice : Choice or None
+        Search for the plan where no degree of parallelism was stated; None if there was none.
+    uneven : Uneven or None
+        Times of steps on uneven chips, of which this is the median; None where no cause was named.
+    unlike : object or None
+        The step beside equal layers and each cluster alone; None for a step on one cluster.
     """
 
     model: Model

@@ -167,21 +167,34 @@ class Algorithm:
     new one is a file with an instance and a line in :mod:`~.registry`. A test compares every field
     with the schedule that is built.
 
-    - ``name``: Name that ``--algorithm`` takes.
-    - ``summary``: One line on what the algorithm does.
-    - ``kinds``: Operations that it can run.
-    - ``suits``: Whether the algorithm makes sense for the group of a call of one of these kinds.
-    - ``messages``: Messages between ranks, without regard to links.
-    - ``message_count``: Number of rows of ``messages``, joins included, without building them.
-    - ``rounds``: Number of rounds that follow one another.
-    - ``memory_accesses``: Reads and writes in all memories for each byte of the buffer.
-    - ``stands_for``: Time of the call without a simulation of all its messages, such as from a few
-      ranks that stand for all [ps]; None where all messages have to be simulated.
-    - ``crosses_links``: Whether a message may cross several links, rather than go to a neighbour.
-    - ``streamed_ops``: Number of ops that ``stands_for`` runs part by part, which takes the memory
-      of one part and gives the time of all; 0 where it leaves any out.
-    - ``streams_watched``: Whether a large call is run so even where the caller looks at single
-      messages.
+    Attributes
+    ----------
+    name : str
+        Name that ``--algorithm`` takes.
+    summary : str
+        One line on what the algorithm does.
+    kinds : tuple of str
+        Operations that it can run.
+    suits : function of a call
+        Whether the algorithm makes sense for the group of a call of one of these kinds.
+    messages : function of a call and costs
+        Messages between ranks, without regard to links.
+    message_count : function of a call and costs
+        Number of rows of ``messages``, joins included, without building them.
+    rounds : function of a call and costs
+        Number of rounds that follow one another.
+    memory_accesses : function of a call and costs
+        Reads and writes in all memories for each byte of the buffer.
+    stands_for : function of a call and costs
+        Time of the call without a simulation of all its messages, such as from a few ranks that
+        stand for all [ps]; None where all messages have to be simulated.
+    crosses_links : bool
+        Whether a message may cross several links, rather than go to a neighbour.
+    streamed_ops : function of a call and costs
+        Number of ops that ``stands_for`` runs part by part, which takes the memory of one part and
+        gives the time of all; 0 where it leaves any out.
+    streams_watched : bool
+        Whether a large call is run so even where the caller looks at single messages.
 
     Raises
     ------

@@ -237,9 +237,14 @@ FLOWS, FEW_RANKS, SIMULATED = "flows", "few-ranks", "simulated"
 class CollectiveTime:
     """Time of a collective on an otherwise idle fabric.
 
-    - ``time_ps``: Time from the launch to the last rank's end [ps].
-    - ``algorithm``: Algorithm that runs; ``nccl`` where NCCL chooses one itself.
-    - ``method``: Method that gave the time: ``nccl``, ``flows``, ``few-ranks`` or ``simulated``.
+    Attributes
+    ----------
+    time_ps : int
+        Time from the launch to the last rank's end [ps].
+    algorithm : str
+        Algorithm that runs; ``nccl`` where NCCL chooses one itself.
+    method : str
+        Method that gave the time: ``nccl``, ``flows``, ``few-ranks`` or ``simulated``.
     """
 
     time_ps: int

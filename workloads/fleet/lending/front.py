@@ -304,8 +304,12 @@ GROUPS = (FleetInputs, HistoryInputs, LimitInputs, NightInputs)
 class LendResult:
     """Answer to the night question, with its inputs.
 
-    - ``scenario``: The fleet, and the history as its demand.
-    - ``loan``: Units that can be lent, and the backtest of the same method on earlier nights.
+    Attributes
+    ----------
+    scenario : Scenario
+        The fleet, and the history as its demand.
+    loan : Loan
+        Units that can be lent, and the backtest of the same method on earlier nights.
     """
 
     scenario: Scenario
