@@ -492,19 +492,20 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
     """Return the job with the catalogue's values where the options state none."""
     cluster = step.cluster
     catalogue = cluster.numbers
-    recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=how.warm).with_stated(how)
+    warm = how.standby == "warm"
+    recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=warm).with_stated(how)
     start_s = catalogue.value("job.restart", "start")
     peers = None
     if how.peers:
         times = {"step_s": step.iteration_s, "start_s": start_s}
-        peers = peer_copies(state, cluster, state.writers, **times, catalogue=catalogue)
+        peers = peer_copies(state, cluster, state.writers, **times)
         if how.restart_s is not None:
             peers = replace(peers, restart_s=how.restart_s)
     if how.failures is None:
         rates = failure_rates(cluster, step.chips, catalogue)
     else:
         rates = read_failures(how.failures, cluster, step.chips)
-    stall_s = catalogue.value("fleet.training", "checkpoint_stall")
+    stall_s = state.stall_s if how.stall_s is None else how.stall_s
     if how.checkpoint == "blocking":
         stall_s = state.write_s
     elif peers is not None:

@@ -122,9 +122,10 @@ def _gang(job, costs):
 
 
 def test_a_gang_checkpoints_and_loses_what_it_did_not_save():
-    """100 s of training, 10 s checkpoint, and a stop without notice 40 s later."""
+    """100 s of training, 8 s and 2 s of copying, and a stop without notice 40 s later."""
     job = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 8.0),), checkpoint_every_s=100)
-    env, ledger, gang = _gang(job, replace(FREE, checkpoint_stall_s=10.0))
+    costs = replace(FREE, checkpoint_stall_s=8.0, host_bytes_per_s=10.0)
+    env, ledger, gang = _gang(replace(job, state_bytes=80.0), costs)
     gang.place(np.arange(4))
     env.run(until=150_000)
     units = gang.stop(keep=False)
@@ -184,7 +185,7 @@ def test_a_night_job_recovers_as_a_job_of_weeks_does():
     usual = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 10.0),))
     usual = replace(usual, step_tokens=10.0 * step_s, state_bytes=state_bytes)
     state = State(state_bytes, 0.0, state_bytes / min(1e12, 16 * 10e9), writers=16)
-    copies = peer_copies(state, machine, 16, step_s=step_s, start_s=380.0, catalogue=catalogue)
+    copies = peer_copies(state, machine, 16, step_s=step_s, start_s=380.0)
     detection_s = Recovery.from_catalogue(catalogue, 0.0).detection_s
     for checkpoint, standby, cold, restart_s in (
         ("async", "cold", False, 380.0 + state.read_s),

@@ -80,14 +80,14 @@ def test_spares_are_paid_for_and_idle(step):
     idle_w = economics.pue * economics.idle_w
     step_w = step.cost.energy_joules / step.iteration_s
     stalled = result.breakdown["checkpoint"]
-    assert 0.01 < stalled < 0.02
+    assert 0.003 < stalled < 0.006
     watts = (1 - stalled) * step_w + (stalled * step.chips + spare_chips) * idle_w
     assert result.energy_joules == pytest.approx(span_s * watts)
 
 
 def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step):
     result = cs.run_job(step, days=2, runs=2, failures=500)
-    assert 0.2 < result.goodput < 0.3
+    assert 0.25 < result.goodput < 0.35
     assert result.job.interval_s == result.curve.best_s  # none is stated
     ends, tokens = step.interval, result.document()["interval"]["tokens"]
     assert tokens["high"] / result.tokens == pytest.approx(step.iteration_s / ends.low, rel=0.05)

@@ -83,7 +83,7 @@ def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
     return expected_goodput(
         job.checkpoint_every_s or USUAL_INTERVAL_S,
         mtbf_s,
-        checkpoint_s=costs.checkpoint_stall_s,
+        checkpoint_s=costs.stall_s(job, units),
         restart_s=recovery.restart_s + moved_s - warm_s,
         detection_s=recovery.detection_s + moved_s,
     )
