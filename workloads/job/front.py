@@ -599,7 +599,8 @@ def _elastic_note(result: JobResult, how: JobInputs, seed: int) -> str:
         )
     days = job.span_s / DAY_S
     alone: dict[str, Any] = {"elastic": True, "checkpoint": "peer", "replan": False}
-    elastic = replace(how, **alone, tokens=None, budget=None, days=days)
+    alone |= dict.fromkeys(("checkpoint_stall", "tokens", "budget"))
+    elastic = replace(how, **alone, days=days)
     try:
         trial = _job(step, elastic, result.state, result.unit_chips)
     except InputError:

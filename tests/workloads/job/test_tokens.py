@@ -85,6 +85,14 @@ def test_spares_are_paid_for_and_idle(step):
     assert result.energy_joules == pytest.approx(span_s * watts)
 
 
+def test_a_stated_stall_stops_every_checkpoint_for_so_long(step):
+    """Twenty minutes of every hour and twenty, where nothing fails or slows the job."""
+    stated = {"checkpoint_interval": "1h", "checkpoint_stall": "20min", "stragglers": False}
+    result = cs.run_job(step, days=20, runs=1, failures=0, **stated)
+    assert result.document()["checkpoint_stall_s"] == 1200
+    assert result.breakdown["checkpoint"] == pytest.approx(0.25, abs=0.001)
+
+
 def test_a_surely_low_goodput_leaves_tokens_as_uncertain_as_steps(step):
     result = cs.run_job(step, days=2, runs=2, failures=500)
     assert 0.25 < result.goodput < 0.35
