@@ -253,14 +253,16 @@ class GrowingFile:
         return str(self.path.absolute())
 
     def fetch(self, record: Record, cursor: Cursor, days: float) -> Batch:
-        """Read the rows that were added; a new or shorter file is read from its beginning."""
+        """Read the rows that were added; a new or rewritten file is read from its beginning."""
         named = f"demand file {self.path}"
         try:
             with open(self.path, "rb", opener=open_regular) as stream:
                 status = os.fstat(stream.fileno())
                 same = cursor.get("inode") == status.st_ino
                 offset = int(cursor.get("offset", 0)) if same else 0
-                offset = 0 if offset > status.st_size else offset
+                stream.seek(max(offset - 1, 0))
+                offset = offset if stream.read(1) == b"\n" else 0  # no row ends there any more
+                stream.seek(0)
                 header = stream.readline(2**16)
                 stream.seek(max(offset, len(header)))
                 added = stream.read(MAX_BYTES + 1)

@@ -222,7 +222,7 @@ def test_wrong_keywords_are_refused(keywords, error):
 def test_a_job_takes_the_words_of_its_command():
     words = {"checkpoint": "peer", "repair": "2h", "restart": 300, "spares": 3, "tokens": 15e12}
     how = read_options(JobInputs, words)
-    assert (how.peers, how.warm, how.repair_s, how.restart_s) == (True, False, 7200.0, 300.0)
+    assert (how.peers, how.standby, how.repair_s, how.restart_s) == (True, "cold", 7200.0, 300.0)
     assert (how.spares, how.goal, how.interval_s) == ("3", 15 * 10**12, None)
     step = cs.train("llama-3.2-1b", "trn2.48xlarge", tp=4, global_batch=8, seq=512)
     for word, value, message in (

@@ -43,7 +43,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "batch-demand": ("demand.csv",), "batch-share": ("20%",), "bucket": ("64KiB", "3MiB"),
     "budget": ("20k",),
     "bytes": ("matrix.csv",), "catalogue": ("everything.csv",), "change-time": ("17min",),
-    "checkpoint-interval": ("37min",), "chip": ("trn1",),
+    "checkpoint-interval": ("37min",), "checkpoint-stall": ("7s",), "chip": ("trn1",),
     "cluster": ("trn1.32xlarge", "trn2-ultraserver:4"), "collective": ("all-gather",),
     "column": ("chips=16", "tp=2"), "compare": ("log.txt", "steps.log", "3.2s"),
     "confidence": ("60%",), "date": ("2023-01",), "demand": ("demand.csv",),

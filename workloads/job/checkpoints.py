@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import host_bytes_per_server
 from topologies.support.errors import InputError
@@ -25,6 +25,7 @@ class State:
     write_s: float
     read_s: float
     writers: int = 1  # servers that hold different parts of the state
+    stall_s: float = 0.0  # time for which an asynchronous checkpoint stops the job [s]
 
 
 def job_state(model: Model, plan: ParallelPlan, cluster: Cluster) -> State:
@@ -32,15 +33,16 @@ def job_state(model: Model, plan: ParallelPlan, cluster: Cluster) -> State:
 
     Every server whose ranks hold a different part of the state writes its part: all servers where
     ZeRO shards the optimizer, else those of one replica. A start reads the whole state and the
-    frozen weights once, and sends the weights to the other replicas over the network. The rates are
-    parts ``fleet.store`` and ``fleet.load`` of the catalogue.
+    frozen weights once, and sends the weights to the other replicas over the network. Before an
+    asynchronous write each chip copies its part to the memory of its host. The rates are parts
+    ``fleet.store``, ``fleet.load`` and ``fleet.training`` of the catalogue.
 
     >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
     >>> plan = ParallelPlan(tp=8, pp=2, dp=64, global_batch=512)
     >>> state = job_state(named("llama-3.1-70b"), plan, cluster("trn2-ultraserver:16"))
-    >>> round(state.checkpoint_bytes / 1e12, 2), round(state.write_s, 1)
-    (0.99, 1.5)
+    >>> round(state.checkpoint_bytes / 1e12, 2), round(state.write_s, 1), round(state.stall_s, 1)
+    (0.99, 1.5, 3.3)
     """
     catalogue = cluster.numbers
     bytes_per_parameter = catalogue.value("fleet.training", "state_bytes_per_parameter")
@@ -51,7 +53,9 @@ def job_state(model: Model, plan: ParallelPlan, cluster: Cluster) -> State:
     saved = trained * (bytes_per_parameter - OPTIMIZER_BYTES["adamw"])
     saved += optimizer_bytes(plan, trained, min(trained, edges))
     servers = _servers(plan, cluster, plan.ranks)
-    writers = servers if plan.zero else _servers(plan, cluster, plan.ranks // plan.replicas)
+    parts = plan.ranks if plan.zero else plan.ranks // plan.replicas
+    writers = _servers(plan, cluster, parts)
+    copied = parts / plan.ranks_per_chip * host_bytes_per_s(cluster)
     # Weights are BF16, two bytes each, where they carry no optimizer state.
     frozen = 2.0 * (model.parameters - trained) if trained < model.parameters else 0.0
     from_store = (saved + frozen) / min(store, servers * client)
@@ -62,7 +66,15 @@ def job_state(model: Model, plan: ParallelPlan, cluster: Cluster) -> State:
         write_s=saved / min(store, writers * client),
         read_s=from_store + (over_network if plan.dp > 1 else 0.0),
         writers=writers,
+        stall_s=catalogue.value("fleet.training", "checkpoint_stall") + saved / copied,
     )
+
+
+def host_bytes_per_s(cluster: Cluster) -> float:
+    """Return the rate at which a chip copies its state to the memory of its host [B/s]."""
+    neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    rate = "host_copy_neuron" if neuron else "host_copy"
+    return cluster.numbers.value("fleet.training", rate)
 
 
 def _servers(plan: ParallelPlan, cluster: Cluster, ranks: int) -> int:
@@ -137,13 +149,7 @@ def room_for_copies(cluster: Cluster, catalogue: Catalogue) -> float:
 
 
 def peer_copies(
-    state: State,
-    cluster: Cluster,
-    servers: int,
-    *,
-    step_s: float,
-    start_s: float,
-    catalogue: Catalogue,
+    state: State, cluster: Cluster, servers: int, *, step_s: float, start_s: float
 ) -> PeerCopies:
     """Return the copies of a job: after every step, or after as few steps as the network allows."""
     if cluster.scale_out is None or cluster.domains < 2:
@@ -151,7 +157,7 @@ def peer_copies(
             f"--checkpoint peer copies state to another unit, and {cluster.name} has one. Use a "
             "cluster of several, or --checkpoint async."
         )
-    part = state.checkpoint_bytes / servers
+    part, catalogue = state.checkpoint_bytes / servers, cluster.numbers
     copies = PeerLinks.of(cluster, catalogue).copies(part, step_s=step_s, start_s=start_s)
     host = host_bytes_per_server(cluster, catalogue)
     if host is not None and copies.bytes_per_server > room_for_copies(cluster, catalogue):

@@ -492,19 +492,20 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
     """Return the job with the catalogue's values where the options state none."""
     cluster = step.cluster
     catalogue = cluster.numbers
-    recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=how.warm).with_stated(how)
+    warm = how.standby == "warm"
+    recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=warm).with_stated(how)
     start_s = catalogue.value("job.restart", "start")
     peers = None
     if how.peers:
         times = {"step_s": step.iteration_s, "start_s": start_s}
-        peers = peer_copies(state, cluster, state.writers, **times, catalogue=catalogue)
+        peers = peer_copies(state, cluster, state.writers, **times)
         if how.restart_s is not None:
             peers = replace(peers, restart_s=how.restart_s)
     if how.failures is None:
         rates = failure_rates(cluster, step.chips, catalogue)
     else:
         rates = read_failures(how.failures, cluster, step.chips)
-    stall_s = catalogue.value("fleet.training", "checkpoint_stall")
+    stall_s = state.stall_s if how.stall_s is None else how.stall_s
     if how.checkpoint == "blocking":
         stall_s = state.write_s
     elif peers is not None:
@@ -598,7 +599,8 @@ def _elastic_note(result: JobResult, how: JobInputs, seed: int) -> str:
         )
     days = job.span_s / DAY_S
     alone: dict[str, Any] = {"elastic": True, "checkpoint": "peer", "replan": False}
-    elastic = replace(how, **alone, tokens=None, budget=None, days=days)
+    alone |= dict.fromkeys(("checkpoint_stall", "tokens", "budget"))
+    elastic = replace(how, **alone, days=days)
     try:
         trial = _job(step, elastic, result.state, result.unit_chips)
     except InputError:

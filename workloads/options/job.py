@@ -130,6 +130,12 @@ class JobInputs(Times):
         "written to the store (blocking), or units keep copies of each other's state (peer)",
         choices=CHECKPOINTS,
     )
+    checkpoint_stall: str | None = setting(
+        None,
+        "Time for which an asynchronous checkpoint stops the job, such as 5s",
+        default="the copy of each chip's part to the memory of its host, and the catalogue's",
+        plain="s",
+    )
     spares: str = setting(
         AUTO,
         "Spare units (scale-up domains, or servers of large ones); auto for enough in 99.9 % "
@@ -189,6 +195,11 @@ class JobInputs(Times):
         check_fields(type(self), vars(self))
         self.check_times()
         check_choice("--checkpoint", self.checkpoint, CHECKPOINTS)
+        if self.stall_s is not None and self.checkpoint != "async":
+            raise InputError(
+                f"--checkpoint-stall {self.checkpoint_stall} is of asynchronous checkpoints; leave "
+                f"it out, or --checkpoint {self.checkpoint}."
+            )
         check_choice("--standby", self.standby, STANDBYS)
         check_choice("--elastic-batch", self.elastic_batch, BATCHES)
         text = self.spares.strip()
@@ -212,7 +223,7 @@ class JobInputs(Times):
                 "--elastic goes on with fewer replicas where no spare is left; leave out --replan."
             )
         _ = self.windows
-        if self.warm and self.restart_s is not None:
+        if self.standby == "warm" and self.restart_s is not None:
             raise InputError(
                 f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "
                 "--restart, or --standby warm."
@@ -234,15 +245,15 @@ class JobInputs(Times):
         return tuple(window_from(text) for text in self.maintenance)
 
     @property
+    def stall_s(self) -> float | None:
+        """Stated time for which an asynchronous checkpoint stops the job."""
+        return self._seconds("checkpoint_stall")
+
+    @property
     def peers(self) -> bool:
         """Return whether units keep copies of each other's state in host memory."""
         # Checkpoints are then written to the store from there, without stopping the job.
         return self.checkpoint == "peer"
-
-    @property
-    def warm(self) -> bool:
-        """Return whether spares wait with their processes started."""
-        return self.standby == "warm"
 
 
 @dataclass(frozen=True)

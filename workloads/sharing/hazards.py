@@ -120,7 +120,8 @@ class Hazards:
         rates = self.rates if self.rates.per_s else failure_rates(cluster, cluster.chips)
         servers = -(-job.chips // cluster.chips_per_server)
         mtbf_s = cluster.servers / servers * rates.mtbf_s
-        stall_s = cluster.numbers.value("fleet.training", "checkpoint_stall")
+        least_s = cluster.numbers.value("fleet.training", "checkpoint_stall")  # without a copy
+        stall_s = state.stall_s if state else least_s
         # As ``run_job`` has it: where saving costs nothing, once a second
         interval_s = self.times.interval_s or max(1.0, daly_interval_s(mtbf_s, stall_s))
         write_s, read_s = (state.write_s, state.read_s) if state else (0.0, 0.0)

@@ -192,6 +192,7 @@ MISTAKES = {
         ("--days=1e9", "at most 7,305 days"),
         ("--checkpoint-interval=soon", "--checkpoint-interval"),
         ("--checkpoint-interval=0s", "at least"),
+        ("--checkpoint-stall=5s --checkpoint=peer", "leave it out, or --checkpoint peer"),
         ("--checkpoint-interval=30", "'30' has no unit. Write it as 30ms or 30s"),
         ("--checkpoint-interval=-5min", "the least is 0"),
         ("--spares=many", "whole number"),

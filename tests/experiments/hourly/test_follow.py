@@ -324,6 +324,16 @@ def test_rates_and_sums_become_requests_and_means(tmp_path):
     assert (only.output_tokens, only.minute) == (5.0, minute_of("2024-05-20T00:00"))
 
 
+def test_a_file_that_was_rewritten_and_has_grown_since_is_read_anew(tmp_path):
+    """A row of another clock, say, was taken out, so that rows no longer end where they did."""
+    source, cursor = GrowingFile(tmp_path / "demand.csv"), dict[str, int]()
+    rows = [f"2024-05-01T{hour:02}:00,{hour}" for hour in range(9)]
+    for lines in ([*rows[:4], "2024-05-01T02:00,99"], rows):
+        source.path.write_text("\n".join(["time,requests", *lines, ""]))
+        taken, cursor, _ = vars(source.fetch(Record(), cursor, 7.0)).values()
+    assert [row.requests for row in taken] == list(range(9))
+
+
 def test_the_board_shows_metrics_that_there_are(api, address, ask, tmp_path):
     written = tmp_path / "lend.prom"
     replace(_follower(address, tmp_path / "state", ask), metrics=written).look()

@@ -86,20 +86,28 @@ def test_the_size_is_the_largest_that_computes_for_nine_tenths_of_its_time():
     assert most_units(job, _fleet(10_000, 100.0)) == 1
 
 
-@pytest.mark.parametrize("units", [1, 20, 63, 64, 100, 7812, 100_000])
-def test_smaller_gangs_are_more_and_use_as_much_of_the_fleet(units):
-    usual = default_jobs(units)
-    assert default_jobs(units, most=(units, units)) == usual
-    small = default_jobs(units, most=(7, 3))
-    names = [job.name for job in small]
-    assert len(set(names)) == len(names)
-    for kind, most in (("pretraining", 7), ("post-training", 3)):
-        before, after = (
-            [job.units for job in jobs if job.name.startswith(kind)] for jobs in (usual, small)
-        )
-        assert max(after, default=0) <= most
-        assert sum(before) - most < sum(after) <= sum(before)
-    assert all(job.fits(job.units) > 0 for job in small)
+@pytest.mark.parametrize("units", [1, 20, 63, 64, 100, 127, 128, 7812, 100_000])
+@pytest.mark.parametrize("most", [(1e6, 1e6), (7, 3)])
+def test_default_jobs_have_five_eighths_of_a_fleet_of_any_size(units, most):
+    """Less than a gang remains, so that a unit more is a unit more of work, but for this."""
+    jobs = default_jobs(units, most=most)
+    assert len({job.name for job in jobs}) == len(jobs)
+    gang = min(most[1], max(1, units // 64))
+    together = sum(job.units for job in jobs if not job.evaluation)
+    assert 0 <= max(1, 5 * units // 8) - together < gang
+    for kind, largest in zip(("pretraining", "post-training"), most, strict=True):
+        assert all(job.units <= largest for job in jobs if job.name.startswith(kind))
+    assert all(job.fits(job.units) > 0 for job in jobs)
+
+
+@pytest.mark.parametrize(
+    ("machines", "tokens"), [("trn2.48xlarge:14", 7 * 16 * 8192), ("trn2-ultraserver:400", 16e6)]
+)
+def test_a_default_job_that_shrinks_loses_the_step_that_was_timed(machines, tokens):
+    """A sequence of 8,192 tokens for each chip, and 16 million tokens at most."""
+    how = {"model": "llama-3.1-8b", "unit_rate": 1.0, "days": 0.02}
+    job = cs.run_fleet(machines, policy="static", **how).scenario.jobs[0]
+    assert (job.reclaim, job.step_tokens) == ("shrink", tokens)
 
 
 def test_a_fleet_whose_gangs_were_made_smaller_says_so():
@@ -122,9 +130,10 @@ def _gang(job, costs):
 
 
 def test_a_gang_checkpoints_and_loses_what_it_did_not_save():
-    """100 s of training, 10 s checkpoint, and a stop without notice 40 s later."""
+    """100 s of training, 8 s and 2 s of copying, and a stop without notice 40 s later."""
     job = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 8.0),), checkpoint_every_s=100)
-    env, ledger, gang = _gang(job, replace(FREE, checkpoint_stall_s=10.0))
+    costs = replace(FREE, checkpoint_stall_s=8.0, host_bytes_per_s=10.0)
+    env, ledger, gang = _gang(replace(job, state_bytes=80.0), costs)
     gang.place(np.arange(4))
     env.run(until=150_000)
     units = gang.stop(keep=False)
@@ -184,7 +193,7 @@ def test_a_night_job_recovers_as_a_job_of_weeks_does():
     usual = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 10.0),))
     usual = replace(usual, step_tokens=10.0 * step_s, state_bytes=state_bytes)
     state = State(state_bytes, 0.0, state_bytes / min(1e12, 16 * 10e9), writers=16)
-    copies = peer_copies(state, machine, 16, step_s=step_s, start_s=380.0, catalogue=catalogue)
+    copies = peer_copies(state, machine, 16, step_s=step_s, start_s=380.0)
     detection_s = Recovery.from_catalogue(catalogue, 0.0).detection_s
     for checkpoint, standby, cold, restart_s in (
         ("async", "cold", False, 380.0 + state.read_s),

@@ -17,6 +17,7 @@ from workloads.job.checkpoints import (
     PeerCopies,
     State,
     held_bytes,
+    job_state,
     peer_copies,
     room_for_copies,
     trained_parameters,
@@ -41,6 +42,14 @@ def test_a_checkpoint_holds_the_state_of_what_is_trained_on_all_stages():
     for part, parameters in (("attention", matrices), ("output", 32_000 * 1024)):
         assert trained_parameters(TOY, plan(pp=2, train_only=part)) == parameters
     assert trained_parameters(TOY, plan(pp=2)) == TOY.parameters
+
+
+@pytest.mark.parametrize(("zero", "parts"), [(0, 2), (1, 8)])
+@pytest.mark.parametrize(("name", "rate"), [("dgx-h100", 22e9), ("trn2.48xlarge", 0.77e9)])
+def test_an_asynchronous_checkpoint_stops_a_job_for_the_copy_of_each_part(zero, parts, name, rate):
+    """Beside 2 s; ZeRO divides the optimizer among all chips, else those of one replica have it."""
+    state = job_state(TOY, plan(tp=2, dp=4, zero=zero), cluster(name))
+    assert state.stall_s == pytest.approx(2 + 14 * TOY.parameters / (parts * rate))
 
 
 def test_goodput_is_that_of_the_closed_form():
@@ -92,17 +101,17 @@ def test_warm_spares_save_the_start_where_they_are_enough():
 
 def test_copies_are_as_frequent_as_the_network_lets_them():
     """Half of sixteen adapters of 25 GB/s carry 200 GB/s from each server."""
-    machine, catalogue = cluster("trn2.48xlarge:4"), shipped_catalogue()
+    machine = cluster("trn2.48xlarge:4")
     for state_bytes, every_s in ((4 * 100e9, 0.7), (4 * 400e9, 2.1)):
         state = State(state_bytes, 10.0, 10.0)
-        copies = peer_copies(state, machine, 4, step_s=0.7, start_s=100.0, catalogue=catalogue)
+        copies = peer_copies(state, machine, 4, step_s=0.7, start_s=100.0)
         assert copies.copy_s == pytest.approx(state_bytes / 4 / 200e9)
         assert copies.every_s == pytest.approx(every_s)
         assert copies.restart_s == pytest.approx(100.0 + state_bytes / 4 / 400e9)
         assert copies.bytes_per_server == state_bytes
         assert copies.host_bytes == 2048 * 2**30
     with pytest.raises(InputError, match=r"one\. Use a cluster of several"):
-        peer_copies(state, cluster("trn2.48xlarge"), 1, step_s=2, start_s=1.0, catalogue=catalogue)
+        peer_copies(state, cluster("trn2.48xlarge"), 1, step_s=2, start_s=1.0)
 
 
 def test_settings_that_exclude_each_other_are_refused():
@@ -116,7 +125,7 @@ CATALOGUE = shipped_catalogue()
 
 def copies_of(part_bytes: float) -> float:
     state = State(2 * part_bytes, 1.0, 1.0, 2)
-    held = peer_copies(state, PAIR, 2, step_s=1.0, start_s=0.0, catalogue=CATALOGUE)
+    held = peer_copies(state, PAIR, 2, step_s=1.0, start_s=0.0)
     return held.bytes_per_server
 
 

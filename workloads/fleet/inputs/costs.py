@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.job.checkpoints import PeerCopies, PeerLinks
+from workloads.job.checkpoints import PeerCopies, PeerLinks, host_bytes_per_s
 from workloads.job.job import Recovery
 
 AT_ONCE = Recovery(restart_s=0.0, explicit_s=0.0, timeout_s=0.0, hang_share=0.0, repair_s=0.0)
@@ -43,8 +43,8 @@ class ChangeCosts:
     # a checkpoint
     resize_s: float = 0.0
     restart_s: float = 0.0
-    # checkpoint_stall_s, snooze_s: stall of the gang at a periodic checkpoint; least time between
-    # growths of an elastic job
+    # checkpoint_stall_s, snooze_s: stall of a gang at a periodic checkpoint, beside the copy of its
+    # state to host memory; least time between growths of an elastic job
     checkpoint_stall_s: float = 0.0
     snooze_s: float = 0.0
     # Source of weights: store (shared), nvme (local), host (page cache) or peer (other units)
@@ -61,15 +61,12 @@ class ChangeCosts:
     recovery: Recovery = AT_ONCE
     # Links between the host memories of servers, for jobs that keep copies there
     peers: PeerLinks = UNLIMITED_PEERS
+    # Rate at which one unit copies training state to the memory of its hosts [B/s]
+    host_bytes_per_s: float = math.inf
 
     @classmethod
     def from_catalogue(
-        cls,
-        servers: int = 4,
-        *,
-        source: str = "nvme",
-        catalogue: Catalogue | None = None,
-        peers: PeerLinks = UNLIMITED_PEERS,
+        cls, servers: int = 4, *, source: str = "nvme", catalogue: Catalogue | None = None
     ) -> Self:
         """Read the costs for units of ``servers`` servers, each of which loads its own weights."""
         catalogue = catalogue or shipped_catalogue()
@@ -99,16 +96,17 @@ class ChangeCosts:
             store_client_bytes_per_s=client,
             servers=servers,
             recovery=Recovery.from_catalogue(catalogue, read_s=0.0, warm=True),
-            peers=peers,
         )
 
     @classmethod
     def of(cls, cluster: Cluster, *, source: str = "nvme") -> Self:
         """Return the costs of units that are scale-up domains of a cluster."""
         servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-        catalogue = cluster.numbers
-        peers = PeerLinks.of(cluster, catalogue)
-        return cls.from_catalogue(servers, source=source, catalogue=catalogue, peers=peers)
+        return replace(
+            cls.from_catalogue(servers, source=source, catalogue=cluster.numbers),
+            peers=PeerLinks.of(cluster, cluster.numbers),
+            host_bytes_per_s=cluster.chips_per_domain * host_bytes_per_s(cluster),
+        )
 
     @classmethod
     def fixed(cls, seconds: float) -> Self:
@@ -150,6 +148,10 @@ class ChangeCosts:
             step_s=job.step_tokens / rate,
             start_s=self.recovery.restart_s,
         )
+
+    def stall_s(self, job: TrainingJob, units: int) -> float:
+        """Time for which a periodic checkpoint stops a job on some units [s]."""
+        return self.checkpoint_stall_s + job.state_bytes / (units * self.host_bytes_per_s)
 
     def load_s(self, weights_bytes: float, units: int = 1) -> float:
         """Time to load weights on ``units`` units at the same time [s]."""

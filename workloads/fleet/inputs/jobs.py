@@ -237,13 +237,12 @@ def default_jobs(
 ) -> tuple[TrainingJob, ...]:
     """Return night work for a fleet of any size: elastic runs, gangs, evaluation."""
     # Four pre-training runs of up to an eighth of the fleet each grow and shrink by sixteenths;
-    # eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day; evaluation
-    # takes the rest. The sizes are assumptions: nobody publishes them. ``most`` are the most units
-    # of a run and of a gang; where they are fewer, there are more runs and gangs.
-    # Below 64 units a gang of 1/64 would have no unit, so one elastic run has half of the fleet.
-    few = units < 64
-    share, together = (2, 1) if few else (8, 4)
-    usual, usual_gang = max(1, units // share), units // 64
+    # gangs of 1/64, as many as fill 5/8 of the fleet with the runs, are paused in place, as Project
+    # Rainier's runs are by day; evaluation takes the rest. The sizes are assumptions: nobody
+    # publishes them. ``most`` are the most units of a run and of a gang; where they are fewer,
+    # there are more. Below 64 units one elastic run has half of the fleet, and a gang one unit.
+    share, together = (2, 1) if units < 64 else (8, 4)
+    usual, usual_gang = max(1, units // share), max(1, units // 64)
     size, gang = int(min(usual, most[0])), int(min(usual_gang, most[1]))
     count = together * usual // size
     runs = [
@@ -269,7 +268,7 @@ def default_jobs(
             reclaim="pause",
             priority=2,
         )
-        for number in range(0 if few else 8 * usual_gang // gang)
+        for number in range(max(0, 5 * units // 8 - count * size) // gang)
     ]
     return (*runs, *gangs, evaluation_job(units))
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 from topologies.support.errors import InputError, shown
@@ -83,7 +82,7 @@ def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
     return expected_goodput(
         job.checkpoint_every_s or USUAL_INTERVAL_S,
         mtbf_s,
-        checkpoint_s=costs.checkpoint_stall_s,
+        checkpoint_s=costs.stall_s(job, units),
         restart_s=recovery.restart_s + moved_s - warm_s,
         detection_s=recovery.detection_s + moved_s,
     )
@@ -297,7 +296,7 @@ def night_work(
     # Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
     # post-training jobs.
     catalogue, file = cluster.numbers, options.training
-    jobs = read_jobs(file) if file else _default_jobs(cluster, models, catalogue, fleet)
+    jobs = read_jobs(file) if file else _default_jobs(cluster, models, fleet)
     if file:
         jobs = tuple(job for job in jobs if _is_of(job, kinds, name, file))
     mode = "" if file else options.post_training or ""
@@ -318,7 +317,7 @@ def night_work(
     ]
     return tuple(
         with_phases(job, rollout_tokens_per_s=rate, transfer_s=sent_s) if job.post_training else job
-        for job in _trained(filled, models, cluster, catalogue, stated=bool(file))
+        for job in _trained(filled, models, cluster, stated=bool(file))
     )
 
 
@@ -335,45 +334,44 @@ def _is_of(job: TrainingJob, kinds: Sequence[str], name: str, file: Path) -> boo
 
 
 def _default_jobs(
-    cluster: Cluster, models: Sequence[Model], catalogue: Catalogue, fleet: Fleet | None
+    cluster: Cluster, models: Sequence[Model], fleet: Fleet | None
 ) -> tuple[TrainingJob, ...]:
     """Return the default jobs, of sizes that failures let compute for most of their time."""
     usual = default_jobs(cluster.domains, step_tokens=STEP_TOKENS)
     if fleet is None:
         return usual
-    trained = _trained(usual, models, cluster, catalogue, stated=False)
+    trained = _trained(usual, models, cluster, stated=False)
     sizes = {job.fixed: most_units(job, fleet) for job in trained if not job.evaluation}
     most = (sizes.get(False, math.inf), sizes.get(True, math.inf))
     return default_jobs(cluster.domains, step_tokens=STEP_TOKENS, most=most)
 
 
 def _trained(
-    jobs: Sequence[TrainingJob],
-    models: Sequence[Model],
-    cluster: Cluster,
-    catalogue: Catalogue,
-    *,
-    stated: bool,
+    jobs: Sequence[TrainingJob], models: Sequence[Model], cluster: Cluster, *, stated: bool
 ) -> Sequence[TrainingJob]:
     """Fill in the throughput and the state of the largest model in jobs that state none."""
     if not models or all(job.rated or job.evaluation for job in jobs):
-        return _within_hosts(jobs, cluster, catalogue, stated)
+        return _within_hosts(jobs, cluster, stated)
     largest = max(models, key=lambda model: model.parameters)
     trained = training_rate(largest, cluster)
     step_time = Uncertain.of(step_interval(trained, largest, cluster))
-    state = largest.parameters * catalogue.value("fleet.training", "state_bytes_per_parameter")
+    each = cluster.numbers.value("fleet.training", "state_bytes_per_parameter")
     filled = [
         job
         if job.evaluation or job.rated
         else replace(
             job,
             tokens_per_s=((trained.units, trained.tokens_per_s),),
-            state_bytes=job.state_bytes or state,
+            state_bytes=job.state_bytes or largest.parameters * each,
             step_time=step_time,
+            # An elastic job loses a step when it shrinks: one as large as that which was timed.
+            step_tokens=job.step_tokens
+            if stated or job.fixed
+            else min(job.step_tokens, job.units * cluster.chips_per_domain * SEQUENCE),
         )
         for job in jobs
     ]
-    return _within_hosts(filled, cluster, catalogue, stated)
+    return _within_hosts(filled, cluster, stated)
 
 
 def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interval:
@@ -386,12 +384,12 @@ def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interva
 
 
 def _within_hosts(
-    jobs: Sequence[TrainingJob], cluster: Cluster, catalogue: Catalogue, stated: bool
+    jobs: Sequence[TrainingJob], cluster: Cluster, stated: bool
 ) -> Sequence[TrainingJob]:
     """Check that the copies and paused states of jobs fit into host memory."""
     # A job of a file that does not fit is an error; a default job does without.
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-    room = room_for_copies(cluster, catalogue)
+    room = room_for_copies(cluster, cluster.numbers)
     result = []
     for job in jobs:
         part = job.state_bytes / (job.min_units * servers)

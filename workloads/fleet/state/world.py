@@ -348,7 +348,8 @@ class Gang:
                         self._write()
                     if self.job.checkpoint == "peer":
                         continue  # no stall: the store is written from the copies in host memory
-                    self._stall_ms = milliseconds(self.costs.checkpoint_stall_s, self.horizon_ms)
+                    stall_s = self.costs.stall_s(self.job, self.size)
+                    self._stall_ms = milliseconds(stall_s, self.horizon_ms)
                     self._stall_role = Role.CHECKPOINTING
             except simpy.Interrupt:
                 pass
