@@ -128,6 +128,7 @@ def test_no_row_about_fleets_is_read_by_nothing():
     with_prices(numbers, "owned", [cluster])
     for source in described(LimitInputs)["weights"].choice_texts():
         ChangeCosts.of(cluster, source=source)
+    ChangeCosts.of(machine("dgx-h100", catalogue=numbers))  # a host of GPUs copies at its own rate
     rows = [row for row in shipped_catalogue().rows if row.part.startswith("fleet.")]
     read = {(part, quantity) for part, quantity, _ in numbers.read}
     unread = [
