@@ -540,11 +540,11 @@ def exchanged_ps(how, machine, chips):
 
 
 @pytest.mark.parametrize(("machine", "share"), [
-    ("dgx-h100:2", Fraction(16, 132)), ("dgx-a100:2", Fraction(16, 108)), ("tpu-v5p-pod", 0),
-    ("trn2.48xlarge", 0),
+    ("dgx-h100:2", Fraction(16, 132)), ("dgx-a100:2", Fraction(16, 108)),
+    ("p4d.24xlarge:2", Fraction(8, 108)), ("tpu-v5p-pod", 0), ("trn2.48xlarge", 0),
 ])  # fmt: skip
 def test_kernels_lose_the_multiprocessors_of_exchanges_beside_them(machine, share):
-    """Two of a chip for each rank of a server, while all but the first and last of them run."""
+    """Two of a chip for each of a server's adapters, while all but the first and last run."""
     how = plan(dp=16, zero=3, seq=16384)
     alone, beside = (
         passes_ps(replace(how, overlap=overlap), machine) for overlap in ("none", "dp")

@@ -24,9 +24,15 @@ SERVER = 8  # chips of the largest scale-up domain that is one server, not a rac
 
 
 def server_share(groups: IntArray, cluster: Cluster) -> float:
-    """Return the share of a server that groups of chips (groups, ranks) fill, at most 1."""
+    """Return the share of a server's channels that groups of chips (groups, ranks) use, at most 1.
+
+    Between servers each adapter has channels of its own; no group has more than it has ranks.
+    """
     domain = groups // cluster.chips_per_domain
-    return min(1.0, float(np.count_nonzero(domain == domain[:, :1], axis=1).max()) / SERVER)
+    inside = float(np.count_nonzero(domain == domain[:, :1], axis=1).max())
+    if cluster.scale_out is not None and (domain != domain[:, :1]).any():
+        inside = min(inside, cluster.scale_out.adapters_per_server)
+    return min(1.0, inside / SERVER)
 
 
 class Side(NamedTuple):
