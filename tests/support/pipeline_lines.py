@@ -28,8 +28,9 @@ def line(stages, microbatches, schedule="1f1b", *, vpp=1, **changes):
         ends_s=np.zeros((3, 2, 3)),
         hop_s=np.zeros(stages),
         replicas=Replicas(
-            gather_s=np.zeros(chunks), reduce_s=np.zeros(chunks), gather_rest_s=np.zeros(stages),
-            reduce_rest_s=np.zeros(chunks), after_s=np.zeros(stages), tie_s=0.0,
+            gather_s=np.zeros((chunks, 2)), reduce_s=np.zeros((chunks, 2)),
+            gather_rest_s=np.zeros(stages), reduce_rest_s=np.zeros(chunks),
+            after_s=np.zeros(stages), tie_s=0.0, occupied=0.0,
         ),
         gathers=NOT,
         reduces=NOT,
@@ -38,5 +39,8 @@ def line(stages, microbatches, schedule="1f1b", *, vpp=1, **changes):
         dp_beside=True,
     )  # fmt: skip
     exchanged = {name: changes.pop(name) for name in Replicas._fields if name in changes}
+    for name in {"gather_s", "reduce_s"} & set(exchanged):  # slow no kernel unless they say so
+        if exchanged[name].ndim == 1:
+            exchanged[name] = exchanged[name][:, None] * [1.0, 0.0]
     replicas = pipeline.replicas._replace(**exchanged)
     return pipeline._replace(replicas=replicas, **changes)

@@ -32,6 +32,7 @@ from workloads.training.layers.replicas import (
     buckets,
     edges_of,
     gather_parameters,
+    occupied_share,
     reduce_gradients,
 )
 from workloads.training.layers.steps import CC, ENGINE, HOST, TWO, LayerOp, RankShapes, collective
@@ -164,16 +165,13 @@ class _Shared:
         """Return times of layers and of both ends of the model, as a :class:`Line` has them [s]."""
         # Plans share these times if they agree in the fields that passes depend on, and in the
         # chips of a stage's ranks. Layers without experts do not depend on how experts are divided.
-        times = self.communication.times(plan), self.communication.occupied(plan)
-        stage = Stage(self.model, plan, self.chip, self.catalogue, *times)
+        stage = Stage(self.model, plan, self.chip, self.catalogue, self.communication.times(plan))
         # Under ZeRO-3 kernels wait for the shards of the other replicas.
         shards = plan.replicas if plan.sharding == 3 else 0
         unexplained = (shards, plan.ranks <= plan.ranks_per_chip, plan.microbatches > 1)
         pipeline = plan.pipeline
         schedule = (pipeline.splits_weights, _pairs(plan), pipeline.pairs_passes and plan.ep > 1)
-        beside = ("dp", "edp")[: 2 if self.model.experts else 1] if shards else ()
-        where = self._where(plan, (*DENSE, *beside))
-        key = (*_fields(plan, PASS_FIELDS), *schedule, where, *unexplained)
+        key = (*_fields(plan, PASS_FIELDS), *schedule, self._where(plan, DENSE), *unexplained)
         dense = self._once(lambda: layer_s(stage, moe=False), "dense", *key)
         ends = self._once(lambda: ends_s(stage), "ends", *key)
         if self.model.experts is None:
@@ -186,9 +184,7 @@ class _Shared:
     def replicas(self, plan: ParallelPlan) -> Replicas:
         """Return times of exchanges of replicas and of updates."""
         return self._once(
-            lambda: replicas(
-                self.model, plan, self.chip, self.catalogue, self.communication.times(plan)
-            ),
+            lambda: replicas(self.model, plan, self.chip, self.catalogue, self.communication),
             *_fields(plan, REPLICA_FIELDS),
             plan.pipeline.turns,
         )
@@ -241,25 +237,36 @@ REPLICA_FIELDS = tuple(name for name in PLAN_FIELDS if name not in NO_REPLICA_FI
 
 
 def replicas(
-    model: Model, plan: ParallelPlan, chip: str, catalogue: Catalogue, time_s: StepTime
+    model: Model, plan: ParallelPlan, chip: str, catalogue: Catalogue, communication: Communication
 ) -> Replicas:
     """Estimate the times of a plan's exchanges between replicas."""
-    # ``time_s``: time of a step's communication [s].
-    shapes = RankShapes(model, plan, chip, catalogue)
+    shapes, time_s = RankShapes(model, plan, chip, catalogue), communication.times(plan)
+    occupied_s = communication.occupied(plan)
+    occupied = occupied_share(shapes) if plan.overlap != "none" else 0.0
     finished = _finished(shapes, time_s)
-    gather_s = cache(lambda share: _sum(gather_parameters(shapes, "bucket", share), time_s))
-    reduce_s = cache(lambda share: _sum(reduce_gradients(shapes, "bucket", share), time_s))
+
+    @cache
+    def gather_s(share: Share) -> tuple[float, float]:
+        steps = gather_parameters(shapes, "bucket", share)
+        return _sum(steps, time_s), occupied * _sum(steps, occupied_s)
+
+    @cache
+    def reduce_s(share: Share) -> tuple[float, float]:
+        steps = reduce_gradients(shapes, "bucket", share)
+        return _sum(steps, time_s), occupied * _sum(steps, occupied_s)
+
     edges = {stage: edges_of(shapes, stage) for stage in end_stages(plan)}
     gather_rest_s = np.zeros(plan.pp)
     for stage, held in edges.items():
-        gather_rest_s[stage] = gather_s(held)
+        gather_rest_s[stage] = gather_s(held)[0]
     exchange = Replicas(
-        gather_s=np.zeros(model.layers),
-        reduce_s=np.zeros(model.layers),
+        gather_s=np.zeros((model.layers, 2)),
+        reduce_s=np.zeros((model.layers, 2)),
         gather_rest_s=gather_rest_s,
         reduce_rest_s=np.zeros(plan.pp * plan.vpp),
         after_s=finished[:, 0],
         tie_s=float(finished[:, 1].max()),
+        occupied=occupied,
     )
     # Chunks whose layers are of the same kinds, in the same order, have the same buckets.
     kinds = layer_kinds(model, np.arange(model.layers))
@@ -278,7 +285,7 @@ def replicas(
             exchange.reduce_s[layers[:, place]] = reduce_s(share)
         for number in numbers:
             rest = total([left, at_end.get(number, Share(0, 0))])
-            exchange.reduce_rest_s[number] = reduce_s(rest)
+            exchange.reduce_rest_s[number] = reduce_s(rest)[0]
     return exchange
 
 
@@ -341,10 +348,8 @@ class Stage:
     plan: ParallelPlan
     chip: str  # catalogue part of the chip
     catalogue: Catalogue
-    # Time of a step's communication [s], of axes of ``INSIDE``, and of exchanges of replicas, as
-    # ``StagePasses`` takes it
+    # Time of a step's communication [s]; it is called only for axes of ``INSIDE``
     time_s: StepTime
-    occupied_s: StepTime
 
     @cached_property
     def through(self) -> Callable[[int, Layer], FloatArray]:
@@ -406,7 +411,7 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     plan, splits, shapes = stage.plan, stage.plan.pipeline.splits_weights, stage.shapes(kind)
     number %= len(shapes.plan.stage_layers)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
-    builder = StagePasses(shapes, at, Catalog(), plan, occupied_s=stage.occupied_s)
+    builder = StagePasses(shapes, at, Catalog(), plan)
     phases = (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]
     parts = [builder.pass_ops(phase, chunk, last=False) for phase in phases]
     steps = builder.catalog.steps

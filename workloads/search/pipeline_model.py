@@ -26,10 +26,11 @@ ORDERS_KEPT = 64  # orders of passes that are cached
 class Replicas(NamedTuple):
     """Times of exchanges between replicas, and after the last pass [s]."""
 
-    # (layers,): time of gathering the bucket of parameters that begins with a layer; 0 if none does
+    # (layers, 2): time of gathering the bucket of parameters that begins with a layer, and what
+    # kernels beside it lose by the processors that it occupies; 0 if none does
     gather_s: FloatArray
-    # (layers,): time of reducing the bucket of gradients that a layer's backward pass completes; 0
-    # if it completes none
+    # (layers, 2): the same of reducing the bucket of gradients that a layer's backward pass
+    # completes; 0 if it completes none
     reduce_s: FloatArray
     # (stages,): time of gathering the parameters of a stage that belong to no layer
     gather_rest_s: FloatArray
@@ -37,6 +38,7 @@ class Replicas(NamedTuple):
     reduce_rest_s: FloatArray
     after_s: FloatArray  # (stages,): time of communication after the last pass and of the update
     tie_s: float  # time of summing the gradients of an embedding that both end stages hold
+    occupied: float  # share of a chip's processors that an exchange of a whole server occupies
 
 
 class Line(NamedTuple):
@@ -129,7 +131,7 @@ def _gather_ahead(line: Line, gathered: FloatArray, clocks: FloatArray) -> None:
     clocks[ENGINE, 0] = clocks[DP, 0]  # the embedding is the first that is needed
     for chunk in range(len(line.first) - 1):
         for layer in range(line.first[chunk], line.first[chunk + 1]):
-            clocks[DP, line.stage[chunk]] += line.replicas.gather_s[layer]
+            clocks[DP, line.stage[chunk]] += line.replicas.gather_s[layer, 0]
             gathered[layer] = clocks[DP, line.stage[chunk]]
 
 
@@ -225,22 +227,38 @@ def _layers(
         if phase == FORWARD and (chunk == 0 or chunk == len(line.first) - 2):
             ahead = _exchange(line, s, ahead, line.replicas.gather_rest_s[s], clocks)
         if high > low:  # a chunk at an end of the model may have no layer
-            ahead = _exchange(line, s, ahead, line.replicas.gather_s[layer], clocks)
+            ahead = _exchange(line, s, ahead, line.replicas.gather_s[layer, 0], clocks)
             gathered[layer] = clocks[DP, s]
         begin = begin if line.dp_beside else max(begin, ahead)
     end: float = begin + line.ends_s[2, CHIP, phase] + head
+    longer = _longer(line, phase, chunk, gathers, reduces)
     for k in range(high - low):
         if gathers and k + 1 < high - low:
-            end = _exchange(line, s, end, line.replicas.gather_s[layer + step], clocks)
+            end = _exchange(line, s, end, line.replicas.gather_s[layer + step, 0], clocks)
             gathered[layer + step] = clocks[DP, s]
-        end = max(end, gathered[layer]) + line.layer_s[CHIP, phase, line.kind[layer]]
+        end = max(end, gathered[layer]) + longer * line.layer_s[CHIP, phase, line.kind[layer]]
         if reduces:
-            end = _exchange(line, s, end, line.replicas.reduce_s[layer], clocks)
+            end = _exchange(line, s, end, line.replicas.reduce_s[layer, 0], clocks)
         layer += step
     end = max(end + tail, issued)
     if reduces:
         end = _exchange(line, s, end, line.replicas.reduce_rest_s[chunk], clocks)
     return end
+
+
+@internal
+def _longer(line: Line, phase: int, chunk: int, gathers: bool, reduces: bool) -> float:
+    """Times as long that layers of a pass take beside its exchanges, but the first and the last."""
+    low, high = line.first[chunk], line.first[chunk + 1]
+    first, last = (low, high - 1) if phase == FORWARD else (high - 1, low)
+    layers_s, lost_s, most = 0.0, 0.0, line.replicas.occupied
+    for layer in range(low, high):
+        layers_s += line.layer_s[CHIP, phase, line.kind[layer]]
+        if gathers and layer != first:
+            lost_s += line.replicas.gather_s[layer, 1]
+        if reduces and layer != last:
+            lost_s += line.replicas.reduce_s[layer, 1]
+    return 1.0 + (min(lost_s / layers_s, most / (1.0 - most)) if lost_s > 0.0 else 0.0)
 
 
 @internal

@@ -114,9 +114,8 @@ def chunk_times_s(model: Model, plan: ParallelPlan, joined: Joined) -> FloatArra
     kinds, numbers = model.kinds, layer_kinds(model, np.arange(model.layers))
     sums_s, ends = [], []
     for number, cluster in enumerate(joined.clusters):
-        costs, part = Communication(cluster, per_token), joined.part(plan, number)
-        of_steps = costs.times(part), costs.occupied(part)
-        stage = Stage(model, plan, cluster.chip, cluster.numbers, *of_steps)
+        costs = Communication(cluster, per_token).times(joined.part(plan, number))
+        stage = Stage(model, plan, cluster.chip, cluster.numbers, costs)
         of_kinds = [
             float((stage.through(DOUBLE, kind) - stage.through(MIDDLE, kind)).max(axis=0).sum())
             for kind in kinds

@@ -277,7 +277,7 @@ def test_chunks_without_layers_are_walked_within_the_arrays(zero, overlap):
     assert line.first[[0, 1, -2, -1]].tolist() == [0, 0, 8, 8]
     guarded = {}
     for name in ("gather_s", "reduce_s"):
-        column = np.full(len(getattr(line.replicas, name)) + 64, 1e30)
+        column = np.full((len(getattr(line.replicas, name)) + 64, 2), 1e30)
         column[32:-32] = getattr(line.replicas, name)
         guarded[name] = column[32:-32]
     apart = line._replace(replicas=line.replicas._replace(**guarded))

@@ -109,6 +109,16 @@ def test_gradients_beside_layers_end_as_two_machines_in_line(layers, talk):
     assert walk_s(one._replace(dp_beside=False)) == pytest.approx(layers * (3.0 + talk))
 
 
+@given(st.integers(2, 20), st.floats(0.01, 1.9), st.floats(0.05, 0.4))
+def test_layers_lose_the_processors_of_exchanges_beside_them(layers, talk, occupied):
+    """The last reduction has no layer beside it, and none loses more than the share."""
+    one = line(1, 1, first=np.array([0, layers]), kind=np.zeros(layers, np.int64),
+               gather_s=np.zeros(layers), reduce_s=np.full((layers, 2), [talk, occupied * talk]),
+               occupied=occupied, reduces=ONCE)  # fmt: skip
+    lost = min((layers - 1) * occupied * talk, 2.0 * layers * occupied / (1 - occupied))
+    assert walk_s(one) == pytest.approx(3.0 * layers + lost + talk)
+
+
 @given(st.integers(1, 20), st.floats(0.1, 3))
 def test_parameters_are_gathered_one_layer_ahead(layers, talk):
     one = line(1, 1, first=np.array([0, layers]), kind=np.zeros(layers, np.int64),
