@@ -129,8 +129,11 @@ def cluster(
 def _with_variants(
     variant: str | Sequence[str], catalogue: Catalogue | str | Path | None
 ) -> Catalogue:
-    check_type("variant", variant, (str, Sequence), "Pass a text, or several in a list.")
-    return choose([variant] if isinstance(variant, str) else variant, catalogue)
+    texts = [variant] if isinstance(variant, str) else variant
+    check_type("variant", texts, Sequence, "Pass a text, or several in a list.")
+    for text in texts:
+        check_type("variant", text, str, "Pass a text, or several in a list.")
+    return choose(texts, catalogue)
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:

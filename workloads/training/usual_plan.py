@@ -541,7 +541,7 @@ def describe(plan: ParallelPlan) -> str:
     some = f" in one of {plan.recompute_every} layers" * (plan.recompute_every > 1)
     words.append(f"recompute {plan.recompute}{some}")
     words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
-    words += [f"LoRA of rank {plan.lora_rank} on {plan.lora_on}"] * (plan.lora_rank > 0)
+    words += [f"LoRA of rank {plan.lora_rank} on {plan.lora_on} matrices"] * (plan.lora_rank > 0)
     stages = [(len(list(same)), count) for count, same in groupby(plan.stage_layers)]
     alike = (f"{number} × {count}" if number > 1 else str(count) for number, count in stages)
     words += [f"layers {' + '.join(alike)}"] * bool(stages)

@@ -59,7 +59,7 @@ def test_a_searched_plan_names_a_framework_that_its_degrees_alone_would_not_have
     adapted = {"lora_rank": 16, "global_batch": 16}
     searched = train("llama-3.1-70b", "p5.48xlarge", **adapted)
     chosen = remarks(searched)[0]
-    assert chosen.endswith("recompute selective, framework transformers.")
+    assert chosen.endswith("selective, LoRA of rank 16 on all matrices, framework transformers.")
     fields = {"tp": searched.plan.tp, "zero": searched.plan.zero, **adapted}
     named = train("llama-3.1-70b", "p5.48xlarge", **fields, framework="transformers")
     assert named.time_s == searched.time_s != train("llama-3.1-70b", "p5.48xlarge", **fields).time_s
