@@ -512,10 +512,11 @@ class MeasuredSteps(NamedTuple):
 def read_runs(text: str) -> list[MeasuredSteps]:
     """Read the measured steps of one run, or of two with a comma between them, the later last."""
     runs = [text] if Path(text).is_file() else text.split(",")
-    if len(runs) > 2:
+    if len(runs) > 2 or not all(runs):
+        fault = f"names {len(runs)} runs" if all(runs) else "names an empty run"
         raise InputError(
-            f"--compare {text} names {len(runs)} runs; name one, or two with a comma between them, "
-            "the earlier first."
+            f"--compare {text!r} {fault}; name one, or two with a comma between them, the earlier "
+            "first."
         )
     return [read_steps(run) for run in runs]
 

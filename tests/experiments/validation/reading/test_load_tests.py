@@ -253,6 +253,7 @@ def test_two_measured_runs_are_compared_with_each_other_too(step, tmp_path):
             word != "usual"
         )
     refused("names 3 runs; name one, or two", read_runs, "1s,2s,3s")
+    refused("names an empty run; name one, or two", read_runs, "1s,")
     assert "before" not in compared_steps(read_runs("2s"), step)
 
 
