@@ -199,6 +199,7 @@ def measure(
         return _measure_nccl(frame, many)
 
     def measured(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
+        """Row and trace of the call under one algorithm."""
         alone = len(many) == 1 and not sbuf
         unwatched = not (watched or proof or engine != "fast")
         streamed = _is_streamed(many, picked, unwatched=unwatched) and not faults
@@ -392,6 +393,7 @@ def measure_v(
     )
 
     def timed_by_nccl() -> tuple[dict[str, Any], Trace]:
+        """Row and trace of NCCL's exchange."""
         even = CollectiveCall("all-to-all", group, buffer_bytes(sent_bytes))
         row, trace = measure_timed(
             frame, [even], nccl.NAME, nccl.steps(even), lambda _: nccl.uneven_ps(group, sent_bytes)
@@ -404,6 +406,7 @@ def measure_v(
         return timed_by_nccl()
 
     def measured(name: str) -> tuple[dict[str, Any], Trace]:
+        """Row and trace of one algorithm."""
         build = functools.partial(compose_v, group, sent_bytes, name, ideal=ideal)
         return measure_built(build, frame, faults=faults)
 

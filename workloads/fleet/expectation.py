@@ -99,6 +99,7 @@ def at(base: Scenario, catalogue: Catalogue) -> Expectation:
     demand = base.demand.some(begin, begin + count)
 
     def moved(kind: Machines) -> dict[str, Any]:
+        """Return the fields of a kind that change."""
         cluster = replace(named[kind.name.partition("@")[0]], domains=kind.cluster.domains)
         costs, failures = costs_of(cluster, base.options.limits), kind.fleet.failures
         fresh = services_from(demand, cluster, base.models, base.options.fleet, requests=REQUESTS)

@@ -136,6 +136,7 @@ def failing(scenario: Scenario, factor: float) -> Scenario:
     """Return a scenario with ``factor`` times the failures."""
 
     def more(kind: Machines) -> dict[str, Any]:
+        """Return the fields of a kind that change."""
         failures = kind.fleet.failures and more_failures(kind.fleet.failures, factor)
         return {"fleet": replace(kind.fleet, failures=failures)}
 
@@ -181,6 +182,7 @@ def miniature(scenario: Scenario) -> Scenario:
     history, batch = scenario.history, scenario.batch
 
     def smaller(kind: Machines) -> dict[str, Any]:
+        """Return the fields of a smaller kind."""
         units, costs = round(kind.fleet.units * share), kind.fleet.change_costs
         costs = replace(costs, store_bytes_per_s=costs.store_bytes_per_s * share)
         return {

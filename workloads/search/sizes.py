@@ -390,6 +390,7 @@ def search_sizes(
     how: dict[str, Any] = {"stated": stated, "finalists": finalists, "watch": watch}
 
     def weigh(name: str) -> Estimates:
+        """Estimate the plans on one number of units."""
         return estimates(model, machine(name), global_batch, **how)
 
     where = weigh, machine(cluster), cluster, global_batch * model.layers

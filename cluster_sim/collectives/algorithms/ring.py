@@ -266,6 +266,7 @@ def _ring_algorithm(
     """Make an algorithm that runs over the rings which ``rings`` returns for a group."""
 
     def messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+        """Write the messages of all rings."""
         chains = rings(call.group)
         if call.kind == "broadcast":
             slices = broadcast_slices(call, len(chains.order))

@@ -222,6 +222,7 @@ def _side_by_side(
         each.read(catalogue)  # a name that is misspelt, before any cluster answers
 
     def answer(name: str) -> list[dict[str, Any]]:
+        """Rows of one of the clusters."""
         cluster, groups = _groups(inputs, single[name], ranks, catalogue)
         sizes, measure = how_to_measure(inputs, groups, call.engine)
         wanted = sizes or _sizes(inputs.size, None)
@@ -528,6 +529,7 @@ def how_to_measure(
     matrix = None if inputs.matrix is None else read_matrix(inputs.matrix)
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:
+        """Row and trace of one size."""
         sent = skewed(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
         return measure_v(
             group, sent, inputs.algorithm, ideal=inputs.ideal, engine=engine, faults=faults

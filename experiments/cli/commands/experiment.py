@@ -68,6 +68,7 @@ def _command(chosen: Experiment) -> Any:
     parameters, docstring = _parameters(script.run), inspect.getdoc(script.run) or ""
 
     def ask(call: Invocation, options: Any) -> None:
+        """Run the experiment with the options as they were stated."""
         values = {name: _value(name, each, options) for name, each in parameters.items()}
         taken = inspect.signature(script.run).parameters
         common = {name: getattr(call, name) for name in COMMON if name in taken}
@@ -181,6 +182,7 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
         document["claims"] = _records(beside)
 
     def show(_: object) -> None:
+        """Print the answer and its rows, then what others claim."""
         print_experiment((chosen.question, answer, about(script.run)), frame)
         if beside is not None:
             headings, texts = table_text(beside.drop(columns="source"))
@@ -189,6 +191,7 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
             sys.stderr.write(f"written to {call.out}\n")
 
     def write(run: Run, _: object) -> None:
+        """Write figure and rows of the experiment."""
         run.figure(chosen.name, figure, title=chosen.question)
         run.table("metrics", frame, title="Rows", parquet=True)
         if beside is not None:

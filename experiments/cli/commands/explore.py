@@ -120,6 +120,7 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
         sentences += [f"Only {run} has {', '.join(answer[only])}."] if answer[only] else []
 
     def show(_: Any) -> None:
+        """Print both tables, and the sentences on them."""
         if options := question_rows(answer):
             print_table("", ["asked differently", *heads], options, left=3)
         if numbers := result_rows(answer):
@@ -130,6 +131,7 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
             print_text(sentence)
 
     def write(run: Run, _: Any) -> None:
+        """Write both tables and the whole answer."""
         columns, note = ("name", "first", "second", "ratio"), " ".join(filter(None, sentences))
         options, numbers = (
             [dict(zip(columns, row, strict=False)) for row in rows]

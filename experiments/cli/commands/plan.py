@@ -160,6 +160,7 @@ def plan(
     if len(names) > 1:
 
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
+            """Document of the first plan on one of the clusters."""
             one = replace(inputs, cluster=name)
             one, result, job = _in_time(one, stated, how, length, catalogue, call)
             return {**first_step(result, _as_written(one, catalogue_inputs)), **job}
@@ -263,6 +264,7 @@ def _in_time(
     batch = _batch_of_a_job(how, stated, length)
 
     def weigh(name: str) -> Estimates:
+        """Estimate the plans on one number of units."""
         return _estimates(replace(inputs, cluster=name), stated, how, catalogue, call)[0]
 
     shared = batch * inputs.read_model().layers

@@ -114,6 +114,7 @@ def serve_api(inputs: ServiceInputs, call: Invocation) -> None:
         ) from None
 
     async def serve() -> None:
+        """Serve until interrupted."""
         served = application(Service(token, inputs.workers, limit_s, inputs.state))
         only_for(served, hosts)
         listening(served, inputs.port, inputs.address)

@@ -433,6 +433,7 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
             return answer(values)
 
     def answer(values: Mapping[str, Any]) -> int | None:
+        """Answer the command with the value of each parameter."""
         arguments = {key: group.build(values) for key, group in groups.items()}
         inputs = {key: values[key] for key in recorded}
         for key, value in arguments.items():
@@ -483,6 +484,7 @@ def _stated(stated: Stated) -> _Group:
     defaults = {field.name: field.default for field in dataclasses.fields(stated.kind)}
 
     def parameter(key: str, option: Option) -> click.Parameter:
+        """Parameter of click for one field."""
         kind = option.kind or without_none(hints[key])
         kind = kind if kind in PLAIN else str
         default = option.default or shown(defaults[key])
