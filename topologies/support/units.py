@@ -64,8 +64,10 @@ _ROUNDING = Fraction(1, 2000)
 
 
 @functools.cache
-def unit(text: str) -> tuple[Fraction, str]:
+def unit(text: str, remedy: str = "") -> tuple[Fraction, str]:
     """Return the factor from a unit to SI, and the SI unit.
+
+    ``remedy``: what to do about a unit that is near to no other.
 
     >>> unit("GiB")
     (Fraction(1073741824, 1), 'B')
@@ -76,7 +78,7 @@ def unit(text: str) -> tuple[Fraction, str]:
     """
     names = text.split("/")
     if len(names) > 2 or any(name not in _UNITS for name in names):
-        raise InputError(f"unknown unit {text[:_LONGEST]}.{_advice(text)}")
+        raise InputError(f"unknown unit {text[:_LONGEST]}.{_advice(text) or remedy}")
     factor, dimensions = Fraction(1), dict.fromkeys(_SI, 0)
     for name, sign in zip(names, (1, -1), strict=False):
         size, symbol = _UNITS[name]
@@ -135,12 +137,10 @@ def _parse(text: str, what: str, base: str, example: str) -> Fraction:
         example = _FIGURE.sub(digits, example)
         raise InputError(f"{what} {shown} has no unit. Write it as {example}.")
     try:
-        factor, dimension = unit(spelled)
+        factor, dimension = unit(spelled, f" Write it as {example}.")
         value = _exact(digits) * factor
     except InputError as mistake:
-        # A unit that is near to no other has no remedy yet.
-        remedy = f" Write it as {example}." if str(mistake).endswith(f"{spelled}.") else ""
-        raise InputError(f"{what} {shown}: {mistake}{remedy}") from None
+        raise InputError(f"{what} {shown}: {mistake}") from None
     if base == "s" and spelled == "m":
         example = f"{digits}min"  # which many write as 10m
     if dimension != base:
