@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from experiments.reports.run_directory import Run
+
 LEAST_NOTED = 0.001
 """Share of a step that a kind of collective must lose to a fault to be named beside others."""
 LARGEST_TRACE_OPS = 5_000_000  # most ops for which the trace is written
