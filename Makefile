@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup develop demo man sbom test test-slow check fuzz mutants lock audit as-user golden size golden-record docs docs-rerun gallery bench clean
+.PHONY: help setup develop demo man sbom test test-slow check fuzz mutants lock audit as-user record golden size golden-record docs docs-rerun gallery bench clean
 
 help:
 	@echo "make setup      what cluster-sim needs to run, and the machine code of the demo"
@@ -113,6 +113,9 @@ sbom: $(READY)
 
 as-user: $(READY)
 	$(BIN)/python -m tools.as_user
+
+record: $(READY)
+	$(BIN)/python -m tools.record
 
 size: $(READY)
 	$(BIN)/python -m tests.size

@@ -2,7 +2,7 @@
 
 ``as_user.csv`` holds the errors of each table of training steps at each level of what was told.
 The command computes them anew and fails where a table's median error, or the mean over tables, is
-worse by more than half a point. ``--write`` records what it computed, for a commit that says why.
+worse by more than half a point. ``python -m tools.record`` writes them, for a commit that says why.
 """
 
 from __future__ import annotations
@@ -61,20 +61,22 @@ def worse(now: Sequence[Mapping[str, str]], before: Sequence[Mapping[str, str]])
     return lines
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Compare with the record, or write it."""
+def write(by_level: Mapping[str, Sequence[Result]]) -> None:
+    """Record the errors of results."""
+    with whole_file(RECORD) as part, part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["stated", "table", *KEYS], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(errors(by_level))
+
+
+def main() -> int:
+    """Compare with the record."""
     measured = [(table.rows(), table.name) for table in tables().values()]
     now = list(errors(validate_as_user(measured, workers=available_workers())))
-    if "--write" in arguments:
-        with whole_file(RECORD) as part, part.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, ["stated", "table", *KEYS], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(now)
-        return 0
     lines = worse(now, recorded())
     print("\n".join(lines) or f"{len(now)} errors, none worse by more than half a point")
     return 1 if lines else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,7 +1,7 @@
-"""``python -m tools.how_true``: the page and the picture of how true answers are.
+"""Page and picture of how true answers are; ``python -m tools.record`` writes them.
 
-Both come from ``workloads/confidence/residuals.csv``, which ``validate --residuals`` writes, and
-from the grades of the catalogue.
+Both come from ``workloads/confidence/residuals.csv``, ``tools/as_user.csv`` and the grades of the
+catalogue. ``python -m tools.how_true docs`` writes them again.
 """
 
 from __future__ import annotations
@@ -101,11 +101,10 @@ chip you can replace assumed numbers by measured ones: `cluster-sim measure-kit 
 writes scripts to run on it, and `cluster-sim calibrate DIR --overlay mine.csv` fits the catalogue
 to their results.
 
-These commands write this page and its picture:
+This command writes this page and its picture:
 
 ```
-cluster-sim validate --residuals workloads/confidence/residuals.csv
-python -m tools.how_true docs
+python -m tools.record
 ```
 """
 

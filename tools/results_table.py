@@ -1,17 +1,13 @@
 """Rows of the table of results in ``docs/background/validation.md``, rewritten from a validation.
 
-``python -m tools.results_table validate.json docs/background/validation.md`` does
-it, with the JSON of ``cluster-sim validate --json``. The first column, which describes a table, and
-empty cells are kept, as are tables of memory, whose columns are others.
+``python -m tools.record`` does it. The first column, which describes a table, and empty cells are
+kept, as are tables of memory, whose columns are others.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from topologies.support.errors import InputError
@@ -61,13 +57,3 @@ def percent(value: float | None, sign: str = "") -> str:
     text = f"{100 * value:{sign}.{decimals}f}"
     zero = text.strip("+-") == "0.0"
     return "0.0" if zero else text.replace("-", "−")
-
-
-def main(validation: Path, page: Path) -> None:
-    """Rewrite the rows of a page from the JSON of a validation."""
-    tables = json.loads(validation.read_text(encoding="utf-8"))["tables"]
-    page.write_text(rewrite(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.formatting import value_text
 from topologies.support.errors import InputError
-from topologies.support.files.writing import check_target, whole_file
 from topologies.support.options import setting
 
 if TYPE_CHECKING:
@@ -64,12 +62,6 @@ class ValidationInputs:
         "Show the errors of training steps as a user of train gets them, who states less than "
         "a row does: framework and plan, the plan, or its degrees alone",
     )
-    residuals: Path | None = setting(
-        None,
-        "Write the residuals, from which intervals are computed, to this file, which is replaced",
-        metavar="FILE.csv",
-        recorded=False,
-    )
     workers: int | None = setting(
         None, "Number of processes", least=1, default="one a processor", recorded=False
     )
@@ -93,15 +85,13 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from experiments.validation.comparison import marked
     from experiments.validation.reading.rows import read_file, tables
     from experiments.validation.reading.rows import table as named
-    from experiments.validation.validate import as_served, validate_as_user, validate_each
+    from experiments.validation.validate import validate_as_user, validate_each
 
     catalogue = catalogue_inputs.read()
     if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
     if wanted.column and not wanted.file:
         raise InputError("--column is for the rows of --file. Name a file, or leave it out.")
-    if wanted.residuals:
-        check_target(wanted.residuals)
     chosen = [] if wanted.file else [named(name) for name in wanted.table or tables()]
     if wanted.file:
         measured = [(read_file(wanted.file, wanted.stated()), wanted.file.name)]
@@ -112,13 +102,10 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     results = validate_each(measured, **shared)
     levels = {"row": [result for result in results if result.kind == "training"]}
     by_level = {}
-    if wanted.as_user or wanted.residuals:
+    if wanted.as_user:
         by_level = validate_as_user(measured, **shared)
     if wanted.as_user and not any(by_level.values()):
         raise InputError("--as-user judges training steps, and no table has any. Leave it out.")
-    if wanted.residuals:
-        served = as_served(measured, results, **shared)
-        _write_residuals([*served, *chain.from_iterable(by_level.values())], wanted.residuals)
     if wanted.file:
         results = [replace(result, rows=marked(result.rows)) for result in results]
     inputs = {
@@ -152,16 +139,6 @@ def _status(wanted: ValidationInputs, chosen: Sequence[Table], results: Sequence
         click.echo(f"No row of {wanted.file} could be predicted; each says why.", err=True)
         return 2
     return 1 if missed and wanted.table else 0
-
-
-def _write_residuals(results: Sequence[Result], path: Path) -> None:
-    from experiments.validation.comparison import residuals
-    from workloads.confidence.residuals import csv_lines
-
-    rows = [row for result in results for row in residuals({result.name: result.rows})]
-    lines = csv_lines(rows)
-    with whole_file(path) as part:
-        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _told_document(levels: Mapping[str, Sequence[Result]]) -> dict[str, Any]:

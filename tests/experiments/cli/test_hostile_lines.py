@@ -177,7 +177,7 @@ OWN = {
         "--file=", "--file=pipe", "--file=folder", "--file=log.txt", "--file=/dev/zero",
         "--file=config.json", "--table=x", "--table=", "--workers=0", "--workers=-1", "--workers=x",
         "--catalogue=pipe", "--catalogue=rows.csv", "--catalogue=nowhere.csv", "--variant=x",
-        "--variant=a.b=c", "--residuals=folder", "--residuals=nowhere/x.csv", "--residuals=a\x00b",
+        "--variant=a.b=c", "--out=a\x00b",
     ),
     "calibrate": (
         "=nowhere.txt", "=pipe", "=folder", "=study.yaml", "=", "=/dev/zero", "=loop",

@@ -9,7 +9,7 @@ import pytest
 from experiments.cli.commands.validate import MOST_PRINTED
 from experiments.reports.run_directory import run_directory
 from experiments.validation.reading import rows as reading
-from tests.support.commands import document_of, ended, printed_by, refusal_of
+from tests.support.commands import document_of, ended, printed_by
 
 ROWS = (
     "collective,cluster,chips,size_bytes,time_s,table\n"
@@ -105,12 +105,6 @@ def test_a_file_of_which_every_row_is_refused_ends_with_status_2(tmp_path):
         assert ends == status
         assert "unknown cluster 'nowhere'" in " ".join(output.split())
         assert (f"No row of {path} could be predicted; each says why." in errors) == (status == 2)
-
-
-def test_residuals_that_cannot_be_written_are_refused_before_any_prediction(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.validation.validate.validate_each", None)
-    refusal = refusal_of(f"validate --residuals={tmp_path}")
-    assert "it is no file. Choose another name." in refusal
 
 
 def test_the_page_is_built_again_and_its_place_is_said(tmp_path):

@@ -1,0 +1,67 @@
+"""``python -m tools.record``: all validation tables predicted once, and all that is kept of them.
+
+Intervals come from the residuals of other tables, so those are written first and the intervals of
+this run are computed from them: ``residuals.csv``, ``as_user.csv``, the page of how true answers
+are and the table of results of the validation page then agree. It takes a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import workloads.confidence
+from cluster_sim.processes import available_workers
+from cluster_sim.progress import progress
+from experiments.cli.commands.validate import document
+from experiments.validation.comparison import coverage, residuals, with_intervals
+from experiments.validation.reading.rows import tables
+from experiments.validation.validate import Result, as_served, validate_as_user, validate_each
+from tools import as_user, how_true, results_table
+from topologies.support.files.writing import whole_file
+from workloads.confidence.residuals import Residuals, csv_lines, parse
+
+RESIDUALS = Path(workloads.confidence.__file__).with_name("residuals.csv")
+DOCS = Path("docs")
+
+
+def judged_by(measured: Residuals, results: Sequence[Result]) -> list[Result]:
+    """Return results with the intervals that residuals of all other tables give."""
+    judged = []
+    for result in results:
+        rows = with_intervals(result.rows, measured.without(result.name))
+        judged.append(replace(result, rows=rows, summary=result.summary | coverage(rows)))
+    return judged
+
+
+def main() -> None:
+    """Predict all tables, and write what is kept of them."""
+    measured = [(table.rows(), table.name) for table in tables().values()]
+    shared: dict[str, Any] = {
+        "workers": available_workers(),
+        "watch": partial(progress, quiet=False),
+    }
+    results = validate_each(measured, **shared)
+    by_level = validate_as_user(measured, **shared)
+    served = as_served(measured, results, **shared)
+    told = [*served, *chain.from_iterable(by_level.values())]
+    lines = csv_lines(chain.from_iterable(residuals({each.name: each.rows}) for each in told))
+    text = "\n".join(lines) + "\n"
+    with whole_file(RESIDUALS) as part:
+        part.write_text(text, encoding="utf-8")
+    fresh = parse(text)
+    as_user.write({level: judged_by(fresh, several) for level, several in by_level.items()})
+    page = DOCS / "background" / "validation.md"
+    documents = {result.name: document(result) for result in judged_by(fresh, results)}
+    page.write_text(
+        results_table.rewrite(page.read_text(encoding="utf-8"), documents), encoding="utf-8"
+    )
+    how_true.main(DOCS)
+
+
+if __name__ == "__main__":
+    main()
