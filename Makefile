@@ -32,6 +32,7 @@ help:
 	@echo "make man        manual pages of all commands in out/man, which a wheel built after them installs"
 	@echo "make sbom       a wheel in out/dist, and beside it the list of all releases that it runs with"
 	@echo "make as-user    compare the errors that a user of train gets with the recorded ones"
+	@echo "make record     predict all validation tables once and record what comes of it (a quarter of an hour)"
 	@echo "make golden     compare the recorded answers of all commands"
 	@echo "make size       lines of source in each room beside its budget"
 	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
