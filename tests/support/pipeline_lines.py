@@ -30,7 +30,7 @@ def line(stages, microbatches, schedule="1f1b", *, vpp=1, **changes):
         replicas=Replicas(
             gather_s=np.zeros((chunks, 2)), reduce_s=np.zeros((chunks, 2)),
             gather_rest_s=np.zeros(stages), reduce_rest_s=np.zeros(chunks),
-            after_s=np.zeros(stages), tie_s=0.0, occupied=0.0,
+            after_s=np.zeros(stages), tie_s=0.0,
         ),
         gathers=NOT,
         reduces=NOT,

@@ -266,7 +266,6 @@ def replicas(
         reduce_rest_s=np.zeros(plan.pp * plan.vpp),
         after_s=finished[:, 0],
         tie_s=float(finished[:, 1].max()),
-        occupied=occupied,
     )
     # Chunks whose layers are of the same kinds, in the same order, have the same buckets.
     kinds = layer_kinds(model, np.arange(model.layers))

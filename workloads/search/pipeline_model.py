@@ -38,7 +38,6 @@ class Replicas(NamedTuple):
     reduce_rest_s: FloatArray
     after_s: FloatArray  # (stages,): time of communication after the last pass and of the update
     tie_s: float  # time of summing the gradients of an embedding that both end stages hold
-    occupied: float  # share of a chip's processors that an exchange of a whole server occupies
 
 
 class Line(NamedTuple):
@@ -251,14 +250,16 @@ def _longer(line: Line, phase: int, chunk: int, gathers: bool, reduces: bool) ->
     """Times as long that layers of a pass take beside its exchanges, but the first and the last."""
     low, high = line.first[chunk], line.first[chunk + 1]
     first, last = (low, high - 1) if phase == FORWARD else (high - 1, low)
-    layers_s, lost_s, most = 0.0, 0.0, line.replicas.occupied
+    layers_s, talk_s, lost_s = 0.0, 0.0, 0.0
     for layer in range(low, high):
         layers_s += line.layer_s[CHIP, phase, line.kind[layer]]
         if gathers and layer != first:
+            talk_s += line.replicas.gather_s[layer, 0]
             lost_s += line.replicas.gather_s[layer, 1]
         if reduces and layer != last:
+            talk_s += line.replicas.reduce_s[layer, 0]
             lost_s += line.replicas.reduce_s[layer, 1]
-    return 1.0 + (min(lost_s / layers_s, most / (1.0 - most)) if lost_s > 0.0 else 0.0)
+    return 1.0 + (min(lost_s / layers_s, lost_s / (talk_s - lost_s)) if lost_s > 0.0 else 0.0)
 
 
 @internal

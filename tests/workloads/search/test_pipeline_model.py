@@ -114,7 +114,7 @@ def test_layers_lose_the_processors_of_exchanges_beside_them(layers, talk, occup
     """The last reduction has no layer beside it, and none loses more than the share."""
     one = line(1, 1, first=np.array([0, layers]), kind=np.zeros(layers, np.int64),
                gather_s=np.zeros(layers), reduce_s=np.full((layers, 2), [talk, occupied * talk]),
-               occupied=occupied, reduces=ONCE)  # fmt: skip
+               reduces=ONCE)  # fmt: skip
     lost = min((layers - 1) * occupied * talk, 2.0 * layers * occupied / (1 - occupied))
     assert walk_s(one) == pytest.approx(3.0 * layers + lost + talk)
 

@@ -407,16 +407,16 @@ def program(
         return max(costs.times_ps(each, [step], plan, per_token)[0] for each in groups) / PS_PER_S
 
     @cache
-    def occupied_s(stage: int, step: LayerOp) -> float:
-        """Time of a step weighted with its group's ranks in a server, 1 for a whole one [s]."""
+    def exchanged(stage: int, step: LayerOp) -> tuple[float, float]:
+        """Time of a step [s], and the share of a server's channels that its group uses."""
         groups, cluster = placed.within(step.axis)[stage].chips, joined.of_stage(stage)
-        return slowest_s(stage, step) * server_share(groups, cluster)
+        return slowest_s(stage, step), server_share(groups, cluster)
 
     firsts = np.unique(of_stages, return_index=True)[1].tolist()
     tried = [
         as_tried(each, partial(slowest_s, stage)) for each, stage in zip(kinds, firsts, strict=True)
     ]
-    built_of = [(tried[kind], partial(occupied_s, firsts[kind])) for kind in of_stages]
+    built_of = [(tried[kind], partial(exchanged, firsts[kind])) for kind in of_stages]
     of_ranks = streams(built_of, catalog, iterations)
     rates = [memory_bytes_per_s(each) if overlaps(plan) else 0 for each in kinds]
     memory = np.array(rates, np.int64)[of_stages]

@@ -115,6 +115,7 @@ def _carried(shapes: RankShapes) -> int:
 
 
 StepTime = Callable[[LayerOp], float]  # function that returns the time of a communication [s]
+Exchanged = Callable[[LayerOp], tuple[float, float]]
 
 
 def as_tried(shapes: RankShapes, time_s: StepTime) -> RankShapes:
@@ -157,8 +158,8 @@ LEAST_HOST_S = 1e-6
 class StagePasses:
     """Builder of the ops of a rank of one stage; its shapes may show a part of a job's plan."""
 
-    # ``laid_out`` has passes that other stages with these shapes have built. ``occupied_s``: time
-    # of an exchange weighted with its group's ranks in a server, 1 for a whole one [s].
+    # ``laid_out`` has passes that other stages with these shapes have built. ``exchanged``: time of
+    # an exchange [s], and the share of a server's channels that it uses.
 
     def __init__(
         self,
@@ -167,13 +168,13 @@ class StagePasses:
         catalog: Catalog,
         job: ParallelPlan | None = None,
         laid_out: dict[Hashable, LaidOut] | None = None,
-        occupied_s: StepTime = lambda step: 0.0,
+        exchanged: Exchanged = lambda step: (0.0, 0.0),
     ):
         self.shapes, self.stage, self.catalog = shapes, stage, catalog
         self.job = job or shapes.plan
         self.exchange = replicas.ReplicaExchange(shapes, stage, self.job)
         self._laid_out = {} if laid_out is None else laid_out
-        self._occupied_s = occupied_s
+        self._exchanged = exchanged
 
     def pass_ops(self, phase: int, chunk: int, *, last: bool) -> Ops:
         """Return the ops of a pass in phase ``FORWARD``, ``BACKWARD`` or ``WEIGHT``."""
@@ -338,18 +339,20 @@ class StagePasses:
     def _slowed(self, blocks: Blocks, stretches: Runs, gathered: Runs) -> Blocks:
         """Return the blocks with kernels slowed by the exchanges that run beside the layers."""
         # The first gathering comes before the layers, and the last reduction after them. Together
-        # kernels lose the processors' time that exchanges take, and none more than its share.
+        # kernels lose the processors' time that exchanges take, at most in all of their own time.
         share = replicas.occupied_share(self.shapes)
         if self.shapes.plan.overlap == "none" or not share:
             return blocks
         beside = [step for run in [*stretches[:-1], *gathered[1:]] for step in run.steps]
-        lost_s = share * sum(map(self._occupied_s, beside))
+        timed = [self._exchanged(step) for step in beside]
+        lost_s = share * sum(seconds * used for seconds, used in timed)
         kinds, kept = self.exchange.kinds, self.exchange.kept
         run = [blocks[kinds[at]][kept[at]] for each in stretches for at in each.layers.tolist()]
         kernels_s = sum(step.seconds for block in run for step in block if step.stream == ENGINE)
         if not lost_s or not kernels_s:
             return blocks
-        longer = min(1 + lost_s / kernels_s, 1 / (1 - share))
+        most = lost_s / sum(seconds for seconds, _ in timed)
+        longer = min(1 + lost_s / kernels_s, 1 / (1 - most))
 
         def slow(step: LayerOp) -> LayerOp:
             on_chip = step.stream == ENGINE
@@ -497,15 +500,15 @@ class Stream:
 
 
 def streams(
-    of_stages: Sequence[tuple[RankShapes, StepTime]], catalog: Catalog, iterations: int
+    of_stages: Sequence[tuple[RankShapes, Exchanged]], catalog: Catalog, iterations: int
 ) -> tuple[Stream, ...]:
     """Return the streams of all stages, whose steps are added to a catalog."""
-    # ``of_stages``: of each stage what :class:`StagePasses` takes as shapes and ``occupied_s``.
+    # ``of_stages``: of each stage what :class:`StagePasses` takes as shapes and ``exchanged``.
     plan = of_stages[0][0].plan
     laid_out: dict[int, dict[Hashable, LaidOut]] = defaultdict(dict)  # by identity of shapes
     parts = [
-        _stage_parts(StagePasses(shapes, stage, catalog, None, laid_out[id(shapes)], occupied_s))
-        for stage, (shapes, occupied_s) in enumerate(of_stages)
+        _stage_parts(StagePasses(shapes, stage, catalog, None, laid_out[id(shapes)], exchanged))
+        for stage, (shapes, exchanged) in enumerate(of_stages)
     ]
     # Of each step: its stream, whether it updates parameters, and whether it gathers some.
     updates = np.array([step.what == "optimizer" for step in catalog.steps], np.bool_)
