@@ -154,6 +154,22 @@ def test_scores_of_two_heads_are_normalised_by_kernels_of_pytorch(changes, chip,
         assert sum(step.issued for step in steps if step.name == name) == kernels
 
 
+@pytest.mark.parametrize(("changes", "positions", "copied"), [
+    ({}, 0, (4, 24)),
+    ({}, 1024, (24, 24)),
+    ({"microbatch": 2}, 0, (40, 40)),
+    ({"microbatch": 2, "tp": 2}, 0, (20, 20)),
+    ({"microbatch": 2, "attention": "unfused"}, 0, (0, 0)),
+])  # fmt: skip
+def test_batches_come_first_by_copies_of_four_bytes_an_element(changes, positions, copied):
+    """Of 16 + 4 + 4 heads and 16 of the result; rotated ones of one sequence need no copy."""
+    catalogue = shipped_catalogue().with_variants({"training.attention_copy_bytes": "batch-first"})
+    shapes = replace(counted(replace(TOY, positions=positions), **changes), catalogue=catalogue)
+    for steps, heads in zip((forward(shapes), backward(shapes)), copied, strict=True):
+        seconds = [step.seconds for step in steps if step.name == "attention.rotate.copies"]
+        assert seconds == [shapes.stream(4 * shapes.tokens * heads * 64).seconds] * (heads > 0)
+
+
 @pytest.mark.parametrize(("changes", "early"), [
     ({}, True),
     ({"tp": 2}, True),

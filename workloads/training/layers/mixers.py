@@ -132,7 +132,7 @@ def _core_forward(shapes: RankShapes) -> list[LayerOp]:
     """Return the forward steps of the scores, softmax and weighted sums."""
     if shapes.plan.cp == 1:
         core = kernel("attention.core", _whole(shapes, "forward"))
-        return [core, *_softmax(shapes, core.name, "forward")]
+        return [*_copies(shapes, "forward"), core, *_softmax(shapes, core.name, "forward")]
     if shapes.plan.cp_exchange == "all-gather":
         gathered = collective("attention.keys", "cp", "all-gather", shapes.plan.cp * _keys(shapes))
         return [gathered, kernel("attention.core", _gathered(shapes, "forward"))]
@@ -166,12 +166,12 @@ def _core_backward(shapes: RankShapes) -> list[LayerOp]:
     # The fused kernel recomputes scores within its own time; the unfused ones run again before.
     plan, name = shapes.plan, "attention.core.data"
     if plan.cp == 1:
-        again = []
         scores = plan.recompute == "selective" and plan.attention == "unfused"
-        if scores and not shapes.keeps_projections:
-            again = prefixed(_core_forward(shapes), "again.")
+        runs_again = scores and not shapes.keeps_projections
+        again = prefixed(_core_forward(shapes), "again.") if runs_again else []
         core = kernel(name, _whole(shapes, "backward"))
-        return [*again, core, *_softmax(shapes, name, "backward")]
+        softmax, copies = _softmax(shapes, name, "backward"), _copies(shapes, "backward")
+        return [*again, core, *softmax, *copies]
     if plan.cp_exchange == "all-gather":
         size = plan.cp * _keys(shapes)
         return [
@@ -180,6 +180,17 @@ def _core_backward(shapes: RankShapes) -> list[LayerOp]:
             collective("attention.keys.gradient", "cp", "reduce-scatter", size),
         ]
     return _ring(shapes, "backward", name)
+
+
+def _copies(shapes: RankShapes, direction: Direction) -> list[LayerOp]:
+    """Copies of queries, keys, values and result between the order of a layer and of its kernel."""
+    # Rotated queries and keys of one sequence and its result are in order; gradients are joined.
+    numbers, model, several = shapes.catalogue, shapes.model, shapes.plan.microbatch > 1
+    moved = numbers.integer("training", "attention_copy_bytes") * shapes.tokens * model.head_dim
+    parts = several or model.positions > 0 or direction == "backward"
+    heads = shapes.heads * (parts + several) + shapes.kv_heads * (parts + 1)
+    copies = [kernel("attention.rotate.copies", shapes.stream(moved * heads))]
+    return copies if moved and shapes.plan.attention == "fused" else []
 
 
 def _softmax(shapes: RankShapes, name: str, direction: Direction) -> list[LayerOp]:
@@ -354,8 +365,7 @@ def latent_backward(shapes: RankShapes) -> list[LayerOp]:
     if plan.tp > 1:
         # The gradient of the compressed state is summed over the heads of all ranks.
         op = "reduce-scatter" if plan.sequence_parallel else "all-reduce"
-        size = _compressed_bytes(shapes)
-        summed = [collective("attention.compressed.sum", "tp", op, size)]
+        summed = [collective("attention.compressed.sum", "tp", op, _compressed_bytes(shapes))]
     return [
         *_out_backward(shapes),
         *_core_backward(shapes),
@@ -387,13 +397,10 @@ def _up_products(shapes: RankShapes) -> list[tuple[str, int, int]]:
     latent, h, index = _latent(shapes), shapes.model.hidden, shapes.model.indexer
     key_value_columns = shapes.heads * (latent.nope_dim + latent.value_dim)
     # Every rank has all heads of an indexer, whose scores are summed over them.
-    index_columns = [index.heads * index.dim] if index else []
+    rank, scored = latent.query_rank or h, index.heads * index.dim if index else 0
     return [
-        *(
-            ("attention.index.queries", columns, latent.query_rank or h)
-            for columns in index_columns
-        ),
-        ("attention.queries", shapes.heads * shapes.model.head_dim, latent.query_rank or h),
+        *[("attention.index.queries", scored, rank)] * (scored > 0),
+        ("attention.queries", shapes.heads * shapes.model.head_dim, rank),
         ("attention.keys-values", key_value_columns, latent.kv_rank),
         *(("attention.gate", shapes.values, h) for _ in range(shapes.model.attention_gate)),
     ]
@@ -474,8 +481,7 @@ def _state(shapes: RankShapes, name: str, passes: int) -> list[LayerOp]:
     """Steps of the convolution and scan, of products within the mixer, and of state updates."""
     mixer, tokens = _mixer(shapes), shapes.tokens
     columns, inner = _part(shapes, mixer.columns), _part(shapes, mixer.inner)
-    moved = TWO * tokens * (2 * columns + inner) * passes
-    steps = [kernel(f"{name}.scan", shapes.stream(moved))]
+    steps = [kernel(f"{name}.scan", shapes.stream(TWO * tokens * (2 * columns + inner) * passes))]
     if mixer.products:
         product = shapes.gemm(tokens, max(1, mixer.products // mixer.inner), inner)
         steps += [kernel(f"{name}.product.{turn}", product) for turn in range(passes)]
