@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -225,7 +224,7 @@ class Exchanges:
         """Yield every exchange that has a call."""
         stages = len(self.streams)
         for axis in WITHIN:
-            if (axis, "") in self._calls:
+            if (axis, "") in self._steps_of:
                 for stage, groups in enumerate(self.placed.within(axis)):
                     op = self._ops(axis, stage)
                     if len(op):
@@ -265,35 +264,17 @@ class Exchanges:
         """Ops of an axis in a stage, int64 (calls,)."""
         # Transfers are sorted by microbatch, so that the calls of sender and receiver match: two
         # stages take their microbatches in different orders, but the chunks of one in the same.
-        number = self._calls.get((axis, part))
-        rows = self._rows[stage][0 if number is None else number]
-        if number is None:
-            return rows[:0]
-        if not part:
-            return rows
-        return rows[np.argsort(self.streams[stage].ops.microbatch[rows], kind="stable")]
+        if (axis, part) not in self._steps_of:
+            return np.empty(0, np.int64)
+        ops = self.streams[stage].ops
+        rows = np.flatnonzero(self._steps_of[axis, part][ops.step])
+        return rows[np.argsort(ops.microbatch[rows], kind="stable")] if part else rows
 
     @cached_property
-    def _numbers(self) -> IntArray:
-        """Number of each step among ``_calls``, int8 (steps,); 0 for a kernel."""
-        return np.array([self._calls[_axis_and_part(step)] for step in self.steps], np.int8)
-
-    @cached_property
-    def _calls(self) -> dict[tuple[str, str], int]:
-        """Numbers of the axes of steps, with sends and receives apart; kernels have number 0."""
-        parts = dict.fromkeys([("", ""), *(_axis_and_part(step) for step in self.steps)])
-        return {part: number for number, part in enumerate(parts)}
-
-    @cached_property
-    def _rows(self) -> list[list[IntArray]]:
-        """Ops of each stage for every number of ``_calls``, in program order."""
-        rows: list[list[IntArray]] = []
-        for stream in self.streams:
-            number = self._numbers[stream.ops.step]
-            order = np.argsort(number, kind="stable")
-            ends = np.cumsum(np.bincount(number, minlength=len(self._calls))).tolist()
-            rows.append([order[low:high] for low, high in pairwise([0, *ends])])
-        return rows
+    def _steps_of(self) -> dict[tuple[str, str], BoolArray]:
+        """Whether each step is of an axis, bool (steps,) each, with sends and receives apart."""
+        parts = [_axis_and_part(step) for step in self.steps]
+        return {one: np.array([each == one for each in parts]) for one in dict.fromkeys(parts)}
 
     def _exchange(
         self, axis: str, groups: Groups, role: IntArray, ops: tuple[IntArray, ...], stage: int
