@@ -16,7 +16,7 @@ from experiments.figures.training import NAMES, stacked
 from topologies.support.arrays import BoolArray, FloatArray, IntArray
 from topologies.support.units import format_bytes, format_seconds
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules.registry import all_schedules
+from workloads.training.plan.schedules.registry import SCHEDULES
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
@@ -163,9 +163,7 @@ HUES = ("#4477AA", "#66CCEE", "#AA3377", "#EE6677", "#CCBB44", "#228833", "#BBBB
 def kinds() -> tuple[str, ...]:
     """Names of the divisions of a model in the legend: without a pipeline, and each schedule."""
     titles = [
-        schedule.titled(chunks)
-        for schedule in all_schedules()
-        for chunks in schedule.chunks_searched
+        schedule.titled(chunks) for schedule in SCHEDULES for chunks in schedule.chunks_searched
     ]
     return (*UNPIPED, *dict.fromkeys(titles))
 
@@ -200,7 +198,7 @@ def frontier(size: IntArray, seconds: FloatArray) -> IntArray:
     return np.asarray(order[seconds[order] < before])
 
 
-SCHEDULES = {
+EXCHANGED = {
     "none": "gradients all at once, after the backward pass",
     "dp": "gradients in buckets, beside the backward pass",
     "all": "gradients in buckets, beside the backward pass",
@@ -220,7 +218,7 @@ def scaling(frame: pd.DataFrame, title: str) -> Figure:
         for number, (name, case) in enumerate(cases):
             _throughput(grid[1, column], case, f"jitter {name}", above=number == 0)
         uneven = "" if jitter == "0" else f", jitter {jitter}"
-        grid[0, column].set_title(f"overlap {kind}: {SCHEDULES[str(kind)]}{uneven}", fontsize=10)
+        grid[0, column].set_title(f"overlap {kind}: {EXCHANGED[str(kind)]}{uneven}", fontsize=10)
         if len(cases) > 1:
             grid[1, column].legend(frameon=False, fontsize=9, loc="lower left")
     grid[0, 0].set_ylabel("time of one iteration [s],\nmean over ranks")

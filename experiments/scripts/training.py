@@ -21,7 +21,7 @@ from workloads.kernels.chip_share import family
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
-from workloads.training.plan.schedules.registry import all_schedules
+from workloads.training.plan.schedules.registry import SCHEDULES
 from workloads.training.program.breakdown import PARTS
 
 COLUMNS = (
@@ -141,7 +141,7 @@ def pipeline_schedules(
     steps = Steps(model, cluster)
     replicas = steps.cluster.chips // (tp * pp)
 
-    points = [(schedule, count) for schedule in all_schedules() for count in microbatches]
+    points = [(schedule, count) for schedule in SCHEDULES for count in microbatches]
     rows = []
     for schedule, count in watch(points, "steps"):
         searched = schedule.chunks_searched

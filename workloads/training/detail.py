@@ -219,7 +219,6 @@ class Size:
 
     stage_ops: int  # ops of one rank of each stage, summed over the stages
     ops: int  # ops of all ranks that are simulated
-    rows: int  # number of ranks that are simulated
 
     def memory_bytes(self, level: str, engine: str, ranks: int) -> int:
         """Return the peak memory of a run at a level on an engine [B]."""
@@ -236,7 +235,7 @@ def estimated_size(shapes: RankShapes, iterations: int, *, every_rank: bool) -> 
     plan = shapes.plan
     rows = plan.ranks // plan.pp if every_rank else min(2, plan.ranks // plan.pp)
     stages = rank_ops(shapes, iterations)
-    return Size(sum(stages), rows * sum(stages), rows * plan.pp)
+    return Size(sum(stages), rows * sum(stages))
 
 
 def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
@@ -280,7 +279,7 @@ def _remedy(size: Size, level: str, engine: str, ranks: int, limit: int) -> str:
     numbered = size.ops <= MOST_ENGINE_OPS
     if engine != "fast" and numbered and size.memory_bytes(level, "fast", ranks) <= limit:
         return "Use --engine fast."
-    folded = Size(size.stage_ops, 2 * size.stage_ops, size.rows)
+    folded = Size(size.stage_ops, 2 * size.stage_ops)
     if level != "rank-vector" and size.memory_bytes("rank-vector", "fast", ranks) <= limit:
         if folded.memory_bytes("collective", "fast", ranks) <= limit and size.ops > folded.ops:
             return "Use --level rank-vector, or --level collective without --unfolded."

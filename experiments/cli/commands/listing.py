@@ -65,7 +65,7 @@ def algorithms(catalogue: Catalogue) -> Rows:
 
 def schedules(catalogue: Catalogue) -> Rows:
     """Pipeline schedules, and whether they compute weight gradients apart."""
-    from workloads.training.plan.schedules.registry import all_schedules
+    from workloads.training.plan.schedules.registry import SCHEDULES
 
     return [
         {
@@ -75,7 +75,7 @@ def schedules(catalogue: Catalogue) -> Rows:
             if schedule.splits_weights
             else "in the backward pass",
         }
-        for schedule in all_schedules()
+        for schedule in SCHEDULES
     ]
 
 

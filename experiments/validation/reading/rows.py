@@ -24,7 +24,7 @@ from topologies.support.errors import InputError, check_choice, excerpt, suggest
 from topologies.support.files.reading import csv_lines, csv_rows, decoded, read_bytes
 from workloads.models.huggingface import model, models
 from workloads.models.model import Model
-from workloads.training.plan.schedules.registry import all_schedules, schedule_names
+from workloads.training.plan.schedules.registry import SCHEDULES, schedule_names
 
 Value = int | float | str | None
 Holds = Literal["text", "count", "number", "flag"]
@@ -90,7 +90,7 @@ SCHEDULE = Column(
     "schedule",
     "text",
     choices=schedule_names(),
-    also={other: schedule.name for schedule in all_schedules() for other in schedule.aliases},
+    also={other: schedule.name for schedule in SCHEDULES for other in schedule.aliases},
 )
 RECOMPUTE = _choice(
     "recompute",

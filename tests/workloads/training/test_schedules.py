@@ -36,7 +36,7 @@ from workloads.training.program.groups import routed_ps
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-pipeline-schedule.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-EVERY = [(one, chunks) for one in registry.all_schedules() for chunks in one.chunks_searched]
+EVERY = [(one, chunks) for one in registry.SCHEDULES for chunks in one.chunks_searched]
 
 
 def exceeded(moment: tuple[int, ...], moments: set[tuple[int, ...]]) -> bool:

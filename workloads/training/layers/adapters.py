@@ -15,8 +15,8 @@ from workloads.training.layers.steps import PREVIOUS, LayerOp, RankShapes, kerne
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import Share, end_stages, part, stage_kinds, stage_share
 
-WEIGHT, INPUT = ".weight", ".input.gather"
-"""Endings of the names of steps that only the gradients of a weight need."""
+OF_WEIGHTS = (".weight", ".input.gather")
+"""Endings of the names of steps that only the gradients of weights need."""
 AGAIN = "again."
 
 
@@ -104,7 +104,7 @@ def trained_backward(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[Layer
         return kept
     issued = shapes.catalogue.value("training", "adapter_issued")
     adapters = [
-        kernel(f"{name}.adapter{WEIGHT}", _adapter_backward(shapes, *size))._replace(issued=issued)
+        kernel(f"{name}.adapter.weight", _adapter_backward(shapes, *size))._replace(issued=issued)
         for name, size in products(shapes).items()
     ]
     return [*kept, *adapters]
@@ -114,10 +114,8 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
     """Return the steps of a backward pass without the gradients of frozen weights."""
     if whole(shapes.plan):
         return list(steps)
-    dropped = (WEIGHT, INPUT)
-    kept = [
-        step for step in steps if not step.name.endswith(dropped) or trains(shapes.plan, step.name)
-    ]
+    plan = shapes.plan
+    kept = [step for step in steps if not step.name.endswith(OF_WEIGHTS) or trains(plan, step.name)]
     # A step that waited for a dropped one waits for the step before it instead.
     names = {step.name for step in kept}
     return [

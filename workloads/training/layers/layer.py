@@ -12,6 +12,7 @@ from workloads.kernels.chip_share import Timing
 from workloads.models.model import Model
 from workloads.training.layers import feed_forward, mixers
 from workloads.training.layers.adapters import (
+    OF_WEIGHTS,
     gathered_apart,
     layers_run_again,
     trained_backward,
@@ -50,8 +51,6 @@ recomputation is that of a pipeline, and whether a compiler may merge it."""
 ENTERING, LEAVING = ("gather",), ("scatter", "reduce")
 """Beginnings of the names of communications that gather a sequence, and of those that sum
 partial results."""
-OF_WEIGHTS = (".weight", ".input.gather")
-"""Endings of the names of steps that only the gradients of weights need."""
 
 
 class _Alike:

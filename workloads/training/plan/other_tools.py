@@ -51,7 +51,7 @@ from workloads.training.plan.nemo import (
 )
 from workloads.training.plan.plan import ORDER, PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.plan.schedules.one_f_one_b import COMBINED
-from workloads.training.plan.schedules.registry import all_schedules, schedule_of_chunks
+from workloads.training.plan.schedules.registry import SCHEDULES, schedule_of_chunks
 
 OURS = "cluster-sim"  # name of the tool of our own plans
 
@@ -94,9 +94,9 @@ def _schedule(value: Any, _all: Mapping[str, Any]) -> str:
     # Of schedules whose name is part of this one, such as ``1f1b`` and ``interleaved``, the longest
     # name says most.
     name = _letters_and_digits(value)
-    alike = [schedule for schedule in all_schedules() if _letters_and_digits(schedule.name) in name]
+    alike = [schedule for schedule in SCHEDULES if _letters_and_digits(schedule.name) in name]
     if not alike:
-        raise ValueError(f"like one of {', '.join(each.name for each in all_schedules())}")
+        raise ValueError(f"like one of {', '.join(each.name for each in SCHEDULES)}")
     return max(alike, key=lambda schedule: (schedule.splits_weights, len(schedule.name))).name
 
 
@@ -180,7 +180,7 @@ def _with_fp8(key: Key) -> Key:
 TP_PP_DP = ("tp", "cp", "pp", "dp")  # order of axes with Megatron's ``use-tp-pp-dp-mapping``
 TITAN_SCHEDULES = {
     (schedule.name, 2 if max(schedule.chunks_searched) > 1 else 1): schedule.torchtitan
-    for schedule in all_schedules()
+    for schedule in SCHEDULES
     if schedule.torchtitan
 }
 """Names in torchtitan of schedules with the chunks that a stage has if no layers are stated."""

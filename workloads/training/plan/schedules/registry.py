@@ -23,11 +23,6 @@ SCHEDULES: tuple[PipelineSchedule, ...] = tuple(
 DEFAULT = ONE_F_ONE_B.name
 
 
-def all_schedules() -> tuple[PipelineSchedule, ...]:
-    """Return all pipeline schedules."""
-    return SCHEDULES
-
-
 def schedule_names() -> tuple[str, ...]:
     """Return the names of all pipeline schedules."""
     return tuple(schedule.name for schedule in SCHEDULES)
