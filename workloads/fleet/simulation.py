@@ -27,6 +27,7 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.rules import best_static, static
 from workloads.fleet.policies.view import Decision, JobView, KindView, Policy, View, answer
+from workloads.fleet.processes import moves
 from workloads.fleet.processes.failures import (
     Fleet,
     failing,
@@ -34,15 +35,6 @@ from workloads.fleet.processes.failures import (
     interrupting,
     maintaining,
     reserve,
-)
-from workloads.fleet.processes.moves import (
-    Calm,
-    Process,
-    balance,
-    dispatch,
-    hold_for_power,
-    limit_training,
-    order,
 )
 from workloads.fleet.processes.power import power_limits
 from workloads.fleet.processes.targets import targets, training_limits
@@ -132,12 +124,12 @@ class Inputs:
     signals: Signals = field(default_factory=Signals)
 
 
-def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> Process:
+def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> moves.Process:
     """Run the fleet, minute after minute, and record what it did."""
     minutes, env = worlds[0].rate_max_per_s.shape[1], worlds[0].env
     wanted = np.zeros(len(worlds[0].pools))
     carry = [0.0] * len(worlds[0].services)  # parts of requests that the last minute had begun
-    view, held, seen, calm = None, inputs.signals.held, -1, Calm(worlds)
+    view, held, seen, calm = None, inputs.signals.held, -1, moves.Calm(worlds)
     for minute in range(minutes):
         events = calm.events()
         view = view_at(worlds, inputs, minute, view if seen == events else None)
@@ -167,7 +159,7 @@ def _steer(
         world.job_limits = decision.jobs or {}
         # The first roles are free: there is nothing before the run that could be changed.
         if minute:
-            order(world, target + world.surge)
+            moves.order(world, target + world.surge)
         else:
             place(world, target)
     within: list[int] | list[None] = [None] * len(worlds)
@@ -179,11 +171,11 @@ def _steer(
         world.training_limit, world.power_limit = 0 if stop else limit, most
         if not minute:
             place_training(world)
-        limit_training(world)
-        dispatch(world)
-    balance(worlds, view, decision.batch)
+        moves.limit_training(world)
+        moves.dispatch(world)
+    moves.balance(worlds, view, decision.batch)
     for world in worlds:
-        hold_for_power(world)
+        moves.hold_for_power(world)
 
 
 def _serve(worlds: Sequence[World], minute: int, carry: list[float]) -> None:
@@ -515,12 +507,12 @@ def _batch(work: BatchWork, demand: Demand) -> BatchQueue:
 
 def _release_finished(world: World, units: IntArray) -> None:
     world.ledger.put(units, Role.SPARE, world.now)
-    dispatch(world)
+    moves.dispatch(world)
 
 
-def _arrive(world: World, at_ms: int) -> Process:
+def _arrive(world: World, at_ms: int) -> moves.Process:
     yield world.env.timeout(at_ms)
-    dispatch(world)
+    moves.dispatch(world)
 
 
 def _check_sizes(jobs: Sequence[TrainingJob], kind: Kind) -> None:

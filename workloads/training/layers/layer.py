@@ -10,14 +10,7 @@ from itertools import takewhile
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import Model
-from workloads.training.layers import feed_forward, mixers
-from workloads.training.layers.adapters import (
-    OF_WEIGHTS,
-    gathered_apart,
-    layers_run_again,
-    trained_backward,
-    with_adapters,
-)
+from workloads.training.layers import adapters, feed_forward, mixers
 from workloads.training.layers.replicas import COMPILED
 from workloads.training.layers.steps import (
     PREVIOUS,
@@ -97,7 +90,7 @@ def _forward(alike: _Alike, moe: bool) -> tuple[LayerOp, ...]:
     unsharded = _shard_handling(shapes, "layer.unshard", moe=moe)
     parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
     unsharded += _weight_kernels(shapes, "layer.cast", parameters, summed=False)
-    return (*unsharded, *with_adapters(shapes, [*mix, *feed]), *after)
+    return (*unsharded, *adapters.with_adapters(shapes, [*mix, *feed]), *after)
 
 
 MIXERS = {
@@ -162,7 +155,7 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
     recomputed: list[LayerOp] = []
     merged = shapes.catalogue.integer("training", "merged_with_adapters")
-    if again and (layers_run_again(shapes.plan, merged) or shapes.keeps_projections):
+    if again and (adapters.layers_run_again(shapes.plan, merged) or shapes.keeps_projections):
         recomputed = prefixed(_needed_again(shapes, moe=moe), "again.")
     mix, feed = _mixed(shapes, backward=True), _fed(shapes, moe=moe, backward=True)
     if shapes.model.parallel and mix and feed:
@@ -181,7 +174,7 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     steps = [*unsharded, *recomputed, *after, *feed, *mix, *accumulated, *sharded]
     if shapes.plan.train_only == "output":
         return ()
-    return tuple(trained_backward(shapes, steps))
+    return tuple(adapters.trained_backward(shapes, steps))
 
 
 PROJECTIONS = tuple(
@@ -238,7 +231,7 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     # layer, so the host's work there is not hidden, and neither are copies, casts and divisions.
     if shapes.plan.sharding < 3:
         return []
-    apart, numbers = gathered_apart(shapes), shapes.catalogue
+    apart, numbers = adapters.gathered_apart(shapes), shapes.catalogue
     # Frozen weights have no gradients to pack, and where adapters are units of their own no hook
     # either (_register_post_backward_reshard_only_hook of torch/distributed/fsdp/_runtime_utils.py)
     frozen = name == "layer.shard" and shapes.plan.lora_rank > 0
@@ -269,12 +262,14 @@ def _cast_after_gathering(shapes: RankShapes) -> float:
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Return the gradients of inputs in a backward pass, which the previous stage waits for."""
-    return [step for step in steps if not step.name.endswith(OF_WEIGHTS)]
+    return [step for step in steps if not step.name.endswith(adapters.OF_WEIGHTS)]
 
 
 def weight_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Return the gradients of weights in a backward pass, one after the other."""
-    return [step._replace(after=PREVIOUS) for step in steps if step.name.endswith(OF_WEIGHTS)]
+    return [
+        step._replace(after=PREVIOUS) for step in steps if step.name.endswith(adapters.OF_WEIGHTS)
+    ]
 
 
 # Both ends of a model as steps: the embedding, and the output layer with the loss.

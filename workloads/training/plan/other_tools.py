@@ -27,28 +27,8 @@ from workloads.options.tool_keys import (
     when,
     whole,
 )
-from workloads.training.plan.accelerate import (
-    ACCELERATE,
-    AXOLOTL,
-    USUAL_OF_AXOLOTL,
-    as_launched,
-    optimizer_of,
-    sharded_axolotl,
-)
+from workloads.training.plan import accelerate, nemo
 from workloads.training.plan.maxtext import MAXTEXT, over_base, sharded
-from workloads.training.plan.nemo import (
-    SHARDING,
-    adapted,
-    adapters_of_bridge,
-    cut_names,
-    layers_of_cuts,
-    mixed_precision,
-    module_names,
-    ranks_by_lnc,
-    ranks_of_server,
-    recomputed_modules,
-    sharded_by_megatron,
-)
 from workloads.training.plan.plan import ORDER, PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.plan.schedules.one_f_one_b import COMBINED
 from workloads.training.plan.schedules.registry import SCHEDULES, schedule_of_chunks
@@ -208,7 +188,7 @@ MEGATRON: Mapping[str, Key] = {
     "sequence-parallel": true("sequence_parallel"),
     "use-distributed-optimizer": when("zero", 1, 0),
     "use-torch-fsdp2": when("zero", 3)._replace(write=lambda _zero, _plan: None),
-    "data-parallel-sharding-strategy": choice("zero", SHARDING),
+    "data-parallel-sharding-strategy": choice("zero", nemo.SHARDING),
     "recompute-granularity": choice("recompute", RECOMPUTE)._replace(
         # Megatron-LM states recomputation alone.
         write=lambda value, plan: None if _recomputed(value, plan) == "none" else value
@@ -282,7 +262,7 @@ TITAN: Mapping[str, Key] = {
     "activation_checkpoint": Key("recompute", _recomputed_by),
     "model_spec.converters": Key("precision", _converted_precision),
     "compile.enable_async_tensor_parallel": when("overlap", "all"),
-    "optimizer.name": Key("optimizer", optimizer_of),
+    "optimizer.name": Key("optimizer", accelerate.optimizer_of),
     # Layers run eagerly unless one of these, new and old, is true.
     **dict.fromkeys(("compile.enable", "training.compile"), when(COMPILED, "", "eager")),
     "float8.enable_float8_linear": when("precision", "fp8"),
@@ -324,7 +304,7 @@ NEMO: Mapping[str, Key] = {
     "model.optim.overlap_grad_sync": when("overlap", "dp", "none"),
     # NeMo 2 has the names of Megatron-Core.
     "model.recompute_granularity": choice("recompute", RECOMPUTE),
-    "model.recompute_modules": Key(MODULES, recomputed_modules),
+    "model.recompute_modules": Key(MODULES, nemo.recomputed_modules),
     **{
         f"model.{key.replace('-', '_')}": MEGATRON[key]
         for key in (
@@ -340,11 +320,11 @@ NEMO: Mapping[str, Key] = {
         write=lambda _layers, _plan: None
     ),
     "ddp.use_distributed_optimizer": when("zero", 1, 0),
-    "ddp.data_parallel_sharding_strategy": Key("zero", sharded_by_megatron),
+    "ddp.data_parallel_sharding_strategy": Key("zero", nemo.sharded_by_megatron),
     "ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
     "comm_overlap.tp_comm_overlap": when("overlap", "all"),
-    "mixed_precision": Key("precision", mixed_precision),
-    "peft": Key("lora_rank", adapters_of_bridge),
+    "mixed_precision": Key("precision", nemo.mixed_precision),
+    "peft": Key("lora_rank", nemo.adapters_of_bridge),
     "trainer.plugins.precision": choice("precision", PRECISION),
     "trainer.strategy.ddp.use_distributed_optimizer": when("zero", 1, 0),
     "trainer.strategy.ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
@@ -362,17 +342,19 @@ NXD: Mapping[str, Key] = {
         if not NEMO_ALONE.match(key)
     },
     "distributed_strategy.zero1": when("zero", 1, 0),
-    "trainer.lnc": Key("ranks_per_chip", ranks_by_lnc, lambda each, _plan: {8: 1, 4: 2}.get(each)),
-    "trainer.devices": Key("ranks_per_chip", ranks_of_server, lambda each, _plan: 16 * each),
+    "trainer.lnc": Key(
+        "ranks_per_chip", nemo.ranks_by_lnc, lambda each, _plan: {8: 1, 4: 2}.get(each)
+    ),
+    "trainer.devices": Key("ranks_per_chip", nemo.ranks_of_server, lambda each, _plan: 16 * each),
     # Sequences are packed or padded to the length of the data where both are stated.
     "model.encoder_seq_length": Key(
         "seq", lambda value, keys: number(keys.get("data.seq_length") or value)
     ),
     "model.max_seq_length": whole("seq"),
-    "model.pipeline_cuts": Key("stage_layers", layers_of_cuts, cut_names),
+    "model.pipeline_cuts": Key("stage_layers", nemo.layers_of_cuts, nemo.cut_names),
     "model.optim.name": Key(
         "optimizer",
-        optimizer_of,
+        accelerate.optimizer_of,
         lambda name, _plan: "adamw_fp32OptState" if name == "adamw" else None,
     ),
     # Ring attention runs in a fused kernel of its own, beside which the other may be off.
@@ -394,7 +376,7 @@ NXD: Mapping[str, Key] = {
         for section in ("model_alignment_strategy.peft", "model.peft")
         for key, rule in {
             "lora_rank": whole("lora_rank"),
-            "target_modules": Key("lora_on", adapted, module_names),
+            "target_modules": Key("lora_on", nemo.adapted, nemo.module_names),
         }.items()
     },
 }
@@ -422,7 +404,7 @@ DEEPSPEED: Mapping[str, Key] = {
     },
 }
 ABSENT = {
-    "axolotl": USUAL_OF_AXOLOTL,
+    "axolotl": accelerate.USUAL_OF_AXOLOTL,
     "Megatron-LM": {
         "vpp": 1, "zero": 0, "sequence_parallel": False, "recompute": "none", "overlap": "none",
     },
@@ -437,8 +419,8 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
     "NeMo": NEMO,
     "DeepSpeed": DEEPSPEED,
     "MaxText": MAXTEXT,
-    "Accelerate": ACCELERATE,
-    "axolotl": AXOLOTL,
+    "Accelerate": accelerate.ACCELERATE,
+    "axolotl": accelerate.AXOLOTL,
 }
 NULLS = {
     "model.activations_checkpoint_granularity": "none",
@@ -566,7 +548,7 @@ def _keys_of_tool(
     if tool and path.suffix == ".py":  # a section's name beside its keys says nothing more
         sections = {name.rpartition(".")[0] for name in keys} - TABLES[tool].keys()
         keys = {name: value for name, value in keys.items() if name not in sections}
-    complete = {"MaxText": over_base, "axolotl": sharded_axolotl}.get(tool or "", dict)
+    complete = {"MaxText": over_base, "axolotl": accelerate.sharded_axolotl}.get(tool or "", dict)
     return tool or "", complete(keys)
 
 
@@ -590,7 +572,7 @@ def other_plan(path: Path, text: str, environment: Mapping[str, str] = EMPTY) ->
         fields.setdefault("schedule", _schedule("GPipe", keys))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
-    stated = as_launched(tool, keys, _framework(tool, fields))
+    stated = accelerate.as_launched(tool, keys, _framework(tool, fields))
     return OtherPlan(tool, stated, tuple(sorted(map(shown, ignored))), keys)
 
 
