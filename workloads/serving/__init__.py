@@ -4,7 +4,7 @@ from workloads.serving.batching import BUCKETS, Batching, batching_from
 from workloads.serving.deployment import Deployment, Pools, parse_pools, pools, serve_apart
 from workloads.serving.deployment_search import FILLS, ServingOptions, at_highest_rate
 from workloads.serving.profile import Profile, profile
-from workloads.serving.replica import closed_loop, serve
+from workloads.serving.replica import serve
 from workloads.serving.requests import (
     Lengths,
     Requests,
@@ -29,7 +29,7 @@ __all__ = [
     "BUCKETS", "FILLS", "Batching", "Deployment",
     "Lengths", "Pools", "Profile", "Requests", "Served", "ServingOptions", "Slo",
     "SloMissed", "Speculation", "TableRuns", "at_highest_rate", "attained",
-    "azure_lengths", "batching_from", "capacity_table", "closed_loop",
+    "azure_lengths", "batching_from", "capacity_table",
     "fixed_lengths", "fixed_rate", "parse_pools", "parse_slo", "parse_speculation",
     "poisson", "pools", "profile", "rank_ways", "read_requests", "requests_from", "saturated_rate",
     "serve", "serve_apart", "serving_summary", "with_prefix_cache",

@@ -37,7 +37,7 @@ from workloads.economics import TOKENS, Economics
 from workloads.models.model import Model
 from workloads.serving.batching import BESIDE, Batching
 from workloads.serving.profile import Profile
-from workloads.serving.replica import closed_loop, serve
+from workloads.serving.replica import serve
 from workloads.serving.requests import Lengths, Requests
 from workloads.serving.served import Served, Slo, attained, latency, serving_summary
 from workloads.serving.speculation import Speculation
@@ -270,10 +270,14 @@ class Deployment:
     pools: Pools | None = None
 
     @property
+    def prompts(self) -> PromptReplica | None:
+        """Replica that processes prompts, if it is of another kind than those that decode."""
+        return self.pools.prompts if self.pools else None
+
+    @property
     def prompt_profile(self) -> Profile:
         """Times and sizes of the replica that processes prompts."""
-        prompts = self.pools.prompts if self.pools else None
-        return prompts.profile if prompts else self.profile
+        return self.prompts.profile if self.prompts else self.profile
 
     @property
     def chips_of_pools(self) -> tuple[int, int]:
@@ -291,7 +295,7 @@ class Deployment:
     @property
     def weighed_chips(self) -> float:
         """Chips of all replicas, those for prompts by their price over that of one that decodes."""
-        prompts = self.pools.prompts if self.pools else None
+        prompts = self.prompts
         decode, prompt = (each.usd_per_chip_s for each in prompts.money) if prompts else (1.0, 1.0)
         if prompts is None or decode == prompt:
             return self.chips
@@ -312,11 +316,10 @@ class Deployment:
 
     def by_price(self, each: Economics) -> list[tuple[int, Economics]]:
         """Return numbers of chips with their power and price ``each``, those that decode first."""
-        prompts = self.pools.prompts if self.pools else None
-        if prompts is None:
+        if self.prompts is None:
             return [(self.chips, each)]
         prompt_chips, decode_chips = self.chips_of_pools
-        decode, prompt = prompts.money
+        decode, prompt = self.prompts.money
         return [(decode_chips, decode), (prompt_chips, prompt)]
 
     def machines(self, each: Economics, count: int) -> list[tuple[int, int, float]]:
@@ -347,10 +350,8 @@ class Deployment:
         """Serve requests, as they arrive or of some users; the seed says which proposals pass."""
         how: dict[str, Any] = {"batching": self.batching, "speculation": self.speculation}
         if self.pools is None:
-            if users is None:
-                return Deployed(self, serve(self.profile, requests, seed=seed, **how), seed=seed)
-            served = closed_loop(self.profile, requests, users, seed=seed, **how)
-            return Deployed(self, served, concurrency=users)
+            served = serve(self.profile, requests, seed=seed, users=users, **how)
+            return Deployed(self, served, seed=seed, concurrency=users)
         if users is not None:
             raise InputError(
                 f"--concurrency {users} is for replicas that run prompts and decode; leave "
@@ -540,7 +541,7 @@ def intervals_of(
     # First tokens come from replicas that process prompts, later ones from those that decode and
     # what joins the two; the rate has the wider of both.
     deployment, features = deployed.deployment, deployed.known
-    prompts = deployment.pools.prompts if deployment.pools else None
+    prompts = deployment.prompts
     place, how = (prompts.cluster if prompts else cluster), features
     if prompts is not None and prompts.cluster != cluster:
         how = {**features, "engine": prompts.batching.engine}

@@ -535,8 +535,7 @@ def rates_apart(offered: Offered) -> tuple[float, float]:
     """Return the rates of a replica of prompts and of one that decodes [1/s]."""
     deployment = offered.deployment
     replica, batching = deployment.prompt_profile, deployment.batching
-    prompts = deployment.pools.prompts if deployment.pools else None
-    padding = prompts.batching if prompts else batching
+    padding = deployment.prompts.batching if deployment.prompts else batching
     requests = offered.requests(math.inf)
     held = [requests.held(each) for each in range(len(requests))]
     prompt_s = [

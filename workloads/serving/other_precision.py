@@ -69,13 +69,9 @@ def with_other_precision(
     ``offered_on``: the same requests offered to replicas in FP8 of a tp, by default the stated one.
     """
     deployment, rate = deployed.deployment, deployed.rate_per_s
-    unlike = deployment.pools is not None and deployment.pools.prompts is not None
-    if (
-        question.precision
-        or not rate
-        or unlike
-        or not may_gain(deployment.profile, question.cluster)
-    ):
+    if question.precision or not rate or deployment.prompts:
+        return deployed
+    if not may_gain(deployment.profile, question.cluster):
         return deployed
     stated = question.tp is not None or deployed.search is None
     sizes = [None] if stated else list(smaller_sizes(deployment.profile.chips))

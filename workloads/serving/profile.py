@@ -262,7 +262,7 @@ def profile(
 
 def _profile_of(rank: RankShare) -> Profile:
     """Return the times and sizes of a replica from the share of one rank."""
-    model, chip, catalogue = rank.model, rank.cluster.chip, rank.catalogue
+    model, chip = rank.model, rank.cluster.chip
     experts = (
         model.moe_layers * model.experts.count * expert_parameters(model) if model.experts else 0
     )
@@ -294,7 +294,7 @@ def _profile_of(rank: RankShare) -> Profile:
         window_tokens=decode.most,
         decode_window_s=share * decode.most_s,
         decode_request_s=share * (decode_request_s(alone) + rank.overhead("request_iteration")),
-        prefill_token_s=share * (prompt_overhead_s(model, chip, catalogue) + scan_token_s(alone)),
+        prefill_token_s=share * (prompt_overhead_s(rank) + scan_token_s(alone)),
         prefill_square_s=share * prefill.all_s,
         prefill_window_tokens=prefill.most,
         prefill_window_s=share * prefill.most_s,
@@ -307,17 +307,16 @@ def _profile_of(rank: RankShare) -> Profile:
     )
 
 
-def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:
+def prompt_overhead_s(rank: RankShare) -> float:
     """Overhead of a prompt token over all layers beside their kernels [s]."""
     # It grows with the hidden width, which every rank holds whole, from what narrow models take up
     # to what was measured of large ones, whose ranks divide the sequence. Layers with experts take
     # the latter, with which the constants of their blocks were fitted.
-    most = constant(catalogue, chip, "prompt_token_layer")
-    part = f"serving.{chip}"
-    if not catalogue.has(part, "prompt_token_width"):
+    model, most = rank.model, rank.overhead("prompt_token_layer")
+    each_s = rank.overhead("prompt_token_width")
+    if not each_s:
         return model.layers * most
-    by_width = model.hidden * catalogue.value(part, "prompt_token_width")
-    by_width = max(by_width, catalogue.value(part, "prompt_token_least", 0.0))
+    by_width = max(model.hidden * each_s, rank.overhead("prompt_token_least"))
     dense = model.layers - model.moe_layers
     return dense * min(most, by_width) + model.moe_layers * most
 
@@ -338,10 +337,10 @@ def _other_than_products_s(
     rank: RankShare, tokens: FloatArray, *, prompts: bool = False
 ) -> FloatArray:
     """Overhead of an iteration, its small kernels and its all-reduces, (sizes,) [s]."""
-    model, chip, catalogue = rank.model, rank.cluster.chip, rank.catalogue
-    family = chip_family(chip, catalogue).serving
-    share = share_of_overhead(model, chip, catalogue)
-    overhead = constant(catalogue, chip, "iteration_overhead") * share
+    family = chip_family(rank.cluster.chip, rank.catalogue).serving
+    overhead = rank.overhead("iteration_overhead")
+    if layers := rank.overhead("overhead_layers"):  # of a model that has all of it
+        overhead *= min(1.0, rank.model.layers / layers)
     reduces = reduces_s(rank, tokens, family, prompts=prompts)
     return overhead + small_kernels_s(rank, tokens, family) + reduces
 
@@ -377,14 +376,6 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     return budget - weights
 
 
-def share_of_overhead(model: Model, chip: str, catalogue: Catalogue) -> float:
-    """Share of the overhead of an iteration that a model has."""
-    family = chip_family(chip, catalogue).serving
-    if not catalogue.has(family, "overhead_layers"):
-        return 1.0
-    return min(1.0, model.layers / constant(catalogue, chip, "overhead_layers"))
-
-
 def forward_s(model: Model, cluster: Cluster, tokens: int) -> float:
     """Forward pass of a sequence in bf16 over a server, without engine overheads [s]."""
     if not cluster.chip:
@@ -395,10 +386,3 @@ def forward_s(model: Model, cluster: Cluster, tokens: int) -> float:
     family = chip_family(cluster.chip, catalogue).serving
     attention = prefill_keys(rank).piece_s(tokens, 0)
     return float((products_s(rank, size) + reduces_s(rank, size, family))[0]) + attention
-
-
-def constant(catalogue: Catalogue, chip: str, quantity: str) -> float:
-    """Serving constant of a chip, from its own part of the catalogue or from its family's."""
-    part = f"serving.{chip}"
-    in_part = catalogue.has(part, quantity)
-    return catalogue.value(part if in_part else chip_family(chip, catalogue).serving, quantity)

@@ -183,8 +183,7 @@ class State:
     pieces_tokens: int = 0
     reserved_tokens: int = 0
     peak_tokens: int = 0
-    closed: bool = False
-    sent: int = 0
+    sent: int = sys.maxsize  # requests that users have sent; in a closed loop fewer than there are
     # first_token_s, end_s (requests,): times of the first and the last token of each request, NaN
     # before [s]
     first_token_s: FloatArray = field(init=False)
@@ -305,7 +304,7 @@ class State:
         self.end_s[request] = self.now_s
         self.reserved_tokens -= self.whole_tokens(request)
         del self.running[request]
-        if self.closed and self.sent < len(self.requests):
+        if self.sent < len(self.requests):
             self.requests.arrival_s[self.sent] = self.now_s
             self.sent += 1
 
@@ -420,52 +419,23 @@ def serve(
     speculation: Speculation | None = None,
     seed: int = 0,
     first_by_s: FloatArray | None = None,
+    users: int | None = None,
 ) -> Served:
     """Serve all requests on one replica, first come, first served."""
     # Admitted when a slot is free and the cache has room for prompt and whole output; prompts go
     # before decoding, without what a prefix cache holds. Other replicas may have given first
-    # tokens.
-    state = _state(profile, requests, batching, speculation, seed)
-    state.first_by_s = first_by_s
-    return _serve(state)
-
-
-def _state(
-    profile: Profile,
-    requests: Requests,
-    batching: Batching | None,
-    speculation: Speculation | None,
-    seed: int,
-) -> State:
-    if speculation is None:
-        return State(profile, batching or Batching(), requests, Lockstep())
-    progress = Speculating(speculation, np.random.default_rng(seed))
-    with_draft = speculation.beside(profile)
-    return State(with_draft, batching or Batching(), requests, progress, speculation)
-
-
-def closed_loop(
-    profile: Profile,
-    requests: Requests,
-    concurrency: int,
-    batching: Batching | None = None,
-    *,
-    speculation: Speculation | None = None,
-    seed: int = 0,
-) -> Served:
-    """Serve requests of a constant number of users, each of whom sends the next one at an end."""
-    if concurrency < 1:
-        raise InputError(f"a concurrency of {concurrency} requests; it must be at least 1.")
-    arrival = np.full(len(requests), np.inf)
-    arrival[:concurrency] = 0.0
-    timed = replace(requests, arrival_s=arrival)
-    state = _state(profile, timed, batching, speculation, seed)
-    state.closed, state.sent = True, min(concurrency, len(requests))
-    return _serve(state)
-
-
-def _serve(state: State) -> Served:
-    profile, requests = state.profile, state.requests
+    # tokens. In a closed loop a number of ``users`` send the requests, each the next one at an end.
+    if users is not None:
+        if users < 1:
+            raise InputError(f"a concurrency of {users} requests; it must be at least 1.")
+        first = np.arange(len(requests)) < users
+        requests = replace(requests, arrival_s=np.where(first, 0.0, np.inf))
+    batch: Batch = Lockstep()
+    if speculation is not None:
+        batch = Speculating(speculation, np.random.default_rng(seed))
+        profile = speculation.beside(profile)
+    state = State(profile, batching or Batching(), requests, batch, speculation)
+    state.first_by_s, state.sent = first_by_s, users or sys.maxsize
     largest = int((requests.prompt + requests.output).max(initial=0)) + profile.state_tokens
     if largest > profile.kv_tokens:
         raise InputError(

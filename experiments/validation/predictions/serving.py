@@ -27,7 +27,7 @@ from workloads.serving.batching import (
     engine_numbers,
 )
 from workloads.serving.profile import Profile, profile
-from workloads.serving.replica import closed_loop
+from workloads.serving.replica import serve
 from workloads.serving.requests import Requests, even_lengths
 from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.training.frameworks.framework import DATE
@@ -61,7 +61,7 @@ def benchmark(
     count = max(1, round(rounds * users))
     prompt, output = even_lengths(*longest, shortest, count, rng)
     requests = Requests(np.zeros(count), prompt, output)
-    served = closed_loop(replica, requests, users, batching, speculation=speculation)
+    served = serve(replica, requests, batching, speculation=speculation, users=users)
     later = served.tpot_s[np.isfinite(served.tpot_s)]
     return Steady(
         ttft_s=float(served.ttft_s.mean()),

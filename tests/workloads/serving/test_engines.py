@@ -17,7 +17,6 @@ from workloads.serving import Batching, ServingOptions, batching_from, serve
 from workloads.serving.batching import BESIDE, FIRST, WHOLE, engine_batching, engine_numbers
 from workloads.serving.engine_files import launch_command, read_engine_file
 from workloads.serving.profile import profile
-from workloads.serving.replica import closed_loop
 from workloads.serving.speculation import Speculation
 
 
@@ -95,9 +94,9 @@ def test_defaults_of_engines(engine, machine, prompts, chunk, slots):
 def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first():
     """Four prompts of 4 tokens take 1.4 s each while decode pauses, so all four end together."""
     load = requests_of(*[(0.0, 4, 3)] * 12)
-    waves = closed_loop(_flat(), load, 4, Batching(4, 4, prompts=FIRST))
+    waves = serve(_flat(), load, Batching(4, 4, prompts=FIRST), users=4)
     assert waves.ttft_s.tolist() == pytest.approx([1.4, 2.8, 4.2, 5.6] * 3)
-    mixed = closed_loop(_flat(), load, 4, Batching(4, 8))
+    mixed = serve(_flat(), load, Batching(4, 8), users=4)
     assert mixed.ttft_s[4:].mean() < 0.7 * waves.ttft_s.mean()
 
 

@@ -22,7 +22,6 @@ from workloads.demand.bundled import data_file
 from workloads.models.huggingface import named
 from workloads.serving import (
     Speculation,
-    closed_loop,
     fixed_lengths,
     parse_slo,
     parse_speculation,
@@ -247,7 +246,7 @@ LONE = requests_of((0.0, 10, 1))
      "sglang is written with --attention-dp 8"),
     (partial(launch_command, "vllm", {"scheduler": "sglang"}, "m"), "runs as sglang"),
     (lambda: serve(toy_replica(), requests_of((0.0, 1100, 100))), "a request of 1,200 tokens does"),
-    (lambda: closed_loop(toy_replica(), LONE, 0), "at least 1"),
+    (lambda: serve(toy_replica(), LONE, users=0), "at least 1"),
     (lambda: fixed_lengths(0, 1), "both are at least 1"),
     (lambda: poisson(0.0, 1, fixed_lengths(1, 1), np.random.default_rng(0)), "rate is above 0"),
     (partial(parse_slo, "ttf=2s"), "not of the form.*Did you mean ttft"),

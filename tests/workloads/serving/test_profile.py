@@ -193,7 +193,8 @@ def test_the_overhead_of_a_prompt_grows_with_the_width_up_to_that_of_large_model
         ("trn2", "qwen3-235b-a22b", 0.49e-6),
     ):
         model = named(name)
-        overhead_s = prompt_overhead_s(model, chip, SHIPPED)
+        on = cluster({"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge"}[chip])
+        overhead_s = prompt_overhead_s(RankShare(model, on, 1, "bf16", SHIPPED))
         assert overhead_s == pytest.approx(model.layers * each_layer), (chip, name)
 
 

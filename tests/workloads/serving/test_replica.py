@@ -13,7 +13,7 @@ from workloads.serving import BUCKETS, Slo, attained, replica, serving_summary
 from workloads.serving.batching import BESIDE, FIRST, PROMPTS, Batching, batching_from
 from workloads.serving.deployment import Deployment
 from workloads.serving.profile import Profile
-from workloads.serving.replica import Lockstep, closed_loop, passes_until, serve
+from workloads.serving.replica import Lockstep, passes_until, serve
 from workloads.serving.requests import Requests
 from workloads.serving.speculation import Speculation
 
@@ -169,7 +169,7 @@ def test_summary_has_the_keys_of_the_command_line():
 
 def test_a_closed_loop_keeps_its_users_busy():
     """Two users, three requests each of 2 s of prefill and one token: one after the other."""
-    served = closed_loop(toy_replica(), requests_of(*[(0.0, 10, 1)] * 6), 2)
+    served = serve(toy_replica(), requests_of(*[(0.0, 10, 1)] * 6), users=2)
     assert served.end_s.tolist() == pytest.approx([2, 4, 6, 8, 10, 12])
     assert served.ttft_s.tolist() == pytest.approx([2, 4, 4, 4, 4, 4])
 

@@ -13,7 +13,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.attention import decode_key_s, index_score_s
 from workloads.models.huggingface import from_fields, named
-from workloads.serving import Requests, closed_loop
+from workloads.serving import Requests, serve
 from workloads.serving.batching import Batching, engine_batching, engine_numbers
 from workloads.serving.profile import profile
 from workloads.serving.rank.share import RankShare
@@ -203,13 +203,13 @@ def test_states_share_the_memory_of_the_cache():
     assert replica.state_tokens * replica.kv_bytes_per_token >= replica.state_bytes > 0
     small = replace(replica, kv_budget_bytes=3.5 * each * replica.kv_bytes_per_token)
     requests = Requests(np.zeros(12), np.full(12, 50), np.full(12, 50))
-    served = closed_loop(small, requests, 12, Batching(12, 8192, reserved=1.0))
+    served = serve(small, requests, Batching(12, 8192, reserved=1.0), users=12)
     assert served.batch_mean == pytest.approx(3, abs=0.1)
     with pytest.raises(cs.InputError, match=f"a request of {each + 20:,} tokens does not fit"):
-        closed_loop(
+        serve(
             replace(small, kv_budget_bytes=each * replica.kv_bytes_per_token),
             Requests(np.zeros(1), np.full(1, 60), np.full(1, 60)),
-            1,
+            users=1,
         )
 
 
@@ -224,7 +224,7 @@ def test_sglang_keeps_states_in_a_memory_of_their_own():
     rank = RankShare(mamba, H200, 1, "bf16", engine_numbers(shipped_catalogue(), "sglang"))
     assert rank.kept_state_bytes == 3 * rank.state_bytes
     requests = Requests(np.zeros(12), np.full(12, 50), np.full(12, 50))
-    served = closed_loop(replace(apart, most_requests=4), requests, 12, Batching(12, 8192))
+    served = serve(replace(apart, most_requests=4), requests, Batching(12, 8192), users=12)
     assert served.batch_mean == pytest.approx(4, abs=0.1)
 
 

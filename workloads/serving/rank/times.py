@@ -354,15 +354,15 @@ def _decode_keys(rank: RankShare) -> KeyTimes:
     rate = min(hbm, engines) / rank.per_chip
     heads = min(rank.query_heads, rank.kv_heads * rank.overhead("decode_score_heads"))
     scored_s = layers * heads * rank.overhead("decode_score")
-    if latent := rank.model.latent:
+    latent, columns = rank.model.latent, 0.0
+    if latent:
         columns = latent.kv_rank + 0.5 * latent.rope_dim
+    if rank.model.low_rank:
+        columns = rank.model.head_dim
+    if columns:
         key_s = decode_key_s(chip, rank.query_heads, columns, selected=False, **rank.part)
         scored_s = layers * key_s
     each = rank.model.summaries.tokens if rank.model.summaries else 1
-    if rank.model.low_rank:
-        width = rank.model.head_dim
-        key_s = decode_key_s(chip, rank.query_heads, width, selected=False, **rank.part)
-        scored_s = layers * key_s
     key_s = max(layers * each * rank.layer_kv_bytes / rate, scored_s)
     windows = not chip_family(chip, catalogue).is_neuron
     index = rank.model.indexer
