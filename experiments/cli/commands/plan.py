@@ -161,9 +161,8 @@ def plan(
 
         def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
             """Document of the first plan on one of the clusters."""
-            one = replace(inputs, cluster=name)
-            one, result, job = _in_time(one, stated, how, length, catalogue, call)
-            return {**first_step(result, _as_written(one, catalogue_inputs)), **job}
+            one, result, job = _Question(inputs, stated, how, catalogue, call).on(name).job(length)
+            return {**first_step(result, _as_written(one.inputs, catalogue_inputs)), **job}
 
         answer_beside(
             *("train", f"{inputs.model}: the best plan on each of {len(names)} clusters", names),
@@ -173,7 +172,8 @@ def plan(
         )
         return
     catalogue = catalogue_inputs.watched(inputs.cluster)
-    inputs, result, job = _in_time(inputs, stated, how, length, catalogue, call)
+    question, result, job = _Question(inputs, stated, how, catalogue, call).job(length)
+    inputs = question.inputs
     rankings = sure.rank(
         lambda moved: _first_s(result, inputs, moved, call.engine),
         catalogue,
@@ -183,7 +183,7 @@ def plan(
     words = _as_written(inputs, catalogue_inputs)
     results = {**document(result, how.top, words), **job}
     results |= _written(result, how, words)
-    results |= _on_fewer(result, inputs, stated, how, catalogue, call)
+    results |= question.on_fewer(result)
     call.answer(
         results,
         show=lambda _: _print(result, how.top, results),
@@ -247,35 +247,113 @@ def _first_that_runs(
     raise InputError(f"--write {tool}: {why}{others} State the options that it would run.")
 
 
-def _in_time(
-    inputs: TrainedModel,
-    stated: Mapping[str, Any],
-    how: SearchInputs,
-    length: TokensInputs,
-    catalogue: Catalogue,
-    call: Invocation,
-) -> tuple[TrainedModel, Search, dict[str, Any]]:
-    """Search, for a deadline on the fewest units; return inputs, plans, and entries on the job."""
-    if how.days is None:
-        result = _search(inputs, stated, how, catalogue, call)
-        return inputs, result, job_of(result.first, length, call)
-    from workloads.search.sizes import find_sizes
+@dataclass(frozen=True)
+class _Question:
+    """Question for the best plans on one cluster."""
 
-    batch = _batch_of_a_job(how, stated, length)
+    inputs: TrainedModel
+    stated: Mapping[str, Any]
+    how: SearchInputs
+    catalogue: Catalogue
+    call: Invocation
 
-    def weigh(name: str) -> Estimates:
-        """Estimate the plans on one number of units."""
-        return _estimates(replace(inputs, cluster=name), stated, how, catalogue, call)[0]
+    def on(self, cluster: str) -> _Question:
+        """Return the same question about another cluster."""
+        return replace(self, inputs=replace(self.inputs, cluster=cluster))
 
-    shared = batch * inputs.read_model().layers
-    where = weigh, inputs.read_cluster(catalogue), inputs.cluster, shared
-    sizes = find_sizes(
-        *(*where, length.length, how.days),
-        finish=lambda weighed: weighed.simulate(call.engine, call.watch),
-        seed=call.seed,
-    )
-    inputs = replace(inputs, cluster=sizes.search.cluster.name)
-    return inputs, sizes.search, {"sizes": sizes.document(), "job": sizes.job}
+    def job(self, length: TokensInputs) -> tuple[_Question, Search, dict[str, Any]]:
+        """Search, for a deadline on the fewest units, which the question returned is about."""
+        call, inputs, days = self.call, self.inputs, self.how.days
+        if days is None:
+            result = self.search()
+            return self, result, job_of(result.first, length, call)
+        from workloads.search.sizes import find_sizes
+
+        shared = _batch_of_a_job(self.how, self.stated, length) * inputs.read_model().layers
+        sizes = find_sizes(
+            lambda name: self.on(name).estimates()[0],
+            *(inputs.read_cluster(self.catalogue), inputs.cluster, shared, length.length, days),
+            finish=lambda weighed: weighed.simulate(call.engine, call.watch),
+            seed=call.seed,
+        )
+        entries = {"sizes": sizes.document(), "job": sizes.job}
+        return self.on(sizes.search.cluster.name), sizes.search, entries
+
+    def estimates(self) -> tuple[Estimates, dict[str, Any], dict[str, Any]]:
+        """Return the plans that fit, by their estimates; the user's own fields; and those kept."""
+        from workloads.search.search import estimates
+        from workloads.training.plan.stages import check_chips
+
+        how, stated, cluster = self.how, self.stated, self.inputs.read_cluster(self.catalogue)
+        if how.chips is not None:
+            check_chips(how.chips, cluster)
+        mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated, cluster)
+        kept = {name: mine[name] for name in mine if name not in (*SEARCHED, *OF_ONE_PLAN)}
+        kept |= stated
+        batch = kept.pop("global_batch", mine.get("global_batch"))
+        if batch is None:
+            raise InputError(
+                "--global-batch is not stated: plans are compared for one batch. State its "
+                "sequences, such as --global-batch 512, or a plan with it as --with."
+            )
+        if how.write is not None and not kept.get("framework"):
+            from workloads.training.write_other_tools import own_framework
+
+            kept["framework"] = own_framework(how.write.partition(":")[0], cluster)
+        kept["framework"] = how.framework_text(kept, cluster)
+        weighed = estimates(
+            *(self.inputs.read_model(), cluster, batch),
+            stated=kept,
+            lnc=how.lnc,
+            chips=how.chips,
+            objective=how.objective,
+            memory_margin=how.memory_margin,
+            finalists=how.finalists or 2 * how.top,
+            each=[name.strip().replace("-", "_") for name in (how.each or "").split(",") if name],
+            watch=self.call.watch,
+        )
+        return weighed, mine, {**kept, "global_batch": batch}
+
+    def search(self) -> Search:
+        """Return the best plans as simulated, with the user's own beside them if it is stated."""
+        from workloads.search.search import own_plan
+        from workloads.training.frameworks.framework import framework_of
+        from workloads.training.usual_plan import complete
+
+        weighed, mine, kept = self.estimates()
+        result = weighed.simulate(self.call.engine, self.call.watch)
+        if not mine:
+            return result
+        # What the search has in common: its sequence and ranks of a chip among them, and its
+        # framework if that can run the plan.
+        model, cluster, best = result.model, weighed.bare, result.finalists[0].plan
+        same = {name: getattr(best, name) for name in ("seq", "ranks_per_chip", "global_batch")}
+        fields, size = {**kept, **mine, **same}, {"lnc": self.how.lnc, "chips": self.how.chips}
+        try:
+            plan = complete(fields, model, cluster, **size)
+            runs_it = not any(framework_of(best, cluster).lacks(plan))
+            fields["framework"] = best.framework if runs_it else framework_of(plan, cluster).text
+            plan = complete(fields, model, cluster, **size)
+            return replace(result, own_plan=own_plan(result, plan, self.call.engine))
+        except InputError as mistake:
+            raise InputError(f"your own plan: {mistake}") from None
+
+    def on_fewer(self, search: Search) -> dict[str, Any]:
+        """Return the time of a step on fewer scale-up domains, where all of them divide worse."""
+        from workloads.search.sizes import divides_well
+
+        # Where a few domains of many are lost, all that are left may be a prime number of them.
+        domains, (name, _, count) = search.cluster.domains, self.inputs.cluster.partition(":")
+        if count != str(domains) or divides_well(domains) or self.how.chips:
+            return {}
+        fewer = next(number for number in range(domains - 1, 0, -1) if divides_well(number))
+        smaller, alone = f"{name}:{fewer}", replace(self.how, finalists=1, with_plan=None)
+        try:
+            of_fewer = replace(self, how=alone).on(smaller).search()
+        except InputError:
+            return {}
+        step_s, all_s = (each.finalists[0].iteration_s for each in (of_fewer, search))
+        return {"fewer": {"cluster": smaller, "iteration_s": step_s}} if step_s < all_s else {}
 
 
 def _batch_of_a_job(how: SearchInputs, stated: Mapping[str, Any], length: TokensInputs) -> int:
@@ -336,106 +414,6 @@ def _first_s(search: Search, inputs: TrainedModel, catalogue: Catalogue, engine:
 
     cluster, best = inputs.read_cluster(catalogue), search.finalists[0]
     return iteration(inputs.read_model(), cluster, best.plan, engine=engine).iteration_s
-
-
-def _estimates(
-    inputs: TrainedModel,
-    stated: Mapping[str, Any],
-    how: SearchInputs,
-    catalogue: Catalogue,
-    call: Invocation,
-) -> tuple[Estimates, dict[str, Any], dict[str, Any]]:
-    """Return the plans that fit, by their estimates; the user's own fields; and those in common."""
-    from workloads.search.search import estimates
-    from workloads.training.plan.stages import check_chips
-
-    model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
-    if how.chips is not None:
-        check_chips(how.chips, cluster)
-    mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated, cluster)
-    common = {name: value for name, value in mine.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
-    batch = stated.get("global_batch", mine.get("global_batch"))
-    if batch is None:
-        raise InputError(
-            "--global-batch is not stated: plans are compared for one batch. State its sequences, "
-            "such as --global-batch 512, or a plan with it as --with."
-        )
-    kept = {**common, **{name: each for name, each in stated.items() if name != "global_batch"}}
-    if how.write is not None and not kept.get("framework"):
-        from workloads.training.write_other_tools import own_framework
-
-        kept["framework"] = own_framework(how.write.partition(":")[0], cluster)
-    kept["framework"] = how.framework_text(kept, cluster)
-    weighed = estimates(
-        model,
-        cluster,
-        batch,
-        stated=kept,
-        lnc=how.lnc,
-        chips=how.chips,
-        objective=how.objective,
-        memory_margin=how.memory_margin,
-        finalists=how.finalists or 2 * how.top,
-        each=[name.strip().replace("-", "_") for name in (how.each or "").split(",") if name],
-        watch=call.watch,
-    )
-    return weighed, mine, {**kept, "global_batch": batch}
-
-
-def _search(
-    inputs: TrainedModel,
-    stated: Mapping[str, Any],
-    how: SearchInputs,
-    catalogue: Catalogue,
-    call: Invocation,
-) -> Search:
-    from workloads.search.search import own_plan
-    from workloads.training.frameworks.framework import framework_of
-    from workloads.training.usual_plan import complete
-
-    weighed, mine, kept = _estimates(inputs, stated, how, catalogue, call)
-    result = weighed.simulate(call.engine, call.watch)
-    if not mine:
-        return result
-    # What the search has in common: its sequence and ranks of a chip among them, and its framework
-    # if that can run the plan.
-    model, cluster, best = result.model, weighed.bare, result.finalists[0].plan
-    same = {name: getattr(best, name) for name in ("seq", "ranks_per_chip", "global_batch")}
-    fields = {**kept, **mine, **same}
-    try:
-        plan = complete(fields, model, cluster, lnc=how.lnc, chips=how.chips)
-        runs_it = not any(framework_of(best, cluster).lacks(plan))
-        fields["framework"] = best.framework if runs_it else framework_of(plan, cluster).text
-        plan = complete(fields, model, cluster, lnc=how.lnc, chips=how.chips)
-        return replace(result, own_plan=own_plan(result, plan, call.engine))
-    except InputError as mistake:
-        raise InputError(f"your own plan: {mistake}") from None
-
-
-def _on_fewer(
-    search: Search,
-    inputs: TrainedModel,
-    stated: Mapping[str, Any],
-    how: SearchInputs,
-    catalogue: Catalogue,
-    call: Invocation,
-) -> dict[str, Any]:
-    """Return the time of a step on fewer scale-up domains, where all of them divide worse."""
-    from workloads.search.sizes import divides_well
-
-    # Where a few domains of many are lost, all that are left may be a prime number of them.
-    domains, (name, _, count) = search.cluster.domains, inputs.cluster.partition(":")
-    if count != str(domains) or divides_well(domains) or how.chips:
-        return {}
-    fewer = next(number for number in range(domains - 1, 0, -1) if divides_well(number))
-    smaller = replace(inputs, cluster=f"{name}:{fewer}")
-    try:
-        alone = replace(how, finalists=1, with_plan=None)
-        of_fewer = _search(smaller, stated, alone, catalogue, call)
-    except InputError:
-        return {}
-    step_s, all_s = of_fewer.finalists[0].iteration_s, search.finalists[0].iteration_s
-    return {"fewer": {"cluster": smaller.cluster, "iteration_s": step_s}} if step_s < all_s else {}
 
 
 OF_ONE_PLAN = ("global_batch", "microbatches", "stage_layers", "recompute_every")
