@@ -193,136 +193,117 @@ class Sizes:
         return {name: value for name, value in row.items() if name not in OF_A_SIZE}
 
 
-def find_sizes(
-    weigh: Callable[[str], Estimates],
-    cluster: Cluster,
-    text: str,
-    shared: int,
-    length: Mapping[str, Any],
-    days: float,
-    **how: Any,
-) -> Sizes:
-    """Find the units of a machine for a job: the fewest for its tokens, the best for its budget.
+@dataclass(frozen=True)
+class Offer:
+    """Units of a machine of which some are taken for a job, within a number of days."""
 
-    ``length``: ``tokens`` or ``budget``, as ``run_job`` takes them. ``how``: ``finish`` and
-    ``seed``. The others are those of :func:`sizes_in_time`.
-    """
-    if "budget" in length:
-        return most_tokens(weigh, cluster, text, shared, length["budget"], days, **how)
-    tokens = parse_count(str(length["tokens"]), "--tokens")
-    return sizes_in_time(weigh, cluster, text, shared, tokens, days, **how)
+    weigh: Callable[[str], Estimates]  # estimates the plans on a cluster by name
+    cluster: Cluster
+    name: str  # of the cluster; if it counts units, no more are taken
+    shared: int  # as of :func:`usable_counts`
+    days: float
+    finish: Callable[[Estimates], Search] = Estimates.simulate  # simulates the best plans
+    seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.machine.endswith((*FILES, *GRAPHS)):
+            raise InputError(
+                f"days is {self.days:g}, for which units of a machine are counted, and "
+                f"{self.machine} is a whole cluster. Name a machine, such as {RAINIER_MACHINE}."
+            )
 
-def sizes_in_time(
-    weigh: Callable[[str], Estimates],
-    cluster: Cluster,
-    text: str,
-    shared: int,
-    tokens: int,
-    days: float,
-    *,
-    finish: Callable[[Estimates], Search] = Estimates.simulate,
-    seed: int = 0,
-) -> Sizes:
-    """Find the fewest units of a machine on which a job ends in time.
+    @property
+    def machine(self) -> str:
+        """Name of the cluster without a number."""
+        return self.name.partition(":")[0]
 
-    ``weigh``: function that estimates the plans on a cluster by name. ``text``: name of the cluster
-    that limits the units if it counts them. ``shared``: as of :func:`usable_counts`. ``finish``:
-    function that simulates the best plans of the fewest units.
-    """
-    unit, most, named = _units(cluster, text, days)
-    domain, counts = cluster.chips_per_domain, usable_counts(most, shared)
-    weighed: dict[int, Estimates] = {}
-    rows: dict[int, dict[str, Any]] = {}
-    least: dict[int, float] = {}  # days without failures
+    @property
+    def unit(self) -> str:
+        """Machine that is counted."""
+        return RAINIER_MACHINE if self.machine == RAINIER else self.machine
 
-    def on(count: int, key: str = "days") -> float:
-        """Days of the job of the plan with the best estimate on a number of units."""
-        if count not in rows:
-            weighed[count] = weigh(named(count))
-            step = weighed[count].first_step()
-            least[count] = tokens / step.plan.tokens * step.iteration_s / DAY_S
-            if least[count] > FAR * days:
-                return least[count]  # too far off for its failures to matter
-            rows[count] = _row(count, step, seed, tokens=tokens)
-        return float(rows[count][key])
+    @property
+    def most(self) -> int:
+        """Most units that may be taken."""
+        counted = self.name.partition(":")[2]
+        return self.cluster.domains if counted else MOST_CHIPS // self.cluster.chips_per_domain
 
-    fewest, untried = fewest_in_time(on, days, counts, max(1, LEAST_CHIPS // domain))
-    if fewest is None:
-        fastest = min(least, key=lambda count: least[count])
-        remedy = "Allow more days, units or sequences of a batch."
-        if fastest < counts[-1]:
-            remedy = "More units are no faster: allow more days or sequences of a batch."
-        raise InputError(
-            f"days is {days:g}, and {tokens:,} tokens at this batch take at least "
-            f"{least[fastest]:,.3g} days, on {fastest:,} of {unit}. {remedy}"
-        )
-    search = finish(weighed[fewest])
-    rows[fewest] = _row(fewest, search.first, seed, tokens=tokens)
-    more = [count for count in counts if count >= fewest]
-    start = math.ceil(fewest * rows[fewest]["days_high"] / days)
-    sure, _ = fewest_in_time(partial(on, key="days_high"), days, more, start)
-    smaller = max((count for count in counts if count < fewest), default=0)
-    ends = tuple(sorted({untried[0], untried[-1]})) if untried else ()
-    listed = tuple(rows[count] for count in sorted(rows))
-    return Sizes(unit, days, listed, fewest, sure, smaller, ends, search)
+    def named(self, count: int) -> str:
+        """Return the name of a cluster of some units."""
+        scale = self.cluster.chips_per_domain if self.machine == RAINIER else 1  # it counts chips
+        return f"{self.machine}:{count * scale}"
 
+    def for_job(self, length: Mapping[str, Any]) -> Sizes:
+        """Find the fewest units for ``tokens``, or the best for a ``budget``, as of ``run_job``."""
+        if "budget" in length:
+            return self.most_tokens(length["budget"])
+        return self.in_time(parse_count(str(length["tokens"]), "--tokens"))
 
-def _units(cluster: Cluster, text: str, days: float) -> tuple[str, int, Callable[[int], str]]:
-    """Return the machine that is counted, the most of it, and the name of some of them."""
-    name, _, most = text.partition(":")
-    if name.endswith((*FILES, *GRAPHS)):
-        raise InputError(
-            f"days is {days:g}, for which units of a machine are counted, and {name} is a whole "
-            f"cluster. Name a machine, such as {RAINIER_MACHINE}."
-        )
-    domain = cluster.chips_per_domain
-    unit, scale = (RAINIER_MACHINE, domain) if name == RAINIER else (name, 1)  # it counts chips
-    return (
-        *(unit, cluster.domains if most else MOST_CHIPS // domain),
-        lambda count: f"{name}:{count * scale}",
-    )
+    def in_time(self, tokens: int) -> Sizes:
+        """Find the fewest units on which a job ends in time."""
+        days, counts = self.days, usable_counts(self.most, self.shared)
+        weighed: dict[int, Estimates] = {}
+        rows: dict[int, dict[str, Any]] = {}
+        least: dict[int, float] = {}  # days without failures
 
+        def on(count: int, key: str = "days") -> float:
+            """Days of the job of the plan with the best estimate on a number of units."""
+            if count not in rows:
+                weighed[count] = self.weigh(self.named(count))
+                step = weighed[count].first_step()
+                least[count] = tokens / step.plan.tokens * step.iteration_s / DAY_S
+                if least[count] > FAR * days:
+                    return least[count]  # too far off for its failures to matter
+                rows[count] = _row(count, step, self.seed, tokens=tokens)
+            return float(rows[count][key])
 
-def most_tokens(
-    weigh: Callable[[str], Estimates],
-    cluster: Cluster,
-    text: str,
-    shared: int,
-    budget: str,
-    days: float,
-    *,
-    finish: Callable[[Estimates], Search] = Estimates.simulate,
-    seed: int = 0,
-) -> Sizes:
-    """Find the units of a machine on which a job trains most for a budget within some days.
+        start = max(1, LEAST_CHIPS // self.cluster.chips_per_domain)
+        fewest, untried = fewest_in_time(on, days, counts, start)
+        if fewest is None:
+            fastest = min(least, key=lambda count: least[count])
+            remedy = "Allow more days, units or sequences of a batch."
+            if fastest < counts[-1]:
+                remedy = "More units are no faster: allow more days or sequences of a batch."
+            raise InputError(
+                f"days is {days:g}, and {tokens:,} tokens at this batch take at least "
+                f"{least[fastest]:,.3g} days, on {fastest:,} of {self.unit}. {remedy}"
+            )
+        search = self.finish(weighed[fewest])
+        rows[fewest] = _row(fewest, search.first, self.seed, tokens=tokens)
+        more = [count for count in counts if count >= fewest]
+        start = math.ceil(fewest * rows[fewest]["days_high"] / days)
+        sure, _ = fewest_in_time(partial(on, key="days_high"), days, more, start)
+        smaller = max((count for count in counts if count < fewest), default=0)
+        ends = tuple(sorted({untried[0], untried[-1]})) if untried else ()
+        listed = tuple(rows[count] for count in sorted(rows))
+        return Sizes(self.unit, days, listed, fewest, sure, smaller, ends, search)
 
-    ``budget``: USD, as ``run_job`` takes it. The others are those of :func:`sizes_in_time`.
-    """
-    unit, most, named = _units(cluster, text, days)
-    paid = bought_s(usd_of(budget) or 0, cluster, cluster.chips_per_domain) / (days * DAY_S)
-    counts = usable_counts(min(math.ceil(paid), most), shared)
-    # More units may be no faster, and cost more: half as many are tried while they train more.
-    halves = [2**power for power in range(counts[-1].bit_length() - 1, -1, -1)]
-    rows: dict[int, dict[str, Any]] = {}
-    refused: InputError | None = None
-    for count in dict.fromkeys([counts[-1], *halves]):
-        try:
-            weighed = weigh(named(count))
-            rows[count] = _row(count, weighed.first_step(), seed, budget=budget, days=days)
-        except InputError as mistake:
-            refused = refused or mistake
-            continue
-        if rows[count]["tokens"] < max(row["tokens"] for row in rows.values()):
-            break
-        best = weighed
-    if refused and not rows:
-        raise refused
-    fewest = max(rows, key=lambda count: (rows[count]["tokens"], -count))
-    search = finish(best)
-    rows[fewest] = _row(fewest, search.first, seed, budget=budget, days=days)
-    listed = tuple(rows[count] for count in sorted(rows))
-    return Sizes(unit, days, listed, fewest, fewest, 0, (), search)
+    def most_tokens(self, budget: str) -> Sizes:
+        """Find the units on which a job trains most for a budget, as ``run_job`` takes it."""
+        days, cluster = self.days, self.cluster
+        paid = bought_s(usd_of(budget) or 0, cluster, cluster.chips_per_domain) / (days * DAY_S)
+        counts = usable_counts(min(math.ceil(paid), self.most), self.shared)
+        # More units may be no faster, and cost more: half as many are tried while they train more.
+        halves = [2**power for power in range(counts[-1].bit_length() - 1, -1, -1)]
+        rows: dict[int, dict[str, Any]] = {}
+        refused: InputError | None = None
+        for count in dict.fromkeys([counts[-1], *halves]):
+            try:
+                weighed = self.weigh(self.named(count))
+                rows[count] = _row(count, weighed.first_step(), self.seed, budget=budget, days=days)
+            except InputError as mistake:
+                refused = refused or mistake
+                continue
+            if rows[count]["tokens"] < max(row["tokens"] for row in rows.values()):
+                break
+            best = weighed
+        if refused and not rows:
+            raise refused
+        fewest = max(rows, key=lambda count: (rows[count]["tokens"], -count))
+        search = self.finish(best)
+        rows[fewest] = _row(fewest, search.first, self.seed, budget=budget, days=days)
+        listed = tuple(rows[count] for count in sorted(rows))
+        return Sizes(self.unit, days, listed, fewest, fewest, 0, (), search)
 
 
 OF_A_SIZE = ("units", "chips", "iteration_s", "days_low", "days_high")
@@ -393,9 +374,8 @@ def search_sizes(
         """Estimate the plans on one number of units."""
         return estimates(model, machine(name), global_batch, **how)
 
-    where = weigh, machine(cluster), cluster, global_batch * model.layers
-    length = {"tokens": tokens} if budget is None else {"budget": budget}
-    return find_sizes(*where, length, float(days))
+    offer = Offer(weigh, machine(cluster), cluster, global_batch * model.layers, float(days))
+    return offer.for_job({"tokens": tokens} if budget is None else {"budget": budget})
 
 
 def _check_job(tokens: str | float | None, budget: str | None, days: float) -> None:

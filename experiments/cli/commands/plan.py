@@ -267,15 +267,16 @@ class _Question:
         if days is None:
             result = self.search()
             return self, result, job_of(result.first, length, call)
-        from workloads.search.sizes import find_sizes
+        from workloads.search.sizes import Offer
 
         shared = _batch_of_a_job(self.how, self.stated, length) * inputs.read_model().layers
-        sizes = find_sizes(
+        offer = Offer(
             lambda name: self.on(name).estimates()[0],
-            *(inputs.read_cluster(self.catalogue), inputs.cluster, shared, length.length, days),
+            *(inputs.read_cluster(self.catalogue), inputs.cluster, shared, days),
             finish=lambda weighed: weighed.simulate(call.engine, call.watch),
             seed=call.seed,
         )
+        sizes = offer.for_job(length.length)
         entries = {"sizes": sizes.document(), "job": sizes.job}
         return self.on(sizes.search.cluster.name), sizes.search, entries
 

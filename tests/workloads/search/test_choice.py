@@ -109,12 +109,12 @@ def test_a_deadline_that_no_number_meets_names_the_fastest(monkeypatch):
     weighed = SimpleNamespace(first_step=lambda: step)
     with pytest.raises(InputError, match=r"^days is 9.9, and 10 tokens .* 10 days, on \d+ of "
                                          r"p5\.48xlarge\. More units are no faster"):  # fmt: skip
-        sizes.sizes_in_time(lambda _: weighed, cluster("p5.48xlarge"), "p5.48xlarge", 8, 10, 9.9)
+        sizes.Offer(lambda _: weighed, cluster("p5.48xlarge"), "p5.48xlarge", 8, 9.9).in_time(10)
     one = cluster("p5.48xlarge:1")
     with pytest.raises(
         InputError, match=r"40 tokens .* at least 40 days, on 1 of .* more days, units"
     ):
-        sizes.sizes_in_time(lambda _: weighed, one, "p5.48xlarge:1", 8, 40, 9)
+        sizes.Offer(lambda _: weighed, one, "p5.48xlarge:1", 8, 9).in_time(40)
 
 
 def test_the_next_smaller_number_of_units_is_that_below_the_fewest(monkeypatch):
@@ -126,10 +126,10 @@ def test_the_next_smaller_number_of_units_is_that_below_the_fewest(monkeypatch):
         *(sizes, "_row"), lambda each, *_, **__: {key: days_of[key] / each for key in days_of}
     )
     for days, numbers in ((24.0, (1, 2, 0)), (6.0, (4, 8, 2))):
-        sized = sizes.sizes_in_time(
-            lambda _: weighed, cluster("p5.48xlarge"), "p5.48xlarge", 8, 1, days,
+        sized = sizes.Offer(
+            lambda _: weighed, cluster("p5.48xlarge"), "p5.48xlarge", 8, days,
             finish=lambda _: SimpleNamespace(first=step),
-        )  # fmt: skip
+        ).in_time(1)  # fmt: skip
         assert (sized.fewest, sized.sure, sized.next_smaller) == numbers
 
 
@@ -151,8 +151,9 @@ def test_half_as_many_units_are_tried_while_they_train_more(usd, tried, most, mo
         return {"tokens": count if count <= 16 else 15}
 
     monkeypatch.setattr(sizes, "_row", row)
-    where = weigh, cluster("trn2.48xlarge"), "trn2.48xlarge", 8, str(usd), 30.0
-    units = sizes.most_tokens(*where, finish=lambda _: SimpleNamespace(first=None))
+    where = weigh, cluster("trn2.48xlarge"), "trn2.48xlarge", 8, 30.0
+    offer = sizes.Offer(*where, finish=lambda _: SimpleNamespace(first=None))
+    units = offer.most_tokens(str(usd))
     assert (seen, units.fewest) == (tried, most)
 
 
