@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from experiments.validation.reading.tool_outputs import Measured
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
+    from topologies.support.arrays import IntArray
 
-    Measure = Callable[[int], tuple[dict[str, Any], Trace]]
-    """Function from a size to the row and the trace."""
+    Rows = list[dict[str, Any]]
 
 
 def _algorithms() -> tuple[str, ...]:
@@ -177,32 +178,31 @@ def collective(
         beside.check_single({"--sensitivity": sure.sensitivity, "--compare": compared.compare})
         _side_by_side(inputs, machine, ranks, catalogue, call)
         return
-    cluster, groups = _groups(inputs, machine, ranks, catalogue)
-    measured = _read(compared.compare, inputs, groups[0].ranks)
-    watched = call.out is not None
-    sizes, measure = how_to_measure(inputs, groups, call.engine, watched=watched)
-    wanted = sizes or _sizes(inputs.size, measured)
+    question = _Question.read(inputs, machine, ranks, catalogue, call.engine)
+    measured = _read(compared.compare, inputs, question.group.ranks)
+    wanted = question.sizes(measured)
     what = f"{inputs.op} on {machine.name}"
-    results = [measure(size) for size in call.watch(wanted, what)]
-    plain = _beside_healthy([row for row, _ in results], inputs, groups, call.engine)
-    rows, ends = _judged(plain, inputs, groups, call.engine, timed=measured is not None)
+    watched = call.out is not None
+    results = [question.measure(size, watched=watched) for size in call.watch(wanted, what)]
+    plain = question.beside_healthy([row for row, _ in results])
+    rows, ends = question.judged(plain, timed=measured is not None)
     summary: dict[str, Any] = {}
     if measured is not None:
-        rows, summary["summary"] = _compared(rows, measured, compared.compare or "", groups[0])
+        rows, summary = _compared(rows, measured, compared.compare or "", question.group)
 
     def first_s(changed: Catalogue) -> float:
-        groups = _groups(inputs, machine, ranks, changed)[1]
-        _, measure = how_to_measure(inputs, groups, call.engine)
-        return float(measure(wanted[0])[0]["time_s"])
+        question = _Question.read(inputs, machine, ranks, changed, call.engine)
+        return float(question.measure(wanted[0])[0]["time_s"])
 
-    idle = idle_options(inputs, ranks, cluster, groups)
-    who = f"{groups[0].ranks:,} rank{'s' * (groups[0].ranks > 1)}"
-    who = f"{len(groups):,} groups of {who}" if len(groups) > 1 else who
+    idle = question.idle_options(ranks)
+    who = f"{question.group.ranks:,} rank{'s' * (question.group.ranks > 1)}"
+    who = f"{len(question.groups):,} groups of {who}" if len(question.groups) > 1 else who
+    more = {"summary": summary} if summary else {}
     call.answer(
-        {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
-        show=lambda _: _show(f"{what}, {who}", rows, summary.get("summary", {}), idle),
+        {"rows": rows, "interval": ends[0].document(), **more, **idle_entry(idle)},
+        show=lambda _: _show(f"{what}, {who}", rows, summary, idle),
         write=lambda run, _: _write(
-            run, rows, results[-1][1], cluster, summary.get("summary", {}).get("verdict", "")
+            run, rows, results[-1][1], question.group.cluster, summary.get("verdict", "")
         ),
         rankings=sure.rank(first_s, catalogue, call, "the time of the first size"),
     )
@@ -221,14 +221,12 @@ def _side_by_side(
     for each in single.values():
         each.read(catalogue)  # a name that is misspelt, before any cluster answers
 
-    def answer(name: str) -> list[dict[str, Any]]:
+    def answer(name: str) -> Rows:
         """Rows of one of the clusters."""
-        cluster, groups = _groups(inputs, single[name], ranks, catalogue)
-        sizes, measure = how_to_measure(inputs, groups, call.engine)
-        wanted = sizes or _sizes(inputs.size, None)
-        measured = call.watch(wanted, f"{inputs.op} on {name}")
-        rows, _ = _judged([measure(size)[0] for size in measured], inputs, groups, call.engine)
-        named = idle_entry(idle_options(inputs, ranks, cluster, groups))
+        question = _Question.read(inputs, single[name], ranks, catalogue, call.engine)
+        sizes = call.watch(question.sizes(), f"{inputs.op} on {name}")
+        rows, _ = question.judged([question.measure(size)[0] for size in sizes])
+        named = idle_entry(question.idle_options(ranks))
         return [{**row, **named} for row in rows]
 
     rows = beside.each(machine.names, answer)
@@ -240,52 +238,183 @@ def _side_by_side(
     )
 
 
-def _beside_healthy(
-    rows: list[dict[str, Any]], inputs: CollectiveInputs, groups: list[Group], engine: str
-) -> list[dict[str, Any]]:
-    """Return rows with the time without the faults in each, where there are faults."""
-    if not inputs.fault:
-        return rows
-    from cluster_sim.collectives.duration.nccl import covers
+@dataclass(frozen=True)
+class _Question:
+    """The collective of the options, in groups of one cluster."""
 
-    # The closed form of NCCL and RCCL has no faults, so it is no measure of what they cost.
-    by_library, healthy = covers(groups[0].cluster), []
-    for row in rows:
-        algorithm = row["algorithm"] if by_library else inputs.algorithm
-        alike = replace(inputs, fault=(), algorithm=algorithm)
-        healthy.append(how_to_measure(alike, groups, engine)[1](row["size_bytes"])[0])
-    issued = [_as_issued(row, groups[0].cluster, inputs.op, inputs.runtime) for row in healthy]
-    pairs = zip(rows, issued, strict=True)
-    return [{**row, "undisturbed_s": before["time_s"]} for row, before in pairs]
+    inputs: CollectiveInputs
+    groups: Sequence[Group]
+    engine: str
 
+    @classmethod
+    def read(
+        cls,
+        inputs: CollectiveInputs,
+        machine: SeveralMachines,
+        ranks: RankInputs,
+        catalogue: Catalogue,
+        engine: str,
+    ) -> _Question:
+        """Return the question of the options, if the Neuron runtime can run it."""
+        from cluster_sim.collectives.algorithms.algorithm import is_trainium
+        from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
 
-def _judged(
-    rows: Sequence[dict[str, Any]],
-    inputs: CollectiveInputs,
-    groups: list[Group],
-    engine: str,
-    *,
-    timed: bool = False,
-) -> tuple[list[dict[str, Any]], list[Interval]]:
-    """Return rows as the host sees them, with the best algorithm and intervals; and these alone."""
-    from workloads.confidence.answers import collective_interval, vendors_test
+        check_op(inputs)
+        cluster = machine.read(catalogue)
+        if inputs.runtime in ("eager", "xla") and not is_trainium(cluster):
+            raise InputError(
+                f"--runtime {inputs.runtime} is a way to issue work to Trainium, and "
+                f"{cluster.name} has {cluster.chip or 'no chips'}. Leave --runtime out."
+            )
+        groups = groups_for(cluster, ranks)
+        if not ranks.unrestricted:
+            groups = [along_ring(group) for group in groups] if inputs.op == "permute" else groups
+            check_restrictions(inputs.op, groups)
+        return cls(inputs, groups, engine)
 
-    group, tool = groups[0], "" if inputs.runtime == "compiled" else inputs.runtime
-    best = [beside_best(row, inputs, groups, engine) for row in rows]
-    seen = [_as_issued(row, group.cluster, inputs.op, inputs.runtime) for row in best]
-    if timed and group.cluster.chip:
-        tool = vendors_test(group.cluster.chip)
-    ends = [
-        collective_interval(
-            *(group.cluster, group.ranks, row["size_bytes"], row["time_s"]),
-            ideal=inputs.ideal,
-            tool=tool,
-            crosses=len(group.domains) > 1,
+    @property
+    def group(self) -> Group:
+        """The first of the groups, which are all on one cluster."""
+        return self.groups[0]
+
+    @cached_property
+    def matrix(self) -> IntArray | None:
+        """Bytes between each two ranks, where the options name a file of them."""
+        from cluster_sim.collectives.results import read_matrix
+
+        return None if self.inputs.matrix is None else read_matrix(self.inputs.matrix)
+
+    def sizes(self, measured: Measured | None = None) -> list[int]:
+        """Sizes of the matrix or of the option; by default those of the measurements."""
+        from cluster_sim.collectives.group_parsing import parse_sizes
+        from cluster_sim.collectives.results import buffer_bytes
+
+        if self.matrix is not None:
+            return [buffer_bytes(self.matrix)]
+        if self.inputs.size is not None:
+            return parse_sizes(self.inputs.size)
+        if measured is None:
+            raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
+        return sorted(set(measured.size_bytes.astype(int).tolist()))
+
+    def measure(self, size: int, *, watched: bool = False) -> tuple[dict[str, Any], Trace]:
+        """Return the row and the trace of one size."""
+        from cluster_sim.collectives import CollectiveCall, measure
+        from cluster_sim.collectives.builder import check_scratchpad
+        from cluster_sim.collectives.results import KIND, measure_v, skewed
+        from cluster_sim.hardware.faults import parse_fault
+
+        inputs, group = self.inputs, self.group
+        how: dict[str, Any] = {"ideal": inputs.ideal, "engine": self.engine}
+        how["faults"] = [parse_fault(text) for text in inputs.fault]
+        if inputs.op != KIND:
+            calls = [CollectiveCall(inputs.op, each, size) for each in self.groups]
+            return measure(calls, inputs.algorithm, sbuf=inputs.sbuf, watched=watched, **how)
+        if len(self.groups) > 1:
+            raise InputError(
+                f"{KIND} runs in one group, --group names {len(self.groups)}; give one"
+            )
+        if inputs.sbuf:
+            check_scratchpad(inputs.op, group, 0)
+        matrix = self.matrix
+        sent = skewed(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
+        return measure_v(group, sent, inputs.algorithm, **how)
+
+    def beside_healthy(self, rows: Rows) -> Rows:
+        """Return rows with the time without the faults in each, where there are faults."""
+        if not self.inputs.fault:
+            return rows
+        from cluster_sim.collectives.duration.nccl import covers
+
+        def undisturbed_s(row: Mapping[str, Any]) -> float:
+            # The closed form of NCCL and RCCL has no faults, so it is no measure of what they cost.
+            algorithm = row["algorithm"] if covers(self.group.cluster) else self.inputs.algorithm
+            healthy = replace(self, inputs=replace(self.inputs, fault=(), algorithm=algorithm))
+            return float(self.as_issued(healthy.measure(row["size_bytes"])[0])["time_s"])
+
+        return [{**row, "undisturbed_s": undisturbed_s(row)} for row in rows]
+
+    def beside_best(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Add the choice of ``best`` to a row of ``auto`` that is slower near a switch."""
+        from cluster_sim.collectives import KINDS, CollectiveCall
+        from cluster_sim.collectives.algorithms.registry import switched
+
+        inputs = self.inputs
+        if inputs.algorithm != "auto" or inputs.op not in KINDS or inputs.fault:
+            return row
+        near = switched(CollectiveCall(inputs.op, self.group, row["size_bytes"]))
+        if len(near) == 1:
+            return row
+        at_best = replace(self, inputs=replace(inputs, algorithm="best"))
+        best, _ = at_best.measure(row["size_bytes"])
+        if best["time_s"] >= row["time_s"]:
+            return row
+        named = {"best_algorithm": best["algorithm"], "best_time_s": best["time_s"]}
+        return {**row, "switches": list(near), **named}
+
+    def as_issued(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with the time under its runtime, and the bandwidths for that time."""
+        inputs, cluster = self.inputs, self.group.cluster
+        if inputs.runtime == "compiled":
+            return row
+        from workloads.kernels.times import seen_by_host
+
+        seconds = seen_by_host(
+            *(cluster.chip or "", row["time_s"], inputs.runtime),
+            collective=inputs.op,
+            catalogue=cluster.catalogue,
         )
-        for row in seen
-    ]
-    judged = [{**row, "low": e.low, "high": e.high} for row, e in zip(seen, ends, strict=True)]
-    return judged, ends
+        if seconds == row["time_s"]:
+            return row
+        slower = row["time_s"] / seconds
+        rates = {name: row[name] * slower for name in row if name.endswith("bw_bytes_per_s")}
+        return {**row, **rates, "time_s": seconds}
+
+    def judged(self, rows: Rows, *, timed: bool = False) -> tuple[Rows, list[Interval]]:
+        """Return rows as the host sees them, with best algorithm and intervals; and these alone."""
+        from workloads.confidence.answers import collective_interval, vendors_test
+
+        cluster, runtime = self.group.cluster, self.inputs.runtime
+        tool = "" if runtime == "compiled" else runtime
+        seen = [self.as_issued(self.beside_best(row)) for row in rows]
+        if timed and cluster.chip:
+            tool = vendors_test(cluster.chip)
+        ends = [
+            collective_interval(
+                *(cluster, self.group.ranks, row["size_bytes"], row["time_s"]),
+                ideal=self.inputs.ideal,
+                tool=tool,
+                crosses=len(self.group.domains) > 1,
+            )
+            for row in seen
+        ]
+        judged = [{**row, "low": e.low, "high": e.high} for row, e in zip(seen, ends, strict=True)]
+        return judged, ends
+
+    def idle_options(self, ranks: RankInputs) -> dict[str, str]:
+        """Return each stated option that changes nothing, with the reason.
+
+        >>> from cluster_sim.collectives import Group
+        >>> from topologies.clusters.names import cluster
+        >>> ring = cluster("ring:4", bandwidth="1GB/s", latency="1us")
+        >>> question = CollectiveInputs("all-reduce", ideal=True)
+        >>> _Question(question, [Group(ring, range(4))], "fast").idle_options(RankInputs())
+        {'ideal': 'a plain shape is ideal already'}
+        """
+        from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
+
+        reasons, groups = {}, [*self.groups]
+        if self.inputs.ideal and self.group.cluster.plain:
+            reasons["ideal"] = "a plain shape is ideal already"
+        if ranks.unrestricted:
+            try:
+                check_restrictions(self.inputs.op, groups)
+                moves = self.inputs.op == "permute" and [*map(along_ring, groups)] != groups
+            except InputError:
+                return reasons
+            if not moves:
+                reasons["unrestricted"] = "no limit of the Neuron runtime is exceeded"
+        return reasons
 
 
 def _says_nothing(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -321,22 +450,6 @@ def _show(
         click.echo(line)
 
 
-def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str) -> dict[str, Any]:
-    """Return a row with the time under its runtime, and the bandwidths for that time."""
-    if runtime == "compiled":
-        return dict(row)
-    from workloads.kernels.times import seen_by_host
-
-    seconds = seen_by_host(
-        cluster.chip or "", row["time_s"], runtime, collective=kind, catalogue=cluster.catalogue
-    )
-    if seconds == row["time_s"]:
-        return dict(row)
-    slower = row["time_s"] / seconds
-    rates = {name: row[name] * slower for name in row if name.endswith("bw_bytes_per_s")}
-    return {**row, **rates, "time_s": seconds}
-
-
 def _compared(
     rows: list[dict[str, Any]], measured: Measured, name: str, group: Group
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -362,50 +475,19 @@ def _compared(
     return both, {**comparison.agreement(frame), "verdict": verdict}
 
 
-def _groups(
-    inputs: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, catalogue: Catalogue
-) -> tuple[Cluster, list[Group]]:
-    """Return the cluster and the groups of the options, if the Neuron runtime can run them."""
-    from cluster_sim.collectives.algorithms.algorithm import is_trainium
-    from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
-
-    check_op(inputs)
-    cluster = machine.read(catalogue)
-    if inputs.runtime in ("eager", "xla") and not is_trainium(cluster):
-        raise InputError(
-            f"--runtime {inputs.runtime} is a way to issue work to Trainium, and {cluster.name} "
-            f"has {cluster.chip or 'no chips'}. Leave --runtime out."
-        )
-    groups = groups_for(cluster, ranks)
-    if not ranks.unrestricted:
-        groups = [along_ring(group) for group in groups] if inputs.op == "permute" else groups
-        check_restrictions(inputs.op, groups)
-    return cluster, groups
-
-
 def _read(compare: str | None, inputs: CollectiveInputs, ranks: int) -> Measured | None:
     """Read measurements, which must be of the same operation and number of ranks."""
     if compare is None:
         return None
+    from cluster_sim.collectives.group_parsing import parse_sizes
     from experiments.validation.comparison import check_same
     from experiments.validation.reading.tool_outputs import read_measured, typed_times
 
-    if typed := typed_times(compare, [] if inputs.size is None else _sizes(inputs.size, None)):
+    if typed := typed_times(compare, [] if inputs.size is None else parse_sizes(inputs.size)):
         return typed
     measured = read_measured(compare, inputs.op)
     check_same(measured, inputs.op, ranks, compare)
     return measured
-
-
-def _sizes(size: str | None, measured: Measured | None) -> list[int]:
-    """Sizes of the option; by default those of the measurements."""
-    from cluster_sim.collectives.group_parsing import parse_sizes
-
-    if size is not None:
-        return parse_sizes(size)
-    if measured is None:
-        raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
-    return sorted(set(measured.size_bytes.astype(int).tolist()))
 
 
 def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
@@ -499,88 +581,3 @@ def check_op(inputs: CollectiveInputs) -> None:
         raise InputError(f"--bytes {matrix} and {other} both say how much is sent; give one")
     if op == KIND and matrix is None and skew is None:
         raise InputError(f"{KIND} needs --bytes FILE, or --size with --skew 0 (even) or more")
-
-
-def how_to_measure(
-    inputs: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
-) -> tuple[list[int], Measure]:
-    """Return the sizes that a matrix of bytes determines, if any, and the function for one size."""
-    from cluster_sim.collectives import CollectiveCall, measure
-    from cluster_sim.collectives.builder import check_scratchpad
-    from cluster_sim.collectives.results import KIND, buffer_bytes, measure_v, read_matrix, skewed
-    from cluster_sim.hardware.faults import parse_fault
-
-    faults = [parse_fault(text) for text in inputs.fault]
-    if inputs.op != KIND:
-        return [], lambda size: measure(
-            [CollectiveCall(inputs.op, group, size) for group in groups],
-            inputs.algorithm,
-            ideal=inputs.ideal,
-            sbuf=inputs.sbuf,
-            engine=engine,
-            faults=faults,
-            watched=watched,
-        )
-    if len(groups) > 1:
-        raise InputError(f"{KIND} runs in one group, --group names {len(groups)}; give one")
-    group = groups[0]
-    if inputs.sbuf:
-        check_scratchpad(inputs.op, group, 0)
-    matrix = None if inputs.matrix is None else read_matrix(inputs.matrix)
-
-    def measured(size: int) -> tuple[dict[str, Any], Trace]:
-        """Row and trace of one size."""
-        sent = skewed(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
-        return measure_v(
-            group, sent, inputs.algorithm, ideal=inputs.ideal, engine=engine, faults=faults
-        )
-
-    return ([] if matrix is None else [buffer_bytes(matrix)]), measured
-
-
-def idle_options(
-    inputs: CollectiveInputs, ranks: RankInputs, cluster: Cluster, groups: Sequence[Group]
-) -> dict[str, str]:
-    """Return each stated option that changes nothing, with the reason.
-
-    >>> from cluster_sim.collectives import Group
-    >>> from topologies.clusters.names import cluster
-    >>> ring = cluster("ring:4", bandwidth="1GB/s", latency="1us")
-    >>> inputs = CollectiveInputs("all-reduce", ideal=True)
-    >>> idle_options(inputs, RankInputs(), ring, [Group(ring, range(4))])
-    {'ideal': 'a plain shape is ideal already'}
-    """
-    from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
-
-    reasons = {}
-    if inputs.ideal and cluster.plain:
-        reasons["ideal"] = "a plain shape is ideal already"
-    if ranks.unrestricted:
-        try:
-            check_restrictions(inputs.op, groups)
-            reordered = inputs.op == "permute" and [along_ring(each) for each in groups] != groups
-        except InputError:
-            return reasons
-        if not reordered:
-            reasons["unrestricted"] = "no limit of the Neuron runtime is exceeded"
-    return reasons
-
-
-def beside_best(
-    row: dict[str, Any], inputs: CollectiveInputs, groups: list[Group], engine: str
-) -> dict[str, Any]:
-    """Add the choice of ``best`` to a row of ``auto`` that is slower near a switch."""
-    from cluster_sim.collectives import KINDS, CollectiveCall
-    from cluster_sim.collectives.algorithms.registry import switched
-
-    if inputs.algorithm != "auto" or inputs.op not in KINDS or inputs.fault:
-        return row
-    near = switched(CollectiveCall(inputs.op, groups[0], row["size_bytes"]))
-    if len(near) == 1:
-        return row
-    _, measure_best = how_to_measure(replace(inputs, algorithm="best"), groups, engine)
-    best, _ = measure_best(row["size_bytes"])
-    if best["time_s"] >= row["time_s"]:
-        return row
-    named = {"best_algorithm": best["algorithm"], "best_time_s": best["time_s"]}
-    return {**row, "switches": list(near), **named}
