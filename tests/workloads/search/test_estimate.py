@@ -21,7 +21,7 @@ from workloads.training.frameworks.framework import framework
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import Stack, chunk_activations, layer_activations
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.plan.schedules.registry import SCHEDULES
+from workloads.training.plan.schedules import registry
 from workloads.training.plan.stages import (
     chunk_layers,
     end_stages,
@@ -116,7 +116,7 @@ def test_agreement_of_one_plan_has_no_order():
 estimates = import_module("workloads.search.estimate")  # the package has a function of this name
 SCHEDULES = [
     (schedule.name, chunks)
-    for schedule in SCHEDULES
+    for schedule in registry.SCHEDULES
     for chunks in (1, 2, 3)
     if chunks in schedule.chunks_allowed
 ]
@@ -177,7 +177,7 @@ def test_no_estimate_is_shorter_than_its_bound(model):
     shared = _Shared(model, sixteen())
     bound_s = np.array([shared.least_s(plan) for plan in plans])
     assert (bound_s <= estimate(model, sixteen(), plans)).all()
-    assert {plan.schedule for plan in plans} == {schedule.name for schedule in SCHEDULES}
+    assert {plan.schedule for plan in plans} == {*registry.schedule_names()}
 
 
 @pytest.fixture
