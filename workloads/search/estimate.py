@@ -246,19 +246,14 @@ def replicas(
     finished = _finished(shapes, time_s)
 
     @cache
-    def gather_s(share: Share) -> tuple[float, float]:
-        steps = gather_parameters(shapes, "bucket", share)
-        return _sum(steps, time_s), occupied * _sum(steps, occupied_s)
-
-    @cache
-    def reduce_s(share: Share) -> tuple[float, float]:
-        steps = reduce_gradients(shapes, "bucket", share)
+    def exchanged_s(how: Callable[..., list[LayerOp]], share: Share) -> tuple[float, float]:
+        steps = how(shapes, "bucket", share)
         return _sum(steps, time_s), occupied * _sum(steps, occupied_s)
 
     edges = {stage: edges_of(shapes, stage) for stage in end_stages(plan)}
     gather_rest_s = np.zeros(plan.pp)
     for stage, held in edges.items():
-        gather_rest_s[stage] = gather_s(held)[0]
+        gather_rest_s[stage] = exchanged_s(gather_parameters, held)[0]
     exchange = Replicas(
         gather_s=np.zeros((model.layers, 2)),
         reduce_s=np.zeros((model.layers, 2)),
@@ -279,12 +274,12 @@ def replicas(
         gathers, reduces, left = _buckets(shapes, of_chunk)
         layers = np.array(first)[numbers][:, None] + np.arange(len(of_chunk))
         for place, share in gathers.items():
-            exchange.gather_s[layers[:, place]] = gather_s(share)
+            exchange.gather_s[layers[:, place]] = exchanged_s(gather_parameters, share)
         for place, share in reduces.items():
-            exchange.reduce_s[layers[:, place]] = reduce_s(share)
+            exchange.reduce_s[layers[:, place]] = exchanged_s(reduce_gradients, share)
         for number in numbers:
             rest = total([left, at_end.get(number, Share(0, 0))])
-            exchange.reduce_rest_s[number] = reduce_s(rest)[0]
+            exchange.reduce_rest_s[number] = exchanged_s(reduce_gradients, rest)[0]
     return exchange
 
 
