@@ -241,8 +241,8 @@ def answered(
     drawing = {name: stated[name] for name in ("requests", "seed", *DRAWING) if name in stated}
     ways = {each.name: stated[each.name] for each in fields(ServingOptions) if each.name in stated}
     options = ServingOptions(**ways)
+    question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
     if "search" in stated:
-        question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
         searched = search_deployments(question, watch)
         words, in_fp8 = searched.ranked[0].words, replace(question, precision=FP8)
         degrees = {"tp", "ep"} & words.keys()  # experts that all ranks divide are so on fewer chips
@@ -256,7 +256,6 @@ def answered(
     replicas = options.deployment(model, cluster, **size)
     if "max_rate" in stated:
         least = stated.get("count", DRAWN)
-        question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
         return with_other_precision(
             at_highest_rate(options.offered(replicas, **drawing), slo, least=least),
             question,

@@ -430,18 +430,14 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
             for key, value in stated.items()
         }
         with by_option_names(parameters, values):
-            return answer(values)
-
-    def answer(values: Mapping[str, Any]) -> int | None:
-        """Answer the command with the value of each parameter."""
-        arguments = {key: group.build(values) for key, group in groups.items()}
-        inputs = {key: values[key] for key in recorded}
-        for key, value in arguments.items():
-            if isinstance(value, Invocation):
-                arguments[key] = dataclasses.replace(value, command=name, inputs=inputs)
-                if not begins:
-                    value.begin()
-        return command(**arguments)
+            arguments = {key: group.build(values) for key, group in groups.items()}
+            inputs = {key: values[key] for key in recorded}
+            for key, value in arguments.items():
+                if isinstance(value, Invocation):
+                    arguments[key] = dataclasses.replace(value, command=name, inputs=inputs)
+                    if not begins:
+                        value.begin()
+            return command(**arguments)
 
     headings = {key: group.heading for group in groups.values() for key in group.options}
     return CommandWithArguments(
@@ -487,10 +483,8 @@ def _stated(stated: Stated) -> _Group:
         """Parameter of click for one field."""
         kind = option.kind or without_none(hints[key])
         kind = kind if kind in PLAIN else str
-        default = option.default or shown(defaults[key])
-        if key in stated.searched:
-            default = "searched"
-        default = stated.defaults.get(key, default)
+        usual = "searched" if key in stated.searched else option.default or shown(defaults[key])
+        default = stated.defaults.get(key, usual)
         return click_parameter(key, kind, dataclasses.replace(option, default=default), None)
 
     def build(entered: Mapping[str, Any]) -> dict[str, Any]:
