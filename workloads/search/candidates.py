@@ -457,14 +457,12 @@ def _degrees(model: Model, base: ParallelPlan, fixed: Stated, ranks: int) -> Col
     no_fields = {"row": np.zeros(1, np.int64)}
     columns = crossed(crossed(no_fields, "tp", tps), "cp", cps)
     columns = crossed(columns, "sequence_parallel", _only(fixed, "sequence_parallel", (0, 1)))
+    names = ("tp", "cp", "sequence_parallel")
     pairs = {
         (tp, cp, split): _divides(model, replace(base, tp=tp, cp=cp, sequence_parallel=bool(split)))
-        for tp, cp, split in zip(
-            *(columns[name].tolist() for name in ("tp", "cp", "sequence_parallel")), strict=True
-        )
+        for tp, cp, split in zip(*(columns[name].tolist() for name in names), strict=True)
         if tp > 1 or split == columns["sequence_parallel"].min()
     }
-    names = ("tp", "cp", "sequence_parallel")
     columns = kept(columns, among(columns, names, [pair for pair, fits in pairs.items() if fits]))
     # Rules ask whether sequence parallelism would be possible with these degrees.
     dividing = [pair[:2] for pair, fits in pairs.items() if fits and pair[2]]
@@ -497,11 +495,8 @@ def _experts(columns: Columns, model: Model, fixed: Stated) -> Columns:
     if experts is None:
         return crossed(crossed(columns, "ep", [1]), "etp", [fixed.get("etp", 0)])
     degrees = [ep for ep in _only(fixed, "ep", divisors(experts.count)) if ep > 1 or not exchanges]
-    grown = crossed(columns, "ep", degrees)
-    if "etp" in fixed:
-        grown = crossed(grown, "etp", [fixed["etp"]])
-    else:
-        grown = crossed(grown, "etp", [0, 1])
+    grown = crossed(crossed(columns, "ep", degrees), "etp", _only(fixed, "etp", (0, 1)))
+    if "etp" not in fixed:
         grown = kept(grown, (grown["tp"] > 1) | (grown["etp"] == 0))
     divided = np.where(grown["etp"] == 0, grown["tp"], grown["etp"])
     room = grown["tp"] * grown["cp"] * grown["dp"]
@@ -510,16 +505,15 @@ def _experts(columns: Columns, model: Model, fixed: Stated) -> Columns:
 
 def _pipelines(columns: Columns, model: Model, base: ParallelPlan, fixed: Stated) -> Columns:
     """Combinations with pipeline schedules, chunks, layers of stages and orders of the axes."""
-    names, allowed = schedule_names(), _pairs(fixed)
-    numbers = sorted({names.index(name) for name, _ in allowed})
+    allowed = [(schedule_names().index(name), chunks) for name, chunks in _pairs(fixed)]
+    numbers = sorted({number for number, _ in allowed})
     grown = crossed(columns, "schedule", numbers)
     numbers_of_chunks = sorted({fixed.get("vpp", 1), *(chunks for _, chunks in allowed)})
     grown = crossed(grown, "vpp", numbers_of_chunks)
     several = grown["pp"] > 1
     # A single stage has one schedule; several have each schedule with its numbers of chunks.
     alone = ~several & (grown["schedule"] == numbers[0]) & (grown["vpp"] == 1)
-    numbered = [(names.index(name), chunks) for name, chunks in allowed]
-    pipe = several & among(grown, ("schedule", "vpp"), numbered)
+    pipe = several & among(grown, ("schedule", "vpp"), allowed)
     pipe &= (grown["vpp"] == 1) | (grown["pp"] * grown["vpp"] <= model.layers)
     grown = crossed(kept(grown, alone | pipe), "ends", [EVEN, LIGHT_END])
     light = {pp: bool(light_end(model, pp, base.seq)) for pp in set(grown["pp"].tolist())}
@@ -554,12 +548,10 @@ def _memory_savings(columns: Columns, base: ParallelPlan, fixed: Stated) -> Colu
     if "zero" not in fixed:
         shared = grown["dp"] * grown["cp"] > 1
         grown = kept(grown, shared | (grown["zero"] == 1))
-    useless = "none" if base.attention == "fused" else None
-    kinds = [n for n, kind in enumerate(RECOMPUTE) if kind == fixed.get("recompute", kind)]
-    if "recompute" not in fixed:
-        # A fused kernel keeps no scores, so selective recomputation would save nothing.
-        kinds = [n for n in kinds if RECOMPUTE[n] != useless]
-    return crossed(grown, "recompute", kinds)
+    # A fused kernel keeps no scores, so selective recomputation is the same as none.
+    kinds = RECOMPUTE[1:] if base.attention == "fused" else RECOMPUTE
+    kinds = (fixed["recompute"],) if "recompute" in fixed else kinds
+    return crossed(grown, "recompute", [RECOMPUTE.index(kind) for kind in kinds])
 
 
 def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
