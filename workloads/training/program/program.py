@@ -272,7 +272,7 @@ class Exchanges:
 
     @cached_property
     def _steps_of(self) -> dict[tuple[str, str], BoolArray]:
-        """Whether each step is of an axis, bool (steps,) each, with sends and receives apart."""
+        """Marks of the steps of each axis, bool (steps,) each, with sends and receives apart."""
         parts = [_axis_and_part(step) for step in self.steps]
         return {one: np.array([each == one for each in parts]) for one in dict.fromkeys(parts)}
 
