@@ -311,6 +311,16 @@ def _unexplained(answer: Checked) -> Iterator[str]:
         )
 
 
+def _idle_ranks(answer: Checked) -> Iterator[str]:
+    """Name a plan that leaves ranks of its only chip idle, whose whole price and power count."""
+    plan = answer.plan
+    if plan.ranks < plan.ranks_per_chip:
+        yield (
+            f"The plan has work for {plan.ranks} of the chip's {plan.ranks_per_chip} ranks; price, "
+            "energy and MFU are those of the whole chip."
+        )
+
+
 def _unnatural_ranks(answer: Checked) -> Iterator[str]:
     """Name ranks that the machine does not have, and groups that do not fill its domains."""
     plan, cluster, catalogue = answer.plan, answer.cluster, answer.cluster.numbers
@@ -358,6 +368,7 @@ CHECKS: tuple[Check, ...] = (
     _large_batch,
     _full_memory,
     _unexplained,
+    _idle_ranks,
     _unnatural_ranks,
     _beyond_the_chip,
 )

@@ -88,6 +88,24 @@ def test_ranks_must_be_those_of_the_cluster():
         refused(message, stages.check_ranks, one, chips)
 
 
+def test_a_plan_may_leave_ranks_of_a_single_chip_idle():
+    chip, two = cluster("trn2.3xlarge"), plan(tp=2, dp=1)
+    idle = r"A plan of 2 ranks leaves some of the trn2's 4 or 8 idle. State --lnc or fill them.$"
+    refused(idle, complete, {"dp": 2}, TOY, chip)
+    assert complete({"dp": 2}, TOY, chip, lnc=2).ranks == 2
+    some, every = replace(two, ranks_per_chip=4), replace(two, dp=2, ranks_per_chip=4)
+    stages.check_ranks(some, 1)
+    refused(r"2 chips of 4 ranks\. Raise dp to 4 or use 1 chip\.$", stages.check_ranks, some, 2)
+    refused(r"1 chip\. Change tp or pp or use 2 chips\.$", stages.check_ranks, two, 1)
+    three = replace(some, tp=1, dp=5, global_batch=5)
+    refused(r"of 4 ranks\. Raise dp to 8\.$", stages.check_ranks, three, 2)
+    few, many = (
+        iteration(TOY, chip, replace(each, global_batch=4 * each.dp)) for each in (some, every)
+    )
+    assert few.plan.microbatches == many.plan.microbatches
+    assert 0 < few.iteration_s <= many.iteration_s
+
+
 def test_defaults_fit_the_cluster_and_the_model(tmp_path):
     filled = complete({"tp": 4, "pp": None}, TOY, sixteen())
     assert (filled.dp, filled.microbatches, filled.sequence_parallel) == (4, 16, True)
@@ -126,8 +144,7 @@ def test_logical_cores_are_checked():
     assert [complete({"dp": dp}, TOY, one).ranks_per_chip for dp in (1, 4, 8)] == [1, 4, 8]
     assert complete({"tp": 2}, TOY, one).ranks_per_chip == 4
     assert complete({"tp": 4}, TOY, sixteen()).ranks_per_chip == 1
-    for dp in (2, 9):
-        refused(f"dp {dp} × .* the cluster has 1 chips", complete, {"dp": dp}, TOY, one)
+    refused("dp 9 × .* the cluster has 1 chip. Reduce dp to 1", complete, {"dp": 9}, TOY, one)
     with pytest.raises(InputError, match="--lnc 2 makes 4 ranks a chip, but ranks_per_chip is 1"):
         complete({"ranks_per_chip": 1}, TOY, sixteen(), lnc=2)
 

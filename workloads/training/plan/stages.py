@@ -419,9 +419,12 @@ def check_runtime(plan: ParallelPlan, cluster: Cluster) -> None:
 
 
 def check_ranks(plan: ParallelPlan, chips: int) -> None:
-    """Refuse a plan whose degrees do not multiply to the ranks of the cluster."""
+    """Refuse a plan whose degrees do not multiply to the ranks of a cluster, or some of a chip.
+
+    On one chip of several ranks a plan may leave ranks idle, as programs on one core do.
+    """
     room = chips * plan.ranks_per_chip
-    if plan.ranks == room:
+    if plan.ranks == room or (chips == 1 and plan.ranks < room):
         return
     each = f" of {plan.ranks_per_chip} ranks" if plan.ranks_per_chip > 1 else ""
     degrees = f"dp {plan.dp} × tp {plan.tp} × pp {plan.pp}" + (f" × cp {plan.cp}" * (plan.cp > 1))
@@ -429,9 +432,10 @@ def check_ranks(plan: ParallelPlan, chips: int) -> None:
     wanted = -(-plan.ranks // plan.ranks_per_chip)
     verb = "Reduce" if plan.ranks > room else "Raise"
     remedy = f"{verb} dp to {fits}" if fits and fits != plan.dp else "Change tp or pp"
+    held = f"{chips:,} chip{'s'[: chips > 1]}{each}"
+    more = f" or use {wanted:,} chip{'s'[: wanted > 1]}" if wanted != chips else ""
     raise InputError(
-        f"{degrees} = {plan.ranks:,} ranks, but the cluster has {chips:,} chips{each}. "
-        f"{remedy} or use {wanted:,} chips."
+        f"{degrees} = {plan.ranks:,} ranks, but the cluster has {held}. {remedy}{more}."
     )
 
 
