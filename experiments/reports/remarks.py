@@ -313,12 +313,9 @@ def _unexplained(answer: Checked) -> Iterator[str]:
 
 def _idle_ranks(answer: Checked) -> Iterator[str]:
     """Name a plan that leaves ranks of its only chip idle, whose whole price and power count."""
-    plan = answer.plan
-    if plan.ranks < plan.ranks_per_chip:
-        yield (
-            f"The plan has work for {plan.ranks} of the chip's {plan.ranks_per_chip} ranks; price, "
-            "energy and MFU are those of the whole chip."
-        )
+    used, held = answer.plan.ranks, answer.plan.ranks_per_chip
+    if used < held:
+        yield f"Work for {used} of the chip's {held} ranks: price, energy and MFU are the chip's."
 
 
 def _unnatural_ranks(answer: Checked) -> Iterator[str]:

@@ -50,9 +50,7 @@ class PlanInputs(Conditions):
         None, "Chips that the plan uses, the first of the cluster", least=1, default="all of them"
     )
 
-    lnc: int | None = setting(
-        None, "Physical cores of one logical NeuronCore; a plan of one chip may leave some idle"
-    )
+    lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
     plan: Path | None = setting(
         None,
         "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo, NxD "

@@ -96,7 +96,7 @@ def memory(total: float, **changes: Any) -> Any:
     ({"plan": ParallelPlan(tp=2, dp=16, ranks_per_chip=2, global_batch=16)},
      "The plan has 2 ranks a chip; programs on trn2 have 1 or 4 or 8."),
     ({"plan": ParallelPlan(tp=3, ranks_per_chip=4, global_batch=1)},
-     "The plan has work for 3 of the chip's 4 ranks; price"),
+     "Work for 3 of the chip's 4 ranks: price"),
     ({"plan": ParallelPlan(tp=6, dp=3, global_batch=3)},
      "Groups of tp 6 do not divide the 16 ranks of a scale-up domain"),
     ({"plan": ParallelPlan(dp=16, global_batch=16000)}, "A step has 66 M tokens; published"),
