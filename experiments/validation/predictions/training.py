@@ -306,7 +306,7 @@ STATED = (
     "sample_tokens",
     *("schedule", "precision", "fp8_recipe", "recompute", "overlap", "attention", "lora_rank"),
     *("lora_on", "train_only", "optimizer", "runtime", "routed_nodes", "capacity_factor"),
-    "routing_skew",
+    *("routing_skew", "ranks_per_chip"),
 )
 """Columns that are fields of a plan by the same name."""
 FLAGS = ("sequence_parallel", "fp8_exchange")  # columns of 0 and 1 that are true or false in a plan
@@ -326,7 +326,7 @@ def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["tp"] == 1:
         fields.pop("sequence_parallel", None)  # there is nothing to divide
     if ranks_per_chip:
-        fields["ranks_per_chip"] = ranks_per_chip
+        fields.setdefault("ranks_per_chip", ranks_per_chip)
     conditions = Conditions(**{name: row.get(name) for name in CONDITIONS})
     fields |= {"framework": row["framework"]} if row.get("framework") else {}
     stack = conditions.framework_text(fields, machines_for(row["cluster"], 1))

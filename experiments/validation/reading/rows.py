@@ -134,6 +134,7 @@ PLAN = (
     Column("power_limit_w", "number", least=0),
     Column("train_only", "text", choices=("attention", "mlp", "output")),
     *_counts("routed_nodes", least=0),
+    *_counts("ranks_per_chip"),
     Column("fp8_exchange", "flag"),
     Column("capacity_factor", "number", least=0),
     Column("routing_skew", "number", least=1),
