@@ -123,6 +123,8 @@ def test_defaults_fit_the_cluster_and_the_model(tmp_path):
     assert complete(fields, TOY, sixteen()) == ParallelPlan(tp=4, dp=4, global_batch=32, seq=4096)
     assert stages.filling_dp(4, 2, 1, 64, 1) == 8
     refused(r"tp 3 .* do not divide the 64 ranks", stages.filling_dp, 3, 1, 1, 64, 1)
+    # 6 is nearer, but a model that tp 8 divides is not divided by it.
+    refused("such as 4, or state dp", stages.filling_dp, 8, 1, 1, 12, 1)
 
 
 def test_an_open_microbatch_is_the_largest_usual_one_that_fits_beside_tp_alone():

@@ -452,10 +452,12 @@ def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> in
     """Data-parallel degree that fills a cluster."""
     room, replica = chips * ranks_per_chip, tp * pp * cp
     if replica > room or room % replica:
+        shared = math.gcd(replica, room)  # what a model is divided by, its divisors divide it by
+        near = shared if shared > 1 else nearest(replica, room)
         raise InputError(
             f"tp {tp} × pp {pp} × cp {cp} = {replica:,} ranks of one replica do not divide the "
             f"{room:,} ranks of the cluster. Use degrees whose product divides them, such as "
-            f"{nearest(replica, room):,}, or state dp."
+            f"{near:,}, or state dp."
         )
     return room // replica
 
