@@ -419,10 +419,7 @@ def check_runtime(plan: ParallelPlan, cluster: Cluster) -> None:
 
 
 def check_ranks(plan: ParallelPlan, chips: int) -> None:
-    """Refuse a plan whose degrees do not multiply to the ranks of a cluster, or some of a chip.
-
-    On one chip of several ranks a plan may leave ranks idle, as programs on one core do.
-    """
+    """Refuse a plan of other ranks than the cluster has, unless it leaves some of one chip idle."""
     room = chips * plan.ranks_per_chip
     if plan.ranks == room or (chips == 1 and plan.ranks < room):
         return
