@@ -50,7 +50,7 @@ COMMANDS = (
     Command("sweep", "sweep", "Run a table of parameters on all processors.", begins=True),
     Command("validate", "validate", "Compare predictions with published measurements."),
     Command("calibrate", "calibrate", "Fit the catalogue to your own measurements."),
-    Command("measure-kit", "calibrate", "Write the scripts that an owner of hardware runs."),
+    Command("measure-kit", "calibrate", "Write scripts that measure your own machine."),
     Command("compare", "explore", "Say what differs between two recorded runs, and why."),
     Command("explore", "explore", "Serve a local page with sliders over runs side by side."),
     Command("serve-api", "serve_api", "Answer questions of programs over HTTP, in JSON."),

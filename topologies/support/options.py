@@ -61,7 +61,8 @@ class Option:
         """Return the help text with unit and choices."""
         unit = f" [{self.unit}]" if self.unit else ""
         choices = self.choice_texts()
-        return f"{self.help}{unit}{': ' if choices else ''}{in_words(choices)}."
+        values = f". One of {in_words(choices)}" if choices else ""
+        return f"{self.help}{unit}{values}."
 
 
 def option(help: str, **details: Any) -> Mapping[str, Option]:  # noqa: A002

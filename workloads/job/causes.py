@@ -191,7 +191,7 @@ def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
     causes = [cause for part in parts for cause in part.causes]
     names = [cause.name for cause in causes]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"--failures {shown(text, 60)}: cause {twice!r} stands twice. Keep one.")
+        raise InputError(f"--failures {shown(text, 60)}: cause {twice!r} appears twice. Keep one.")
     low, high = min(part.low for part in parts), max(part.high for part in parts)
     return FailureRates(tuple(causes), low, high)
 

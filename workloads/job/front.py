@@ -443,8 +443,8 @@ def whole_job(step: Iteration, seed: int = 0, **length: Any) -> dict[str, Any]:
     # Failures, checkpoints and spares are those that ``run_job`` has by default.
     if step.unlike:
         raise InputError(
-            f"--{min(length)} has failures and spares of one cluster, and --later-stages has "
-            "another. Leave one out."
+            f"--{min(length)} counts failures and spares of a single cluster, and "
+            "--later-stages names another. Leave one of them out."
         )
     run = run_job(step, seed=seed, **length)
     document = run.document()

@@ -155,7 +155,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{shown(twice, 40)} stands twice")
+        raise ValueError(f"{shown(twice, 40)} appears twice")
     return fields
 
 

@@ -62,7 +62,7 @@ class FleetInputs:
     )
     precision: str = setting(
         "auto",
-        "Precision of serving: auto is bf16, or fp8 where the weights do not fit",
+        "Precision of serving; auto is bf16, or fp8 where bf16 weights do not fit",
         choices=PRECISIONS,
     )
     slo: str = setting(

@@ -116,7 +116,7 @@ class JobInputs(Times):
         None, f"{TOKENS}, in place of a length", default="as many as the length allows"
     )
     budget: str | None = setting(
-        None, f"{BUDGET}: the run is as long as it pays for, with --days no longer than these"
+        None, f"{BUDGET}: the run lasts as long as that pays for, at most --days"
     )
     checkpoint_interval: str = setting(
         AUTO,
@@ -133,13 +133,13 @@ class JobInputs(Times):
     checkpoint_stall: str | None = setting(
         None,
         "Time for which an asynchronous checkpoint stops the job, such as 5s",
-        default="the copy of each chip's part to the memory of its host, and the catalogue's",
+        default="the time to copy each chip's part to host memory, and the catalogue's",
         plain="s",
     )
     spares: str = setting(
         AUTO,
-        "Spare units (scale-up domains, or servers of large ones); auto for enough in 99.9 % "
-        "of the time",
+        "Spare units (scale-up domains, or servers of large ones); auto for as many as "
+        "suffice 99.9 % of the time",
         metavar="auto|N",
     )
     standby: str = setting(
@@ -150,8 +150,8 @@ class JobInputs(Times):
     failures: str | None = setting(
         None,
         "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
-        "replaces, and perhaps units (a burst), found_after (silent), again and again_after "
-        "(repairs in vain); joined by commas, as in catalogue,bursts.csv",
+        "replaces, and optionally units (a burst), found_after (silent corruption), again and "
+        "again_after (repairs in vain); or the catalogue's with a file's: catalogue,bursts.csv",
         metavar="catalogue|NUMBER|FILE.csv",
         default="the catalogue's causes",
     )
@@ -185,8 +185,8 @@ class JobInputs(Times):
     )
     runs: int = setting(
         8,
-        "Number of runs with different seeds; as many more with drawn failure rates join them "
-        "for the interval",
+        "Number of runs with different seeds; for the interval as many are added whose failure "
+        "rates are drawn",
         least=1,
         most=1000,
     )
@@ -197,8 +197,8 @@ class JobInputs(Times):
         check_choice("--checkpoint", self.checkpoint, CHECKPOINTS)
         if self.stall_s is not None and self.checkpoint != "async":
             raise InputError(
-                f"--checkpoint-stall {self.checkpoint_stall} is of asynchronous checkpoints; leave "
-                f"it out, or --checkpoint {self.checkpoint}."
+                f"--checkpoint-stall {self.checkpoint_stall} is for asynchronous checkpoints; "
+                f"leave it out, or --checkpoint {self.checkpoint}."
             )
         check_choice("--standby", self.standby, STANDBYS)
         check_choice("--elastic-batch", self.elastic_batch, BATCHES)
@@ -225,8 +225,8 @@ class JobInputs(Times):
         _ = self.windows
         if self.standby == "warm" and self.restart_s is not None:
             raise InputError(
-                f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "
-                "--restart, or --standby warm."
+                f"--restart {self.restart_s:g}s states the time that --standby warm would shorten; "
+                "leave one of them out."
             )
 
     @property

@@ -79,7 +79,7 @@ class ReplicaInputs:
     )
     tp: int | None = setting(
         None,
-        "Tensor-parallel degree: chips, or logical cores if more or if the chip is alone",
+        "Tensor-parallel degree: chips, or logical cores if there are fewer chips or only one",
         default="the chips of one server",
     )
     precision: str | None = setting(
@@ -98,11 +98,11 @@ class ReplicaInputs:
     )
     slots: int | None = setting(
         None,
-        "Requests that decode at once; a program of Trainium runs all stated ones, empty ones too",
+        "Requests that decode at once; a program of Trainium runs all of its slots, empty or not",
         least=1,
         most=MOST_SLOTS,
-        default="the engine's (1,024 by vLLM on large GPUs); on Trainium up to 64, by a program of "
-        "the load's size",
+        default="the engine's (1,024 for vLLM on large GPUs); on Trainium up to 64, as the load "
+        "needs",
     )
     scheduler: str | None = setting(
         None,

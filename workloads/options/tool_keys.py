@@ -163,7 +163,7 @@ def _converted(rule: Key, key: str, keys: Fields, where: str) -> Any:
         # The file may hold lists, infinities or zeros where a number is expected.
         needed = f"; it must be {mistake}" if type(mistake) is ValueError else ""
         raise InputError(
-            f"{where}{key} is {excerpt(value)}, of which no {rule.field or 'replica'} can be made"
+            f"{where}{key} is {excerpt(value)}, which is no valid {rule.field or 'replica'}"
             f"{needed}. Correct the value."
         ) from None
 

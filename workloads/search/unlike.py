@@ -301,7 +301,7 @@ def unlike_step(
     # with the least estimated time.
     if stated.get("chips"):
         raise InputError(
-            "chips counts those of one cluster, and --later-stages has another. State smaller "
+            "chips is for a single cluster, and --later-stages names another. State smaller "
             "clusters in place of it."
         )
     for cluster in clusters:

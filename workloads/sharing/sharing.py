@@ -417,8 +417,8 @@ def _check(job: Job, step: Iteration) -> None:
         )
     if job.plan.routed_nodes:
         raise InputError(
-            "links are shared by a copy for each expert of a token, not by routed nodes "
-            f"{job.plan.routed_nodes}. Leave routed_nodes out."
+            f"routed nodes {job.plan.routed_nodes}: jobs that share links send a copy of a token "
+            "to each expert. Leave routed_nodes out."
         )
 
 

@@ -87,16 +87,16 @@ class Detail:
             return
         causes = self.disturbed is not None and self.disturbed.causes
         refused = {
-            f"--level {self.level}, which puts messages on the links of one cluster": (
+            f"--level {self.level}, which follows the links of a single cluster": (
                 self.level in WRITTEN_OUT
             ),
-            "faults of links and chips": bool(self.faults),
-            "causes of --jitter, drawn for one kind of chip": bool(causes),
+            "faults of links or chips": bool(self.faults),
+            "causes of --jitter, which are drawn for one kind of chip": bool(causes),
             "an order of chips": self.chips is not None,
         }
         for what, stated in refused.items():
             if stated:
-                raise InputError(f"stages on unlike chips have no {what}. Leave it out.")
+                raise InputError(f"stages on unlike chips cannot take {what}. Leave it out.")
 
 
 MOST_ITERATIONS = 1000  # largest number of optimizer steps in a row
@@ -156,7 +156,7 @@ def check_step(shapes: RankShapes, joined: Joined, number: int, detail: Detail) 
         raise InputError(
             f"stages {stages[0]} to {stages[-1]} on {cluster.name} need at least {least} a rank, "
             f"and a rank has {room}. Use more chips there, more tp, --recompute full, or "
-            "--allow-oversized to run it all the same."
+            "--allow-oversized to run it anyway."
         )
     if not detail.allow_oversized:
         check_memory(memory, model, plan, shapes.catalogue, cluster.chip)

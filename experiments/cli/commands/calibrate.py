@@ -208,7 +208,7 @@ class KitInputs:
 
 
 def measure_kit(inputs: KitInputs, call: Invocation) -> None:
-    """Write the scripts that an owner of hardware runs.
+    """Write scripts that measure your own machine.
 
     The scripts time matrix products, attention, element-wise work, launches, copies, collectives
     and training steps with public tools. `calibrate DIR` reads their results.

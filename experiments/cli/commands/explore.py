@@ -106,8 +106,8 @@ class ComparedRuns:
 def compare(inputs: ComparedRuns, call: Invocation) -> None:
     """Say what differs between two recorded runs, and why.
 
-    Options that differ, results that differ, whether the difference is beyond the error of two
-    predictions and, for steps, which parts of them it is made of.
+    The answer lists the options and the results that differ. It says whether the difference is
+    beyond the error of two predictions and, for steps, which parts of them it consists of.
     """
     from experiments.reports import differences
     from experiments.reports.certainty import ratio_sentences

@@ -294,8 +294,8 @@ def fleet(
     question = FleetOptions(fleet, demand, policy, limits, money)
     if money.price is not None and catalogue_inputs.price_basis == "owned":
         raise InputError(
-            f"--price-basis owned has electricity in it, as has --price {money.price}; leave one "
-            "of them out."
+            f"--price-basis owned includes electricity, and --price {money.price} adds it again; "
+            "leave one of them out."
         )
     if policy.kind:
         source = click.get_current_context().get_parameter_source("cluster")

@@ -71,9 +71,9 @@ class SearchInputs(Conditions):
     )
     days: float | None = setting(
         None,
-        "Days in which the job of --tokens has to end: plans are searched on the fewest units of "
-        "the machine that do it, of NAME as many as it takes, of NAME:COUNT at most COUNT; with "
-        "--budget on those that train most for it in these days",
+        "Days within which the job of --tokens must end: plans are searched on the fewest units "
+        "of the machine that manage it, at most COUNT of --cluster NAME:COUNT; with --budget, on "
+        "the number of units that trains most in these days",
         least=LEAST_DAYS,
         most=MOST_DAYS,
     )
@@ -86,14 +86,14 @@ class SearchInputs(Conditions):
     write: str | None = setting(
         None,
         "Write the best plan as the file that another tool launches: megatron, nemo, torchtitan, "
-        "deepspeed, nxd or maxtext; plans are searched with the tool's framework. A path is a "
-        "file, which is replaced, or a folder, by default the current one, in which none is",
+        "deepspeed, nxd or maxtext; plans are searched with the tool's framework. PATH is a file, "
+        "which is replaced, or a folder (default the current one), where no file is replaced",
         metavar="TOOL[:PATH]",
         recorded=False,
     )
     rank: int | None = setting(
         None,
-        "Rank of the plan that --best and --write write",
+        "Place in the ranking of the plan that --best and --write write",
         least=1,
         default="1, or the first that the tool can run",
         recorded=False,
@@ -367,7 +367,7 @@ def _batch_of_a_job(how: SearchInputs, stated: Mapping[str, Any], length: Tokens
         flag = "--with" if how.chips is None else "--chips"
         raise InputError(f"{flag} is for one size of the cluster. Leave out --days.")
     if how.objective == "energy":
-        raise InputError("--objective energy may take slower plans. Leave out --days.")
+        raise InputError("--objective energy may choose plans too slow for --days. Leave one out.")
     return int(batch)
 
 
@@ -453,7 +453,7 @@ def _own_fields(text: str, stated: Mapping[str, Any], cluster: Cluster) -> dict[
         if stated_value is not None and field_value(name, stated_value) != field_value(name, value):
             raise InputError(
                 f"the plan of --with has {name.replace('_', ' ')} {value}, and {option_name(name)} "
-                f"is {stated_value}. Compare plans of one question: state one of the two."
+                f"is {stated_value}. All plans answer one question: state one of the two."
             )
     return mine
 

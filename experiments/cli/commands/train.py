@@ -53,7 +53,7 @@ class PlanInputs(Conditions):
     lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
     plan: Path | None = setting(
         None,
-        "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo, NxD "
+        "Plan from a file: a field on each line, or arguments of Megatron-LM, YAML of NeMo, NxD "
         "Training, axolotl or MaxText, TOML of torchtitan, JSON of DeepSpeed, or a recipe in "
         "Python as 'CONFIG=llama3_8b recipes.py'. Options take precedence",
         metavar="FILE",
@@ -104,14 +104,14 @@ class RunInputs:
     )
     later_stages: str = setting(
         "",
-        "Cluster of other chips that has the later stages of the pipeline, or several, A,B; "
-        "layers are divided by the chips' speed and memory",
+        "Cluster with chips of another kind for the later stages of the pipeline, or several "
+        "clusters, A,B; layers are divided by the chips' speed and memory",
         metavar="CLUSTER",
     )
     iterations: int = setting(
         1,
-        "Steps to simulate in a row; results are the mean of a step. With causes of jitter, steps "
-        "to draw; results are the median one",
+        "Steps to simulate in a row, whose mean is the result; with causes of jitter, steps to "
+        "draw, whose median is the result",
         least=1,
         most=1000,
     )

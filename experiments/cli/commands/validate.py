@@ -59,8 +59,8 @@ class ValidationInputs:
     )
     as_user: bool = setting(
         False,
-        "Show the errors of training steps as a user of train gets them, who states less than "
-        "a row does: framework and plan, the plan, or its degrees alone",
+        "Show the errors of training steps that users of train get, who state less than a "
+        "published row: framework and plan, the plan, or its degrees alone",
     )
     workers: int | None = setting(
         None, "Number of processes", least=1, default="one a processor", recorded=False

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 LARGEST = 2**63 - 1
 """Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
+UNREACHED = 10**9
+"""Largest value that no sensible number comes near; the help page leaves such a limit out."""
 UNNAMEABLE = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 """Letters that no name of a file can have; the other halves stand for bytes that are no UTF-8."""
 REQUIRED = inspect.Parameter.empty  # default of a value that must be stated
@@ -55,7 +57,7 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
     plain = get_args(kind)[0] if many else kind
     attributes: dict[str, Any] = {
         "required": default is REQUIRED,
-        "metavar": option.metavar or None,
+        "metavar": option.metavar or _placeholder(key, option) or None,
         "shell_complete": _completion(option.choice_texts),
     }
     if default is not REQUIRED:
@@ -79,6 +81,13 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
         multiple=many,
         **attributes,
     )
+
+
+def _placeholder(key: str, option: Option) -> str:
+    """Return what stands for the value on the help page; empty for its type."""
+    if option.argument:
+        return key.upper()
+    return "<name>" if option.choices else "<time>" if option.plain == "s" else ""
 
 
 def _digits(text: str) -> str:
@@ -111,8 +120,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
 
     def __init__(self, kind: Callable[[str], Any], least: Any = None, most: Any = None):
         self.kind, self.least, self.most = kind, least, most
-        limits = " range" if (least, most) != (None, None) else ""
-        self.name = f"{kind.__name__}{limits}"
+        self.name = kind.__name__
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Placeholder on the help page."""
@@ -140,7 +148,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
     def limits(self) -> str:
         """Text of the limits as inequalities; empty without limits."""
         least = "" if self.least is None else f"{self.least:.12g}<="
-        most = "" if self.most is None else f"<={self.most:.12g}"
+        most = "" if self.most is None or self.most >= UNREACHED else f"<={self.most:.12g}"
         if least and most:
             return f"{least}x{most}"
         return f"x>={self.least:.12g}" if least else f"x{most}" if most else ""
@@ -290,12 +298,11 @@ class CommandWithArguments(click.Command):
         if any(each.name == "variant" for each in self.params):
             why = "Say why: the options that were not stated, and what was read from the catalogue."
             self.params.append(click.Option(["-v", "--verbose"], callback=_note, help=why, **flag))
-        if self.first:
-            full = "Show all options, with what each does."
-            call = self._help_in_full
-            self.params.append(
-                click.Option(["--help-all"], is_eager=True, callback=call, help=full, **flag)
-            )
+        full = {"help": "Show all options, with what each does.", "hidden": not self.first}
+        call = self._help_in_full
+        self.params.append(
+            click.Option(["--help-all"], is_eager=True, callback=call, **full, **flag)
+        )
 
     def _help_in_full(self, ctx: click.Context, _option: click.Parameter, stated: bool) -> None:
         if stated and not ctx.resilient_parsing:
@@ -405,7 +412,7 @@ class _Group:
     def heading(self) -> str:
         """Line above the options on the help page."""
         first, *_ = (self.kind.__doc__ or "Options").strip().splitlines()
-        return first.partition(":")[0].rstrip(".")
+        return first.partition(":")[0].rstrip(".").replace("``", "")
 
 
 def as_options(name: str, command: Command, *, begins: bool = False) -> click.Command:

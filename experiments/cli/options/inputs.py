@@ -116,7 +116,7 @@ class PricedInputs(CatalogueInputs):
 
     price_basis: str | None = setting(
         None,
-        "Way to pay for the machines; owned: capital, staff and electricity of one's own",
+        "Way to pay for the machines; owned is the capital, staff and electricity of your own",
         choices=_ways_to_pay,
         default="that of the catalogue's default price",
     )
@@ -163,7 +163,7 @@ def _machines(clusters: Sequence[str], catalogue: Catalogue) -> dict[str, Cluste
 
 @dataclass(frozen=True)
 class MachineInputs:
-    """A cluster of any form, plain shapes included, by position."""
+    """A cluster of any form, plain shapes included."""
 
     cluster: str = required(
         "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file",
@@ -252,8 +252,8 @@ class TrainedModel(ModelOnCluster):
 
     prediction_heads: int = setting(
         0,
-        "Further layers that each predict one token more (multi-token prediction), on the last "
-        "stage; a config's num_nextn_predict_layers is their number where it trains them",
+        "Layers on the last stage that each predict a token further ahead (multi-token "
+        "prediction); a config states their number as num_nextn_predict_layers",
         least=0,
         most=MOST_HEADS,
     )

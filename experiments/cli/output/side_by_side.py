@@ -94,7 +94,7 @@ def cluster_names(text: str) -> list[str]:
         raise InputError(f"cluster {text[:80]!r} has an empty name. Write A or A,B,C.")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"cluster {twice[:80]!r} stands twice. Keep one.")
+        raise InputError(f"cluster {twice[:80]!r} appears twice. Keep one.")
     if len(names) > MOST:
         raise InputError(f"{len(names)} clusters side by side, the limit is {MOST}. Name fewer.")
     return names
@@ -175,11 +175,9 @@ def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> t
         row["cluster"] for row in alike if row.get("plan", {}).get("global_batch", most) != most
     ]
     sizes = ", ".join(f"{name} {size:,}" for name, size in usual.items())
-    unlike = (
-        f" It is refused on {', '.join(left)}, with the usual one in its place." if left else ""
-    )
+    unlike = f" {', '.join(left)} cannot take it, and keeps the usual one." if left else ""
     return alike, (
-        f"Global batch not stated: {most:,} sequences everywhere, as the usual ones are unlike "
+        f"Global batch not stated: {most:,} sequences on all clusters, as their usual ones differ "
         f"({sizes}).{unlike}"
     )
 

@@ -368,7 +368,7 @@ def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows
     if len(header) > LONGEST_HEADER:
         raise InputError(f"{name} line 1 has {len(header)} columns, the limit is {LONGEST_HEADER}.")
     if twice := next((cell for cell in header if cell and header.count(cell) > 1), None):
-        raise InputError(f"{name} line 1: the column {twice[:40]!r} stands twice. Remove one.")
+        raise InputError(f"{name} line 1: the column {twice[:40]!r} appears twice. Remove one.")
     kept = [place for place, column in enumerate(header) if column not in stated]
     width, header = len(header), [*(header[place] for place in kept), *stated]
     kind = kind_of(header, name)

@@ -81,7 +81,7 @@ MISTAKES = {
     SEVERAL: (
         ("", "are both missing"),
         ("ring:8 --cluster=ring:8", "are both given"),
-        ("ring:8,ring:8", "stands twice"),
+        ("ring:8,ring:8", "appears twice"),
         ("ring:8,", "empty name"),
         ("ring:2,ring:4", "ring:2 needs the bandwidth"),
         ("ring:8,mesh:8 --sensitivity", "for one cluster"),

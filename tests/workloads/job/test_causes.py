@@ -71,7 +71,7 @@ def test_causes_are_joined_and_may_be_bursts_silent_or_repaired_in_vain(tmp_path
     assert three.replacing_per_s == pytest.approx((3 / 100 + 1 / 50) / 3600)
     # Three units are away together: enough for 99.9 % are multiples of three for the rack.
     assert spares_needed(FailureRates((rack,)), 36_000.0) == 3 * 2
-    refused("'chip' stands twice", read_failures, "catalogue,0.5", machine, 32)
+    refused("'chip' appears twice", read_failures, "catalogue,0.5", machine, 32)
     with pytest.raises(InputError, match="cause rack has units, found_after or again"):
         hazards_of(machine, {"failures": str(path)}, 0)
 
@@ -94,7 +94,7 @@ def test_a_file_names_causes(tmp_path):
     ("pump,server,0h,1\n", "must be above 0"),
     ("pump,server,1000h,yes\n", "neither 0 nor 1"),
     (",server,1000h,1\n", "no name"),
-    ("pump,server,1000h,1\npump,server,1000h,1\n", "stands twice"),
+    ("pump,server,1000h,1\npump,server,1000h,1\n", "appears twice"),
     ("pump,server\n", "not as many cells"),
     (ALL + "pump,server,9h,1,0,,,\n", "units '0' must be a whole number from 1"),
     (ALL + "pump,server,9h,1,,6,,\n", "found_after '6' has no unit"),

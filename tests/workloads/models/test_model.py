@@ -127,7 +127,7 @@ def test_a_bad_field_is_named(changes, message):
 
 @pytest.mark.parametrize(("content", "message"), [
     (b'{"model_type": "llama", ', "is not JSON"),
-    (b'{"hidden_size": 8, "hidden_size": 16}', "hidden_size stands twice"),
+    (b'{"hidden_size": 8, "hidden_size": 16}', "hidden_size appears twice"),
     (b"\x00\xff\xfe nonsense", "is not JSON"),
     (b"[" * 100_000, "is not JSON"),
     (b"[1, 2]", "holds no JSON object"),

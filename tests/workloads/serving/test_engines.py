@@ -238,7 +238,7 @@ def test_a_launch_of_another_model_is_named(tmp_path, text, named, may):
 @pytest.mark.parametrize(("name", "text", "message"), [
     ("a.sh", "vllm serve m --tensor-parallel-size $TP", r"\$TP, which.*'TP=8 a.sh'"),
     ("a.sh", "vllm serve m --pipeline-parallel-size 2", "must be 1, as a replica is divided"),
-    ("a.sh", "vllm serve m --quantization awq", "'awq', of which no precision can be made"),
+    ("a.sh", "vllm serve m --quantization awq", "'awq', which is no valid precision"),
     ("a.sh", "vllm serve m --dtype float32", "float32.*others are not predicted"),
     ("a.sh", """vllm serve m --speculative-config '{"num_speculative_tokens": 3}'""",
      "proposes 3 tokens a pass.*--speculate 3:0.7"),

@@ -249,7 +249,7 @@ def test_options_that_change_nothing_are_named(stated, reason):
 
 def test_a_file_of_causes_is_read_as_run_job_reads_it(tmp_path):
     stated = causes(tmp_path, "a,server,1h,0", "a,server,1h,0")
-    refused("stands twice", cs.queue_jobs, CLUSTER, WAITING, failures=stated)
+    refused("appears twice", cs.queue_jobs, CLUSTER, WAITING, failures=stated)
     assert json.dumps(cs.queue_jobs(CLUSTER, WAITING, failures="catalogue").breakdown)
 
 

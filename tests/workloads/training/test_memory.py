@@ -130,7 +130,7 @@ def test_a_refusal_says_what_is_lacking_and_names_changes_that_fit():
     refused = need(how, model)
     text = refusal_by(check_memory, refused, model, how, shipped_catalogue(), "h100")
     lacking = [(size - refused.capacity) / 1e9 for size in (refused.total, refused.least)]
-    assert "it lacks {:.1f} GB, and {:.1f} GB in the".format(*lacking) in text
+    assert "{:.1f} GB are missing, or {:.1f} GB in the".format(*lacking) in text
     advice = text.split("Use ")[1].split(", or --allow-oversized")[0].split(" or ")
     assert advice == ["--recompute full"]
     assert need(replace(how, recompute="full"), model).total <= refused.capacity

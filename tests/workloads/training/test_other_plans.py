@@ -411,7 +411,7 @@ def test_a_recipe_that_is_open_or_not_named_is_refused(tmp_path):
 
 
 def test_a_file_of_something_else_is_named_by_its_first_keys(read):
-    refused("a plan neither of ours nor of Megatron-LM.*begins with 'kind', 'spec'", read, "a.yaml",
+    refused("no plan of cluster-sim, Megatron-LM.*begins with 'kind', 'spec'", read, "a.yaml",
             "kind: Job\nspec: 1")  # fmt: skip
 
 
@@ -447,7 +447,7 @@ def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read):
      "needs num-layers"),
     *(
         ("ds.json", f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}',
-         r"zero_optimization\.stage is .* of which no zero can")
+         r"zero_optimization\.stage is .* which is no valid zero")
         for stage in ("Infinity", "-1", "true", "[1, 2]", '"x"', "1e999")
     ),
     ("run.sh", "--tensor-model-parallel-size four", "four.*whole number"),

@@ -172,7 +172,7 @@ def csv_rows(
     repeated = [column for column in header if column and header.count(column) > 1]
     if repeated:
         raise InputError(
-            f"{named} line 1: the column {shown(repeated[0])!r} stands twice. Leave one out."
+            f"{named} line 1: the column {shown(repeated[0])!r} appears twice. Leave one out."
         )
     return header, _rows(lines, header, named)
 

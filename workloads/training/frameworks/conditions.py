@@ -26,16 +26,16 @@ class Conditions:
     date: str | None = setting(
         None,
         "Month of the training software, such as 2024-06",
-        default="its usual one (`list frameworks`)",
+        default="that of the framework (`list frameworks`)",
     )
-    compiled: bool | None = setting(None, "Layers are compiled", default="as the framework does")
+    compiled: bool | None = setting(None, "Compile the layers", default="as the framework does")
     graphs: bool | None = setting(
         None,
-        "Layers are captured in CUDA graphs and launched at once",
+        "Capture the layers in CUDA graphs, which are launched at once",
         default="as the framework does",
     )
     launch_blocking: bool | None = setting(
-        None, "Each launch waits for its kernel, as with CUDA_LAUNCH_BLOCKING=1"
+        None, "Let each launch wait for its kernel, as CUDA_LAUNCH_BLOCKING=1 does"
     )
     power_limit_w: float | None = setting(
         None, "Power limit of a chip", unit="W", default="that of the chip", least=1

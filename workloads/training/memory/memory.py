@@ -482,10 +482,10 @@ def check_memory(
     sizes = memory.total, memory.least, memory.most, memory.capacity
     usual, least, most, capacity = (size / 1e9 for size in sizes)
     raise InputError(
-        f"the plan needs {usual:.1f} GB a rank ({numbers}), {least:.1f} to {most:.1f} by "
-        f"training stack, but a rank has {capacity:.1f} GB: it lacks {usual - capacity:.1f} "
-        f"GB, and {least - capacity:.1f} GB in the stack that keeps least. "
-        f"{_advice(model, plan, catalogue, chip)}, or --allow-oversized to run it all the same."
+        f"the plan needs {usual:.1f} GB a rank ({numbers}), or {least:.1f} to {most:.1f} GB by "
+        f"training stack, but a rank has {capacity:.1f} GB: {usual - capacity:.1f} GB are "
+        f"missing, or {least - capacity:.1f} GB in the stack that needs least. "
+        f"{_advice(model, plan, catalogue, chip)}, or --allow-oversized to run it anyway."
     )
 
 

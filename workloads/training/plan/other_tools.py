@@ -631,8 +631,8 @@ def read_any_plan(path: Path) -> OtherPlan:
     if len(named) > 1 and not set(named) & set(PLAN_FIELDS):
         keys = ", ".join(map(excerpt, list(named)[:3]))
         raise InputError(
-            f"{path} is a plan neither of ours nor of {', '.join(TABLES)}: it begins with {keys}. "
-            "Name the file with the degrees, or write fields one a line, as tp: 8."
+            f"{path} is no plan of cluster-sim, {', '.join(TABLES)}: it begins with {keys}. "
+            "Name the file with the degrees, or write one field on each line, as tp: 8."
         )
     check_names(f"{path}: a plan", named, PLAN_FIELDS)
     values = {name: _checked(name, value, path) for name, value in named.items()}

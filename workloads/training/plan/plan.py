@@ -149,19 +149,22 @@ class ParallelPlan:
     etp: int = setting(0, "Tensor-parallel degree of experts", default="that of --tp")
     vpp: int = setting(1, "Model chunks of a pipeline stage")
     microbatch: int = setting(
-        1, "Sequences that a rank processes at once", default="1; with tp alone up to 4 that fit"
+        1,
+        "Sequences that a rank processes at once",
+        default="1, or with --tp alone up to 4 that fit",
     )
     global_batch: int = setting(
         1,
-        "Sequences of one optimizer step, tokens over seq",
-        default="16 microbatches a rank; a sequence a chip where the plan is searched",
+        "Sequences of one optimizer step, which are its tokens over --seq",
+        default="16 microbatches for each replica, or a sequence for each chip where the plan is "
+        "searched",
     )
     seq: int = setting(4096, "Tokens of a sequence", default="4096, or all of the model's")
     sample_tokens: int = setting(
         0,
-        "Tokens of each sample packed into a sequence, for unlike ones the sum of their squares "
-        "over their sum; attention stays within a sample",
-        default="one sample a sequence",
+        "Tokens of each of the samples that are packed into a sequence, or for samples of unequal "
+        "lengths the sum of their squares over their sum; attention stays within a sample",
+        default="one sample for each sequence",
     )
     # arXiv 1910.02054; stages count over dp and cp, and stage 3 gathers parameters for each pass.
     zero: int = setting(
@@ -181,29 +184,33 @@ class ParallelPlan:
     schedule: str = setting(registry.DEFAULT, "Pipeline schedule", choices=registry.schedule_names)
     recompute: Recompute = setting(
         "selective",
-        "Activations to recompute, with selective those of attention's core, with full of layers",
+        "Activations to recompute: those of attention's core (selective) or of layers (full)",
         choices=CHOICES["recompute"],
     )
     recompute_every: int = setting(1, "Under full recomputation, recompute only every N-th layer")
     precision: str = setting("bf16", "Precision of matrix products", choices=CHOICES["precision"])
     fp8_recipe: str = setting(
-        "tensorwise", "Granularity of scales in fp8", choices=CHOICES["fp8_recipe"]
+        "tensorwise", "Granularity of the scales of fp8", choices=CHOICES["fp8_recipe"]
     )
     overlap: Overlap = setting(
         "dp",
-        "Communication beside compute, with dp that of gradients and parameters, with all also "
-        "that of tensor and pipeline parallelism",
+        "Communication that runs beside compute: that of gradients and parameters (dp), or also "
+        "that of tensor and pipeline parallelism (all)",
         choices=CHOICES["overlap"],
     )
     attention: str = setting("fused", "Attention kernel", choices=CHOICES["attention"])
     ranks_per_chip: int = setting(1, "Ranks on a chip", default="1, on Trainium1 2")
     order: tuple[str, ...] = setting(
-        ORDER, "Axes from the fastest-changing rank number to the slowest", kind=str
+        ORDER,
+        "Axes of parallelism, from the one along which rank numbers change fastest",
+        kind=str,
     )
     # Passed round a ring beside attention (arXiv 2310.01889), or gathered before it (arXiv
     # 2407.21783, section 3.3.2)
     cp_exchange: CpExchange = setting(
-        "ring", "Exchange of keys and values", choices=CHOICES["cp_exchange"]
+        "ring",
+        "Exchange of keys and values under context parallelism",
+        choices=CHOICES["cp_exchange"],
     )
     routing_skew: float = setting(1.0, "Tokens of the busiest expert-parallel rank over the mean")
     # Tokens beyond it are dropped (GShard, arXiv 2006.16668).
@@ -214,7 +221,7 @@ class ParallelPlan:
     )
     routed_nodes: int = setting(
         0,
-        "Most servers with experts of one token; each of them receives the token once",
+        "Most servers to which a token is sent for its experts, once to each",
         default="0: no limit, a copy for each expert",
     )
     fp8_exchange: bool = setting(False, "Send tokens to experts in fp8; results return in bf16")
@@ -229,7 +236,7 @@ class ParallelPlan:
         default="that of the training library",
     )
     lora_rank: int = setting(
-        0, "Rank of trained adapters; weights are frozen", default="0, no adapters"
+        0, "Rank of trained adapters (LoRA), beside frozen weights", default="0: no adapters"
     )
     lora_on: str = setting("all", "Matrix products that have adapters", choices=CHOICES["lora_on"])
     train_only: str = setting(
@@ -240,10 +247,15 @@ class ParallelPlan:
         default="all of it",
     )
     optimizer: str = setting(
-        "adamw", "Optimizer, by its state and arithmetic", choices=CHOICES["optimizer"]
+        "adamw",
+        "Optimizer, which sets the bytes of its state and the work of an update",
+        choices=CHOICES["optimizer"],
     )
     runtime: str = setting(
-        "compiled", "Way in which work is issued to Trainium", choices=CHOICES["runtime"]
+        "compiled",
+        "Way in which Trainium's host issues work: as compiled graphs, operation by operation, or "
+        "through torch-xla",
+        choices=CHOICES["runtime"],
     )
     framework: str = setting(
         "",

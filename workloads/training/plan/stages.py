@@ -323,8 +323,8 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
     _check_heads(plan, model)
     if plan.cp > 1 and model.low_rank:
         raise InputError(
-            f"cp {plan.cp}: keys of {model.name} sum up tokens of several ranks, whose exchange is "
-            "not modelled. Use cp 1."
+            f"cp {plan.cp}: a key of {model.name} stands for tokens of several ranks, and their "
+            "exchange is not modelled. Use cp 1."
         )
     if plan.pp > model.most_stages == 1:
         raise InputError(

@@ -76,7 +76,7 @@ def test_help_has_unit_choices_default_and_limits(capsys):
     page = " ".join(capsys.readouterr().out.split())
     assert "Number of things [1/s]; default 3." in page
     assert "--check / --no-check Check; default where it is quick." in page
-    assert "Mode: a or b; default a." in page
+    assert "Mode. One of a or b; default a." in page
     assert "--tp <int> Degree; default 1." in page
     assert "hidden" not in page
 

@@ -46,7 +46,7 @@ def test_a_choice_must_be_one_of_its_words(cell, why):
 @pytest.mark.parametrize(("content", "why"), [
     (b"", "is empty"),
     (b"\xff\xfe\x00a", "not UTF-8"),
-    (b"a,a\n", "stands twice"),
+    (b"a,a\n", "appears twice"),
     (b"a,b\n1,2\n", "no known kind"),
     (COLLECTIVES.replace("cluster", "clustre").encode(), r"needs cluster\..*mean cluster\?"),
     (b'collective,"x\n' + b"y" * 200_000, "not CSV"),
