@@ -63,8 +63,8 @@ class ServiceInputs:
             token = read_text(self.token_file, limit_bytes=LARGEST_TOKEN_BYTES).strip()
         elif not token and not self.is_local:
             raise InputError(
-                f"--address {self.address} is open to other machines and needs a token; set {TOKEN}, "
-                "or name --token-file FILE."
+                f"--address {self.address} is open to other machines and needs a token; set "
+                f"{TOKEN}, or name --token-file FILE."
             )
         if (token or self.token_file) and (len(token) < LEAST_TOKEN or not token.isascii()):
             raise InputError(
