@@ -43,9 +43,9 @@ DPI, COLORS = 100, 96
 MOST_BYTES = 65_000
 INTRODUCTION = """# Gallery
 
-Each experiment or command answers one question. The title of its picture states the finding, for
-the machine and the size of the command below it. `--out DIR` writes the picture, its rows and a
-report, and `make gallery` draws all pictures again.
+Each experiment or command on this page answers one question. The title of a picture states the
+finding, for the machine and the size in the command below it. That command with `--out DIR` writes
+the picture, its rows and a report.
 """
 
 

@@ -46,11 +46,11 @@ CHIPS = (
     "trn3",
 )
 FEWEST = 3  # rows below which no 90th percentile is shown
-HEAD = """# How true
+HEAD = """# How accurate
 
 This page shows how large the errors of predictions were, for each kind of answer and each chip.
-Errors are those of all rows of the validation tables, with those to which constants were fitted.
-Served rows are told as `serve` is: model, chips, degrees, precision, lengths, users and engine.
+Errors are those of all rows of the validation tables, including those to which constants were fitted.
+Served rows state what users of `serve` do: model, chips, degrees, precision, lengths, users, engine.
 [Validation](background/validation.md) lists the tables, [large errors](background/large-errors.md)
 says what causes them, and [confidence](background/confidence.md) how intervals follow from them.
 
@@ -65,15 +65,14 @@ published value.
 AS_USER = """
 ## Training steps, as a user gets them
 
-The errors above are those of predictions that were told all that a published row states: its
-framework with all settings, the release, the machine's oddities. Whoever asks `train` tells less.
+The errors above are those of predictions from all that a published row states: its framework with
+all settings, the release, the machine's oddities. Users of `train` state less.
 These are means over the {tables} tables of training steps, each of equal weight, of errors and of
 the 80 % intervals that such a question gets. The intervals come from all other tables.
 
 """
 AS_USER_END = """
-What was told: *framework*, the plan and the name of its framework; *plan*, the plan alone; *bare*,
-degrees, batch, sequence and precision. `cluster-sim validate --as-user` shows each table, and
+The last row states degrees, batch, sequence and precision. `cluster-sim validate --as-user` shows each table, and
 `python -m tools.as_user` compares with the recorded errors.
 """
 LEVELS = {"framework": "plan and framework", "plan": "plan", "bare": "degrees and batch"}
@@ -83,7 +82,8 @@ A dash means that the tables have no row of that kind for the chip. Its answers 
 similar chip (H200 on H100, Trn3 on Trn2, GB200 on B200) or on the catalogue alone, and their
 intervals are wider. Steps on Trn2 are near zero because constants were fitted to nearly all of
 them: before, nine of the contest's steps were 26 % too fast. Their intervals say so.
-
+"""
+RESTS = """
 ## What an answer rests on
 
 """
@@ -152,8 +152,9 @@ def page(lines: pd.DataFrame, graded: Mapping[str, Mapping[str, int]]) -> str:
         (
             HEAD,
             _table(["chip", *names], _by_chip(lines, _errors)),
-            _as_user(),
             NO_ROW,
+            _as_user(),
+            RESTS,
             "\n".join(["| answer | rests on |", "|---|---|", *rests, ""]),
             COUNTS,
             _table(["chip", *names], _by_chip(lines, _counts)),

@@ -91,6 +91,9 @@ def step_time_across_models(
 ) -> pd.DataFrame:
     """Search plans for every model, all with the same batch on the same cluster.
 
+    Each bar is one step of a model with its best plan, divided into computation and into
+    communication and waiting that nothing hides.
+
     ``finalists``: best estimates that are simulated for each model; the fastest is kept.
     """
     fabric, stated = named(cluster), {"seq": seq, "overlap": overlap}
