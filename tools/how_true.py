@@ -49,8 +49,8 @@ FEWEST = 3  # rows below which no 90th percentile is shown
 HEAD = """# How accurate
 
 This page shows how large the errors of predictions were, for each kind of answer and each chip.
-Errors are those of all rows of the validation tables, including those to which constants were fitted.
-Served rows state what users of `serve` do: model, chips, degrees, precision, lengths, users, engine.
+All rows of the validation tables count, including those to which constants were fitted. Served
+rows state what users of `serve` do: model, chips, degrees, precision, lengths, users, engine.
 [Validation](background/validation.md) lists the tables, [large errors](background/large-errors.md)
 says what causes them, and [confidence](background/confidence.md) how intervals follow from them.
 
@@ -72,8 +72,8 @@ the 80 % intervals that such a question gets. The intervals come from all other 
 
 """
 AS_USER_END = """
-The last row states degrees, batch, sequence and precision. `cluster-sim validate --as-user` shows each table, and
-`python -m tools.as_user` compares with the recorded errors.
+The last row states degrees, batch, sequence and precision. `cluster-sim validate --as-user` shows
+each table, and `python -m tools.as_user` compares with the recorded errors.
 """
 LEVELS = {"framework": "plan and framework", "plan": "plan", "bare": "degrees and batch"}
 """Levels of what was told, in words."""
