@@ -346,8 +346,8 @@ def remarks(search: Search) -> list[str]:
     first, least = search.finalists[0], search.overlapped_s
     if least is not None and least < 0.995 * first.iteration_s:
         remarks.append(
-            f"All overlap what frameworks overlap unasked (--overlap {first.plan.overlap}). With "
-            f"--overlap all the first takes {format_seconds(least)}, "
+            f"All plans overlap what frameworks do by default (--overlap {first.plan.overlap}). "
+            f"With --overlap all the first takes {format_seconds(least)}, "
             f"{1 - least / first.iteration_s:.1%} less; --each overlap finds the best of each."
         )
     return remarks

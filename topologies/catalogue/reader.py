@@ -247,7 +247,7 @@ def check_overlay(rows: Iterable[Entry], in_force: InForce, overlay: Rows, path:
         if row.unit not in usual:
             elsewhere = " or ".join(sorted(usual))
             raise InputError(
-                f"{where} is in {row.unit}, elsewhere in {elsewhere}. Write it in that."
+                f"{where} is in {row.unit}, and it is a quantity in {elsewhere}. Correct its unit."
             )
         _check_read(row, where, set(units), parts)
         check_row(row, where)
