@@ -46,8 +46,7 @@ def step_time_breakdown(
     nothing, data parallelism only (dp), and everything that frameworks can overlap (all).
 
     ``tp``: tensor-parallel degree of each model; the last one also of all further models [ranks].
-    ``pp``: pipeline stages of each model; the last one also of all further models. ``overlap``:
-    communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
+    ``pp``: pipeline stages, likewise. ``overlap``: some of ``none``, ``dp`` and ``all``.
     """
     steps, rows = [Steps(model, cluster) for model in models], []
     points = [(number, kind) for number in range(len(steps)) for kind in overlap]
@@ -91,8 +90,7 @@ def step_time_across_models(
 ) -> pd.DataFrame:
     """Search plans for every model, all with the same batch on the same cluster.
 
-    Each bar is one step of a model with its best plan, divided into computation and into
-    communication and waiting that nothing hides.
+    Each bar is a step with the best plan, divided into computation and what nothing hides.
 
     ``finalists``: best estimates that are simulated for each model; the fastest is kept.
     """

@@ -55,9 +55,12 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
     """Return the argument or option of a described field."""
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
+    placeholder = "<name>" if option.choices else "<time>" if option.plain == "s" else None
+    if option.argument:
+        placeholder = key.upper()
     attributes: dict[str, Any] = {
         "required": default is REQUIRED,
-        "metavar": option.metavar or _placeholder(key, option) or None,
+        "metavar": option.metavar or placeholder,
         "shell_complete": _completion(option.choice_texts),
     }
     if default is not REQUIRED:
@@ -81,13 +84,6 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
         multiple=many,
         **attributes,
     )
-
-
-def _placeholder(key: str, option: Option) -> str:
-    """Return what stands for the value on the help page; empty for its type."""
-    if option.argument:
-        return key.upper()
-    return "<name>" if option.choices else "<time>" if option.plain == "s" else ""
 
 
 def _digits(text: str) -> str:
@@ -296,7 +292,7 @@ class CommandWithArguments(click.Command):
         self.first = FIRST.get(name, ())
         flag = {"is_flag": True, "expose_value": False}
         if any(each.name == "variant" for each in self.params):
-            why = "Say why: the options that were not stated, and what was read from the catalogue."
+            why = "Say which options were not stated, and what was read from the catalogue."
             self.params.append(click.Option(["-v", "--verbose"], callback=_note, help=why, **flag))
         full = {"help": "Show all options, with what each does.", "hidden": not self.first}
         call = self._help_in_full

@@ -186,7 +186,7 @@ class MachineInputs:
 
 @dataclass(frozen=True)
 class SeveralMachines(MachineInputs):
-    """One cluster of any form, or several, by position or by name."""
+    """One cluster of any form, or several to compare."""
 
     cluster: str = setting(
         "",

@@ -155,11 +155,11 @@ class ParallelPlan:
     )
     global_batch: int = setting(
         1,
-        "Sequences of one optimizer step, which are its tokens over --seq",
+        "Sequences of one optimizer step: its tokens divided by --seq",
         default="16 microbatches for each replica, or a sequence for each chip where the plan is "
         "searched",
     )
-    seq: int = setting(4096, "Tokens of a sequence", default="4096, or all of the model's")
+    seq: int = setting(4096, "Tokens of a sequence", default="4096, or the model's most")
     sample_tokens: int = setting(
         0,
         "Tokens of each of the samples that are packed into a sequence, or for samples of unequal "
@@ -201,16 +201,12 @@ class ParallelPlan:
     attention: str = setting("fused", "Attention kernel", choices=CHOICES["attention"])
     ranks_per_chip: int = setting(1, "Ranks on a chip", default="1, on Trainium1 2")
     order: tuple[str, ...] = setting(
-        ORDER,
-        "Axes of parallelism, from the one along which rank numbers change fastest",
-        kind=str,
+        ORDER, "Axes from the one along which rank numbers change fastest", kind=str
     )
     # Passed round a ring beside attention (arXiv 2310.01889), or gathered before it (arXiv
     # 2407.21783, section 3.3.2)
     cp_exchange: CpExchange = setting(
-        "ring",
-        "Exchange of keys and values under context parallelism",
-        choices=CHOICES["cp_exchange"],
+        "ring", "Context parallelism's exchange of keys", choices=CHOICES["cp_exchange"]
     )
     routing_skew: float = setting(1.0, "Tokens of the busiest expert-parallel rank over the mean")
     # Tokens beyond it are dropped (GShard, arXiv 2006.16668).
@@ -247,9 +243,7 @@ class ParallelPlan:
         default="all of it",
     )
     optimizer: str = setting(
-        "adamw",
-        "Optimizer, which sets the bytes of its state and the work of an update",
-        choices=CHOICES["optimizer"],
+        "adamw", "Optimizer, which sets state and update", choices=CHOICES["optimizer"]
     )
     runtime: str = setting(
         "compiled",
