@@ -294,11 +294,10 @@ class CommandWithArguments(click.Command):
         if any(each.name == "variant" for each in self.params):
             why = "Say which options were not stated, and what was read from the catalogue."
             self.params.append(click.Option(["-v", "--verbose"], callback=_note, help=why, **flag))
-        full = {"help": "Show all options, with what each does.", "hidden": not self.first}
-        call = self._help_in_full
-        self.params.append(
-            click.Option(["--help-all"], is_eager=True, callback=call, **full, **flag)
-        )
+        full, call = "Show all options, with what each does.", self._help_in_full
+        every = click.Option(["--help-all"], is_eager=True, callback=call, help=full, **flag)
+        every.hidden = not self.first
+        self.params.append(every)
 
     def _help_in_full(self, ctx: click.Context, _option: click.Parameter, stated: bool) -> None:
         if stated and not ctx.resilient_parsing:
