@@ -320,7 +320,7 @@ CLUSTER = "experiments/validation/clusters/a100-roce-4x200g.yaml"
     ("--global-batch=32", "--days 3 is the time of a whole job: state --tokens or --budget too."),
     ("--tokens=1T", "state --global-batch too."),
     ("--tokens=1e18 --global-batch=32 --cluster=trn2.48xlarge:2", "on 2 of trn2.48xlarge. A"),
-    ("--tokens=1T --global-batch=32 --objective=energy", "--objective energy may take slower"),
+    ("--tokens=1T --global-batch=32 --objective=energy", "--objective energy may choose plans"),
     ("--tokens=1T --global-batch=32 --with=--tp=2", "--with is for one size of the cluster"),
     ("--tokens=1e18 --global-batch=32 --cluster=rainier:128", "of trn2-ultraserver. "),
     ("--tokens=1T --global-batch=32 --cluster=" + CLUSTER, f"{CLUSTER} is a whole cluster"),
