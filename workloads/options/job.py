@@ -226,7 +226,7 @@ class JobInputs(Times):
         if self.standby == "warm" and self.restart_s is not None:
             raise InputError(
                 f"--restart {self.restart_s:g}s states the time that --standby warm would shorten; "
-                "leave one of them out."
+                "leave out --restart, or --standby warm."
             )
 
     @property
