@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
 
 from cluster_sim.processes import available_workers
 from experiments.validation.reading.rows import tables
-from experiments.validation.validate import Result, macro, validate_as_user
+from experiments.validation.validate import LEVELS, Result, validate_as_user
 from topologies.support.files.writing import whole_file
 
 RECORD = Path(__file__).with_name("as_user.csv")
@@ -23,14 +26,27 @@ MEAN = "mean of tables"
 KEYS = ("median_abs_error", "p90_abs_error", "bias", "coverage", "median_half_width")
 
 
-def errors(by_level: Mapping[str, Sequence[Result]]) -> Iterator[dict[str, str]]:
-    """Yield the errors of each table at each level, and their means over tables."""
-    for level, results in by_level.items():
-        summaries = {result.name: result.summary for result in results}
-        for name, summary in {**summaries, MEAN: macro(results)}.items():
-            if summary["median_abs_error"] is not None:
-                cells = {key: f"{summary[key]:.4f}" for key in KEYS}
-                yield {"stated": level, "table": name, **cells}
+def errors(by_level: Mapping[str, Sequence[Result]]) -> list[dict[str, str]]:
+    """Return the errors of each table at each level."""
+    return [
+        {"stated": level, "table": result.name}
+        | {key: f"{result.summary[key]:.4f}" for key in KEYS}
+        for level, results in by_level.items()
+        for result in results
+        if result.summary["median_abs_error"] is not None
+    ]
+
+
+def with_means(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the errors of tables, and after each level their means over tables, without sign."""
+    complete = []
+    for level, group in groupby(rows, itemgetter("stated")):
+        tables_of_level = list(group)
+        means = {
+            key: f"{fmean(abs(float(row[key])) for row in tables_of_level):.4f}" for key in KEYS
+        }
+        complete += [*tables_of_level, {"stated": level, "table": MEAN, **means}]
+    return complete
 
 
 def recorded() -> list[dict[str, str]]:
@@ -62,17 +78,24 @@ def worse(now: Sequence[Mapping[str, str]], before: Sequence[Mapping[str, str]])
 
 
 def write(by_level: Mapping[str, Sequence[Result]]) -> None:
-    """Record the errors of results."""
+    """Record the errors of results, in place of those that their tables had."""
+    anew = {(row["stated"], row["table"]): row for row in errors(by_level)}
+    kept = {(row["stated"], row["table"]): row for row in recorded() if row["table"] != MEAN}
+    order = [*tables()]
+    rows = sorted(
+        (kept | anew).values(),
+        key=lambda row: (LEVELS.index(row["stated"]), order.index(row["table"])),
+    )
     with whole_file(RECORD) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["stated", "table", *KEYS], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(errors(by_level))
+        writer.writerows(with_means(rows))
 
 
 def main() -> int:
     """Compare with the record."""
     measured = [(table.rows(), table.name) for table in tables().values()]
-    now = list(errors(validate_as_user(measured, workers=available_workers())))
+    now = with_means(errors(validate_as_user(measured, workers=available_workers())))
     lines = worse(now, recorded())
     print("\n".join(lines) or f"{len(now)} errors, none worse by more than half a point")
     return 1 if lines else 0

@@ -1,12 +1,14 @@
-"""``python -m tools.record``: all validation tables predicted once, and all that is kept of them.
+"""``python -m tools.record [TABLE...]``: validation tables, predicted once and recorded.
 
 Intervals come from the residuals of other tables, so those are written first and the intervals of
 this run are computed from them: ``residuals.csv``, ``as_user.csv``, the page of how true answers
-are and the table of results of the validation page then agree. It takes a quarter of an hour.
+are and the table of results of the validation page then agree. All tables take a quarter of an
+hour; where some are named, the others keep what was recorded.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,11 +21,17 @@ from cluster_sim.processes import available_workers
 from cluster_sim.progress import progress
 from experiments.cli.commands.validate import document
 from experiments.validation.comparison import coverage, residuals, with_intervals
-from experiments.validation.reading.rows import tables
-from experiments.validation.validate import Result, as_served, validate_as_user, validate_each
+from experiments.validation.reading.rows import table, tables
+from experiments.validation.validate import (
+    LEVELS,
+    Result,
+    as_served,
+    validate_as_user,
+    validate_each,
+)
 from tools import as_user, how_true, results_table
 from topologies.support.files.writing import whole_file
-from workloads.confidence.residuals import Residuals, csv_lines, parse
+from workloads.confidence.residuals import Residual, Residuals, csv_lines, parse, shipped_residuals
 
 RESIDUALS = Path(workloads.confidence.__file__).with_name("residuals.csv")
 DOCS = Path("docs")
@@ -38,9 +46,10 @@ def judged_by(measured: Residuals, results: Sequence[Result]) -> list[Result]:
     return judged
 
 
-def main() -> None:
-    """Predict all tables, and write what is kept of them."""
-    measured = [(table.rows(), table.name) for table in tables().values()]
+def main(names: Sequence[str]) -> None:
+    """Predict tables, all unless some are named, and write what is kept of them."""
+    chosen = [table(name) for name in names] or list(tables().values())
+    measured = [(each.rows(), each.name) for each in chosen]
     shared: dict[str, Any] = {
         "workers": available_workers(),
         "watch": partial(progress, quiet=False),
@@ -49,8 +58,7 @@ def main() -> None:
     by_level = validate_as_user(measured, **shared)
     served = as_served(measured, results, **shared)
     told = [*served, *chain.from_iterable(by_level.values())]
-    lines = csv_lines(chain.from_iterable(residuals({each.name: each.rows}) for each in told))
-    text = "\n".join(lines) + "\n"
+    text = "\n".join(csv_lines(_with_kept(told))) + "\n"
     with whole_file(RESIDUALS) as part:
         part.write_text(text, encoding="utf-8")
     fresh = parse(text)
@@ -63,5 +71,15 @@ def main() -> None:
     how_true.main(DOCS)
 
 
+def _with_kept(told: Sequence[Result]) -> list[Residual]:
+    """Return the residuals of results, and the recorded ones of all other tables, in one order."""
+    anew = chain.from_iterable(residuals({each.name: each.rows}) for each in told)
+    names, order, levels = {each.name for each in told}, [*tables()], ["", *LEVELS]
+    kept = [row for row in shipped_residuals().rows if row.table not in names]
+    return sorted(
+        [*kept, *anew], key=lambda row: (levels.index(row.stated), order.index(row.table))
+    )
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
