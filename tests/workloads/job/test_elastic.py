@@ -82,6 +82,9 @@ def test_a_job_waits_where_no_replica_is_whole():
     done = scripted(trial, [505, 100], [1000, 1000])
     # The first is back 1,000 s after it failed; both are noticed to be lost at 615.
     assert parts_s(done)["waiting_for_spares"] == 1505 - 615
+    # Both only start again: the second, at 605, while the first does, so that they start together.
+    done = scripted(replace(trial, rates=failing(1e9)), [505, 100])
+    assert parts_s(done)["restart"] == 20 + 300
 
 
 @pytest.mark.parametrize(("mtbf_s", "groups", "spares", "warm_s"), [

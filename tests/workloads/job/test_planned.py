@@ -44,6 +44,9 @@ def windows(*texts: str) -> tuple[Window, ...]:
     # Written for 30 s, which a unit waits for; the work is not lost.
     ({"windows": windows("out/500s+200s=1"), "span_s": 900, "write_s": 30},
      {"useful": 500 + 250, "checkpoint": 50, "maintenance": 100}),
+    # All turns take longer than the time until they begin anew: one is due every 144 s.
+    ({"windows": windows("roll/500s+124s=1"), "span_s": 2300},
+     {"useful": 500 + 12 * 24, "checkpoint": 13 * 20, "maintenance": 12 * 100 + 52}),
 ])  # fmt: skip
 def test_units_leave_at_a_checkpoint(changes, parts):
     assert parts_s(scripted(job(**changes), [])) == parts
@@ -159,7 +162,7 @@ def test_a_job_states_its_plans_and_windows():
     words = {"days": 20, "runs": 2, "spares": 0, "failures": "20"}
     other = run_job(step, replan=True, maintenance="roll/5d+2h=1", **words)
     document = other.document()
-    assert document["maintenance"] == ["roll/5d+2h=1"]
+    assert (document["maintenance"], document["elastic"]) == (["roll/5d+2h=1"], False)
     assert [row["units"] for row in document["plans_without_units"]] == [1, 2, 3][
         : len(other.replans)
     ]
@@ -168,6 +171,10 @@ def test_a_job_states_its_plans_and_windows():
     assert waits.breakdown["maintenance"] > 2 * other.breakdown["maintenance"] > 0
     assert other.goodput > waits.goodput + 0.02
     assert any("with 1 more spare for it the goodput would be" in note for note in waits.notes)
+    goes_on = run_job(step, checkpoint="peer", elastic=True, standby="warm", **words)
+    document, saved_s = goes_on.document(), goes_on.job.recovery.warm_saves_s
+    assert document["elastic"]
+    assert document["warm_restart_s"] == document["peer_restart_s"] - saved_s < 200
     late = run_job(step, maintenance="roll/20d+2h=1", **words)
     assert late.breakdown["maintenance"] == 0
     assert any("roll/20d+2h=1 changes nothing, as the run ends" in note for note in late.notes)

@@ -385,7 +385,8 @@ def kubernetes():
     failed = {"type": "Failed", "lastTransitionTime": "2026-11-02T08:40:00Z"}
     status = {"startTime": times["startTime"], "conditions": [failed]}
     broken = {**single, "metadata": {"name": "broken", **created}, "status": status}
-    return {"kind": "List", "items": [single, several, broken, {"kind": "Pod"}]}
+    unbegun = {**broken, "status": {"conditions": [failed]}}
+    return {"kind": "List", "items": [single, several, broken, unbegun, {"kind": "Pod"}]}
 
 
 @pytest.mark.parametrize("wrong", [7, "x", [7], {"resources": 7}, [{"resources": {"limits": 7}}]])
@@ -403,7 +404,9 @@ def test_a_list_of_kubernetes_jobs_is_read_as_kubectl_prints_it(tmp_path):
     assert chips == [("single", 32), ("several", 48), ("broken", 32)]
     assert [each.job.run_s for each in queue.jobs] == [3600, 1800, 1800]
     assert [each.job.recorded_wait_s for each in queue.jobs] == [600, 1200, 600]
-    assert queue.left_out == ("Left out: entries that are no Job or JobSet (1).",)
+    assert {text.removeprefix("Left out: ") for text in queue.left_out} == {
+        "entries that are no Job or JobSet (1).", "jobs that never ran or have not ended (1).",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "message"), [

@@ -39,6 +39,13 @@ def test_owners_wait_for_what_others_borrow_or_take_it_back(discipline, quota, e
     assert [each.preemptions for each in queue.jobs] == [int(expected[0] > 0), 0, 0]
 
 
+def test_no_owner_gives_way_to_another_whose_room_is_in_parts():
+    """Three servers are free, one beside three of a's and two beside two of c's."""
+    jobs = [job(0, 3, 60, team="a"), job(1, 2, 60, team="c"), job(2, 3, 9, team="b")]
+    quota = ("a=48", "b=48", "c=32")
+    assert waits_min(jobs, discipline="preempt", quota=quota, place="domain") == [0, 0, 58]
+
+
 def test_a_job_within_the_quota_of_its_team_comes_before_an_earlier_one_that_borrows():
     jobs = [job(0, 8, 60, team="a"), job(1, 8, 60, team="a"), job(2, 2, 60, team="b")]
     assert waits_min(jobs, discipline="fifo") == [0, 59, 118]
