@@ -134,7 +134,7 @@ def test_a_contribution_added_twice_is_named():
 def test_a_cycle_of_edges_is_named():
     collective = composed("ring:4", "all-gather", "ring")
     edges = collective.schedule.edges
-    with pytest.raises(collectives.ProofError, match="wait for one another in a cycle"):
+    with pytest.raises(collectives.ProofError, match=r"^4 of 16 ops wait for one another"):
         check(collective, edges=with_edge(edges, edges.dst[0], 0))
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.counted_layers import counted, product_flops
 from tests.support.refusals import refused
 from tests.support.small_decoders import SMALL, small
-from tests.support.toy_training import SPARSE, TOY
+from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
@@ -43,6 +43,7 @@ from workloads.training.layers.layer import (
     output_backward,
 )
 from workloads.training.layers.mixers import attention_backward, attention_forward
+from workloads.training.layers.steps import RankShapes
 from workloads.training.memory.memory import layer_activations
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stages import check_model
@@ -122,9 +123,14 @@ def test_layers_with_experts(fields, layers):
     assert model.ffn == fields.get("intermediate_size_mlp", 128)
 
 
+NO_EXPERTS = ({}, {"num_local_experts": 0})
+
+
 def test_a_dense_layer_of_a_mixture_has_no_experts():
     dense, sparse = (SPARSE.of_kind(kind) for kind in SPARSE.kinds)
     assert (dense.experts, sparse.experts) == (None, replace(SPARSE.experts, dense_layers=0))
+    # Granite's hybrids without experts have their shared part alone.
+    assert {small(shared_intermediate_size=96, **none).ffn for none in NO_EXPERTS} == {96}
 
 
 @pytest.mark.parametrize("rank", ["x", [1], -1])
@@ -408,7 +414,13 @@ def test_wide_global_heads_and_tied_values_are_counted_where_they_are():
     assert rank.kv_bytes_on_rank() == 2 * (5 * 2 * 4 * 32 + 2 * 64)
     longer = attention_flops(model.of_kind(model.kinds[1]), 512)
     assert longer == 2 * attention_flops(plain.of_kind(plain.kinds[1]), 512)
-    assert model.kinds[1].kv_products == 1
+    # A key is rotated whether or not it is the value too, and one of another layer is not.
+    tied, rotated = model.of_kind(model.kinds[1]), []
+    for products in (0, tied.kv_products, 2):
+        made = replace(tied, kv_products=products)
+        steps = attention_forward(RankShapes(made, plan(), "h100", shipped_catalogue()))
+        rotated += [step.seconds for step in steps if step.name == "attention.rotate"]
+    assert rotated[0] < rotated[1] == rotated[2]
 
 
 SHARING = WITH_WIDE_HEADS | {

@@ -98,6 +98,12 @@ def test_several_messages_of_a_kernel_share_its_time(tmp_path):
     receives = recording.duration_ps[recording.kind == RECEIVE]
     assert sends.tolist() == [20 * US, 60 * US]
     assert receives.tolist() == [40 * US, 40 * US]
+    skipped = Profile(1, world=3)
+    skipped.call("send", 900, 10, 0)  # has no kernel, and no part of that of the next call
+    skipped.call("send", 1000, 30, 2)
+    skipped.kernel(SENDRECV, 1002, 1050, 80, STREAM)
+    recording = read_kineto([skipped.write(tmp_path)])
+    assert recording.duration_ps[recording.kind == SEND].tolist() == [80 * US]
 
 
 def test_exchanges_of_experts_are_collectives(tmp_path):

@@ -62,6 +62,7 @@ def test_a_row_without_a_measurement_is_predicted_without_an_error():
     assert row["predicted"] > 0
     assert row["published"] is None
     assert row["error"] is None
+    assert comparison.row_interval({**row, "status": "unsupported"}, None) is None
 
 
 def test_intervals_cover_what_is_published_between_their_ends():

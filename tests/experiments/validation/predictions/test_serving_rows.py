@@ -103,6 +103,17 @@ def test_a_rate_without_users_is_that_of_a_full_cache():
     assert predict(many).predicted == most
 
 
+def test_slots_that_a_row_states_run_empty_on_trainium_alone():
+    neuron = {"model": "llama-3.1-8b", "cluster": "trn2.48xlarge", "batching": "continuous"}
+    row = {**ROW, "chips": 4, "tp": 4, "prompt_tokens": 1024, "output_tokens": 128, "requests": 17}
+    for machine, empty in ((neuron, True), ({}, False)):
+        as_many, stated = (
+            predict({**row, "precision": "bf16", **machine, **slots}).predicted["tokens_per_s"]
+            for slots in ({}, {"slots": 16})
+        )
+        assert (stated < 0.95 * as_many, stated == as_many) == (empty, not empty)
+
+
 def test_ranks_that_leave_chips_are_replicas_which_share_the_users():
     row = {**ROW, "chips": 8, "tp": 2, "concurrency": 31}
     each = {**ROW, "chips": 2, "tp": 2, "concurrency": 8}
