@@ -84,7 +84,7 @@ def test_mixtures_divide_the_demand():
     parts, models = divided(demand, [(big, None), (small, None)])
     assert parts.requests.sum() == demand.requests.sum()
     machine = cluster("trn2-ultraserver:8")
-    chunked = FleetInputs(prefill="chunked")
+    chunked = FleetInputs(prefill="chunked", slots=16)
     services = services_from(parts, machine, models, chunked, requests=1)
     assert services[1].capacity.rate_slo_per_s > 2 * services[0].capacity.rate_slo_per_s
     (note, *_) = serving_notes(machine, services, chunked)
@@ -295,21 +295,22 @@ def test_large_models_and_mixtures_run(name, model, more):
 
 
 def test_trn3_says_that_its_serving_overheads_are_trn2_s():
-    few = ("llama-3.1-8b", "--tp", "4", "--prefill", "separate")
+    few = ("llama-3.1-8b", "--tp=4", "--prefill=separate", "--slots=16")
     gen1 = " ".join(_fleet("trn3-gen1:2", *few)["notes"])
     assert "serving overheads of trn3 are assumed: As on Trn2" in gen1
     assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", *few)["notes"])
 
 
 def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts():
-    alone = _fleet("trn2.48xlarge:8", "llama-3.1-8b", "--tp=16")
+    few = ("llama-3.1-8b", "--tp=16", "--slots=16")
+    alone = _fleet("trn2.48xlarge:8", *few)
     (replica,) = alone["replicas"]
     assert (replica["replicas_per_unit"], replica["chunk_tokens"]) == (1, 0)
     assert "prefill_replicas" not in replica
     assert "decoding waits for whole prompts" in _notes(alone)
     split = replica["runner_up"]
     assert f"--disaggregate {split} gives prompts replicas of their own" in _notes(alone)
-    assert "groups of units" not in _notes(_fleet("trn2.48xlarge:1", "llama-3.1-8b", "--tp=16"))
+    assert "groups of units" not in _notes(_fleet("trn2.48xlarge:1", *few))
 
 
 def _notes(document: dict[str, Any]) -> str:

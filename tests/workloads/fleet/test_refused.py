@@ -38,7 +38,8 @@ OF_KINDS = (
     ({"training": "big.csv"}, r"job big needs 5 units, trn3-gen2 has 3 units; make the job sma"),
     ({"training": "plain_job.csv"}, "states no kind of units; write one of trn2-ultra"),
     ({"training": "other_job.csv"}, "states kind 'h100'; write one of"),
-    ({"cluster": ("tpu7x-pod:2", "trn3-gen2"), "serve_on": "cheapest"}, "no price of tpu7x-pod"),
+    ({"cluster": ("p6-b300.48xlarge:2", "trn3-gen2"), "serve_on": "cheapest"},
+     r"no price of p6-b300\.48xlarge"),
     ({"cluster": ("trn1.32xlarge:2", "trn3-gen2"), "unit_rate": None},
      r"llama-3\.1-405b .*trn1\.32xlarge"),
 )  # fmt: skip

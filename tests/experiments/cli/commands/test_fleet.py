@@ -26,7 +26,7 @@ def test_evaluation_and_maintenance_stand_apart_from_training_and_failures(tmp_p
 
 
 def test_limits_that_nobody_states_are_named():
-    line = f"{LINE} --tp=1 --demand=azure-code"
+    line = f"{LINE} --tp=1 --slots=16 --demand=azure-code"
     _, _, errors = ended(line)
     assert "SLO not stated: ttft=6s,tpot=175ms for 99% of the requests; --slo sets" in errors
     assert "SLO not stated" not in ended(line, "--slo=ttft=2s")[2]

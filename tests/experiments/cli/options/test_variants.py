@@ -142,10 +142,10 @@ NIGHT = ("--cluster=rainier", "--demand=azure-conv", "--model=gpt2")
     ("topology", "rainier"),
     ("topology", "ring:4", "--bandwidth=1GB/s", "--latency=1us"),
     ("train", *JOB),
-    ("plan", *JOB, "--global-batch=64"),
-    ("run-job", *JOB),
+    ("plan", *JOB, "--global-batch=64", "--tp=4", "--pp=1", "--microbatch=1"),
+    ("run-job", *JOB, "--tp=4"),
     ("serve", *JOB),
-    ("fleet", *NIGHT, "--days=1", "--unit-rate=5"),
+    ("fleet", *NIGHT, "--days=0.1", "--unit-rate=5"),
     ("lend", *NIGHT, "--unit-rate=5"),
 ])  # fmt: skip
 def test_an_alternative_of_another_machine_is_named(words):
