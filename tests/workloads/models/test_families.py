@@ -133,17 +133,12 @@ def test_a_dense_layer_of_a_mixture_has_no_experts():
     assert {small(shared_intermediate_size=96, **none).ffn for none in NO_EXPERTS} == {96}
 
 
-@pytest.mark.parametrize("rank", ["x", [1], -1])
-def test_a_rank_of_time_steps_is_a_whole_number_or_auto(rank):
-    jamba = {"model_type": "jamba", "attn_layer_period": 4, "mamba_d_state": 8}
-    assert small(**jamba, mamba_dt_rank="auto") == small(**jamba) == small(**jamba, mamba_dt_rank=4)
-    refused(r"mamba_dt_rank is .*; it must be a whole number", small, **jamba, mamba_dt_rank=rank)
+JAMBA = {"model_type": "jamba", "attn_layer_period": 4, "mamba_d_state": 8}
 
 
-@pytest.mark.parametrize("listed", ["full_attention", 3, [1] * 10_001])
-def test_a_list_of_layers_is_a_list_of_no_great_length(listed):
-    with pytest.raises(InputError, match=r"attn_type_list is .*; give a list\."):
-        small(model_type="minimax", attn_type_list=listed)
+def test_a_state_space_mixer_has_the_usual_rank_and_a_convolution_of_four_by_default():
+    assert small(**JAMBA, mamba_dt_rank="auto") == small(**JAMBA) == small(**JAMBA, mamba_dt_rank=4)
+    assert small(**JAMBA) == small(**JAMBA, mamba_d_conv=4) != small(**JAMBA, mamba_d_conv=5)
 
 
 def test_layers_of_one_part_each():
@@ -181,8 +176,20 @@ def test_the_gates_of_kimi_are_factored_or_whole():
     assert whole.recurrence.columns - factored.recurrence.columns == 64 - 16
 
 
-def test_structures_that_would_be_timed_wrongly_are_refused():
-    refused(r"\(gated_norm_rank\), which is not modelled", small, gated_norm_rank=4)
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"gated_norm_rank": 4}, r"\(gated_norm_rank\), which is not modelled"),
+    ({"model_type": "jetmoe", "num_local_experts": 8, "num_experts_per_tok": 2},
+     "'jetmoe' has experts of attention, which is not modelled"),
+    ({"model_type": "bert-generation"}, "'bert_generation' has the layers of an encoder"),
+    *(({"model_type": "minimax", "attn_type_list": listed}, r"attn_type_list is .*; give a list\.")
+      for listed in ("full_attention", 3, [1] * 10_001)),
+    *(({**JAMBA, "mamba_dt_rank": rank}, "mamba_dt_rank is .*; it must be a whole number")
+      for rank in ("x", [1], -1)),
+    ({"per_layer_config": {"0": {"kv_lora_rank": 8}}},
+     "per_layer_config has 'kv_lora_rank'; layers may differ in num_attention_heads, num_k"),
+])  # fmt: skip
+def test_structures_that_would_be_timed_wrongly_are_refused(fields, message):
+    refused(message, small, **fields)
 
 
 def test_towers_and_further_predictions_are_left_out_by_name():
@@ -229,11 +236,6 @@ def test_a_model_without_attention_is_linear_in_the_sequence_and_not_served():
         profile(mamba, cluster("trn2.48xlarge"))
 
 
-def test_a_state_space_mixer_has_a_convolution_of_four_by_default():
-    jamba = {"model_type": "jamba", "attn_layer_period": 4, "mamba_d_state": 8}
-    assert small(**jamba) == small(**jamba, mamba_d_conv=4) != small(**jamba, mamba_d_conv=5)
-
-
 def test_only_layers_with_attention_hold_a_cache():
     hybrid = from_fields(HUB["Qwen/Qwen3-Next-80B-A3B-Instruct"]["config"], "hybrid")
     served = profile(hybrid, cluster("trn2.48xlarge"))
@@ -251,7 +253,7 @@ PLAN = ParallelPlan(
 @pytest.mark.parametrize("fields", [
     {"model_type": "gemma2", "sliding_window": 16, "head_dim": 16},
     {"model_type": "cohere", "layer_norm_eps": 1e-5},
-    {"model_type": "jamba", "attn_layer_period": 4, "mamba_d_state": 8, "mamba_d_conv": 4},
+    {**JAMBA, "mamba_d_conv": 4},
     {"model_type": "minimax", "attn_type_list": [0, 0, 0, 1]},
     {"num_local_experts": 4, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2},
 ])  # fmt: skip
@@ -267,12 +269,6 @@ def test_parallel_halves_talk_once_a_layer():
         for more in ({}, {"use_parallel_residual": True})
     )
     assert parallel_s < 0.75 * serial_s
-
-
-def test_families_that_are_counted_wrong_are_refused_by_name():
-    with pytest.raises(InputError, match=r"'jetmoe' has experts of attention, which is not modell"):
-        small(model_type="jetmoe", num_local_experts=8, num_experts_per_tok=2)
-    refused("'bert_generation' has the layers of an encoder", small, model_type="bert-generation")
 
 
 def test_persimmon_and_fuyu_have_biases_everywhere():
@@ -626,10 +622,6 @@ def test_heads_that_a_config_states_for_each_layer_are_read():
     assert [(layer.heads, layer.head_dim, layer.kv_heads) for layer in model.each_layer] == [
         (0, 0, 0), (0, 32, 1), (0, 0, 0), (8, 0, 0),
     ]  # fmt: skip
-    message = (
-        r"per_layer_config has 'kv_lora_rank'; layers may differ in num_attention_heads, num_k"
-    )
-    refused(message, small, per_layer_config={"0": {"kv_lora_rank": 8}})
 
 
 def test_layers_that_a_search_found_have_parts_and_widths_of_their_own():
