@@ -67,7 +67,7 @@ def test_fleet_command_reproduces_the_ideal_split(tmp_path):
     path.write_text("hour,requests\n" + "".join(f"{h},{n}\n" for h, n in enumerate(load)))
     document = document_of(
         f"fleet --cluster trn2-ultraserver:1000 --demand {path} --scale-to-peak 1 --policy oracle "
-        "--change-time 0s --failures off --unit-rate 100 --no-compare"
+        "--change-time 0s --failures off --unit-rate 100 --no-compare --no-intervals"
     )
     share = document["training_chip_hours"] / document["chip_hours"]
     assert share == pytest.approx(1 - np.mean(load) / max(load), abs=0.001)
@@ -90,7 +90,7 @@ def test_fleet_command_writes_a_run_directory(tmp_path):
     assert {"roles.png", "power.svg", "jobs.csv", "report.html"} <= written
 
 
-ALONE = f"fleet --cluster {SMALL} --unit-rate 2 --no-compare"
+ALONE = f"fleet --cluster {SMALL} --unit-rate 2 --no-compare --no-intervals"
 
 
 def test_fleet_command_takes_a_users_policy(tmp_path):

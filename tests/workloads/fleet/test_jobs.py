@@ -269,7 +269,7 @@ def test_the_fleet_runs_post_training_at_night(tmp_path):
     jobs.write_text("name,units,min_units,reclaim,post_training,step_tokens\n" + rows)
     words = (
         "fleet --cluster trn2-ultraserver:20 --model llama-3.1-8b --days 0.1 --policy static "
-        "--unit-rate 5 --scale-to-peak 0.4 --no-compare"
+        "--unit-rate 5 --scale-to-peak 0.4 --no-compare --no-intervals"
     )
     done = document_of(words, f"--training={jobs}")
     one, other = done["post_training"]

@@ -295,14 +295,14 @@ def test_large_models_and_mixtures_run(name, model, more):
 
 
 def test_trn3_says_that_its_serving_overheads_are_trn2_s():
-    few = ("llama-3.1-8b", "--tp=4", "--prefill=separate", "--slots=16")
+    few = ("llama-3.1-8b", "--tp=4", "--prefill=separate", "--slots=16", "--no-intervals")
     gen1 = " ".join(_fleet("trn3-gen1:2", *few)["notes"])
     assert "serving overheads of trn3 are assumed: As on Trn2" in gen1
     assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", *few)["notes"])
 
 
 def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts():
-    few = ("llama-3.1-8b", "--tp=16", "--slots=16")
+    few = ("llama-3.1-8b", "--tp=16", "--slots=16", "--no-intervals")
     alone = _fleet("trn2.48xlarge:8", *few)
     (replica,) = alone["replicas"]
     assert (replica["replicas_per_unit"], replica["chunk_tokens"]) == (1, 0)

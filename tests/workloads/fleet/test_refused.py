@@ -23,13 +23,14 @@ OF_ONE = (
     ({"batch_share": "20%", "batch_demand": "azure-code"}, "give a share"),
     ({"power_cap": 0.0}, "power cap of 0 MW"),
     ({"cluster": ()}, "run_fleet has no cluster; name one, such as 'trn2-ultraserver:20'"),
-    ({"cluster": "tpu-v6e-pod:2", "power_cap": 3.0}, "catalogue has no power of tpu-v6e-pod"),
+    ({"cluster": "tpu-v6e-pod:2", "power_cap": 3.0, "training": "rated.csv"},
+     "catalogue has no power of tpu-v6e-pod"),
     ({"serve_on": "fastest"}, "all of this one are trn2-ult"),
     ({"region": ZONES, "cluster": "trn2-ultraserver:6"}, "region us has no chips"),
     ({"carbon_price": 40.0}, "--carbon-price 40 without prices"),
     ({"carbon_price": 40.0, "price": "plain.csv"}, "no column carbon_g_per_kwh; add it"),
     ({"price": "regions.csv"}, "the fleet has none; state --region"),
-)
+)  # fmt: skip
 OF_KINDS = (
     ({"serve_on": "trn3-gen1"}, "'trn3-gen1' is no kind of the fleet; choose from trn2-ultra"),
     ({"serve_on": "trn3-gen2,trn3-gen2"}, "is stated twice"),
@@ -81,6 +82,7 @@ def folder(tmp_path, monkeypatch):
                          *(f"{at},{hour},50,20" for at in ("us", "eu") for hour in hours)]),
         ("big.csv", ["name,units,kind", "big,5,trn3-gen2"]),
         ("plain_job.csv", ["name,units", "x,1"]),
+        ("rated.csv", ["name,units,tokens_per_s", "x,1,9"]),
         ("other_job.csv", ["name,units,kind", "x,1,h100"]),
     ):  # fmt: skip
         Path(name).write_text("\n".join([*lines, ""]))
