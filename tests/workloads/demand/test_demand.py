@@ -109,16 +109,14 @@ def test_relative_times_and_wide_columns(tmp_path):
     assert load.requests[0, [0, 60]].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("column", ["requests,120", "rps,2", "rpm,120", "Requests per minute,120"])
-def test_counts_and_rates_of_a_minute_are_the_same_demand(tmp_path, column):
-    name, value = column.split(",")
-    path = _file(tmp_path, f"minute,{name}\n0,{value}\n1,{value}\n")
-    assert read_demand(path).requests.tolist() == [[120, 120]]
-
-
-def test_missing_periods_have_no_requests(tmp_path):
-    path = _file(tmp_path, "time_s,requests\n0,5\n60,5\n240,5\n")
-    assert read_demand(path).requests.tolist() == [[5, 5, 0, 0, 5]]
+@pytest.mark.parametrize(("text", "requests"), [
+    *((f"minute,{name}\n0,{value}\n1,{value}\n", [120, 120]) for name, value in (
+        ("requests", 120), ("rps", 2), ("rpm", 120), ("Requests per minute", 120),
+    )),
+    ("time_s,requests\n0,5\n60,5\n240,5\n", [5, 5, 0, 0, 5]),  # two periods are missing
+])  # fmt: skip
+def test_counts_and_rates_of_a_minute_are_the_same_demand(tmp_path, text, requests):
+    assert read_demand(_file(tmp_path, text)).requests.tolist() == [requests]
 
 
 @pytest.mark.parametrize(("text", "message"), [

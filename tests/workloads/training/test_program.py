@@ -539,17 +539,20 @@ def exchanged_ps(how, machine, chips):
     return (TOY.layers - 1) * sum(each)
 
 
-@pytest.mark.parametrize(("machine", "share"), [
-    ("dgx-h100:2", Fraction(16, 132)), ("dgx-a100:2", Fraction(16, 108)),
-    ("p4d.24xlarge:2", Fraction(8, 108)), ("tpu-v5p-pod", 0), ("trn2.48xlarge", 0),
+@pytest.mark.parametrize(("machine", "tp", "share"), [
+    ("dgx-h100:2", 1, Fraction(16, 132)), ("dgx-a100:2", 1, Fraction(16, 108)),
+    ("p4d.24xlarge:2", 1, Fraction(8, 108)), ("tpu-v5p-pod", 1, 0), ("trn2.48xlarge", 1, 0),
+    # A group with one rank in each server has one adapter there, and an eighth of the blocks.
+    ("dgx-h100:4", 8, Fraction(2, 132)),
 ])  # fmt: skip
-def test_kernels_lose_the_multiprocessors_of_exchanges_beside_them(machine, share):
+def test_kernels_lose_the_multiprocessors_of_exchanges_beside_them(machine, tp, share):
     """Two of a chip for each of a server's adapters, while all but the first and last run."""
-    how = plan(dp=16, zero=3, seq=16384)
+    chips = np.arange(4) * 8 if tp > 1 else np.arange(16)
+    how = plan(tp=tp, dp=len(chips), zero=3, seq=16384)
     alone, beside = (
         passes_ps(replace(how, overlap=overlap), machine) for overlap in ("none", "dp")
     )
-    lost = share * exchanged_ps(how, machine, np.arange(16))
+    lost = share * exchanged_ps(how, machine, chips)
     assert (beside - alone).sum() == pytest.approx(float(lost), rel=1e-3)
 
 
@@ -560,15 +563,6 @@ def test_kernels_lose_no_more_than_the_multiprocessors_of_an_exchange():
         for overlap in ("none", "dp")
     )
     assert beside / alone == pytest.approx(132 / 116, rel=1e-4)
-
-
-def test_ranks_that_share_a_server_with_other_groups_take_fewer_multiprocessors():
-    """A group with one rank in each server has one adapter there, and an eighth of the blocks."""
-    machine = "dgx-h100:4"
-    apart = {"tp": 8, "dp": 4, "zero": 3, "seq": 16384}
-    alone, beside = (passes_ps(plan(**apart, overlap=how), machine) for how in ("none", "dp"))
-    lost = 2 / 132 * exchanged_ps(plan(**apart), machine, np.arange(4) * 8)
-    assert (beside - alone).sum() == pytest.approx(lost, rel=1e-3)
 
 
 @pytest.mark.parametrize("pipeline", [
