@@ -413,8 +413,8 @@ def test_wide_global_heads_and_tied_values_are_counted_where_they_are():
     # A key is rotated whether or not it is the value too, and one of another layer is not.
     tied, rotated = model.of_kind(model.kinds[1]), []
     for products in (0, tied.kv_products, 2):
-        made = replace(tied, kv_products=products)
-        steps = attention_forward(RankShapes(made, plan(), "h100", shipped_catalogue()))
+        layer = replace(tied, kv_products=products)
+        steps = attention_forward(RankShapes(layer, plan(), "h100", shipped_catalogue()))
         rotated += [step.seconds for step in steps if step.name == "attention.rotate"]
     assert rotated[0] < rotated[1] == rotated[2]
 
