@@ -68,15 +68,16 @@ def test_a_shipped_framework_names_variants_that_some_chip_has(name):
 def test_what_frameworks_switch_is_no_uncertain_count():
     # Memory has ranges of its counts: those of other stacks, which bound what a plan may need.
     stacks, base = [framework(name) for name in names()], shipped_catalogue()
+    kernels = {chip_family(cluster(machine).chip).kernels for machine in machines(base)}
     switched = {
-        path.replace(OF_THE_CHIP, f"{chip_family(cluster(machine).chip).kernels}.")
+        path.replace(OF_THE_CHIP, f"{each}.")
         for stack in stacks
         for variants in (
             *(stack.numbers, stack.dense_numbers, *stack.settings.values()),
             *(variants for _, variants, _ in stack.releases),
         )
         for path in variants
-        for machine in machines(base)
+        for each in kernels
     }
     counts = [
         row
