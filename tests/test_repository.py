@@ -186,11 +186,6 @@ LATE = {
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
     "cluster_sim/engine/compiler/jit.py": {"cluster_sim.engine.compiler.numba_side"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file"},
-    "experiments/reports/remarks.py": {
-        "workloads.search.choice", "workloads.training.detail",
-        "workloads.training.frameworks.framework", "workloads.training.iteration",
-        "workloads.training.plan.placement", "workloads.training.program.groups",
-    },
     "experiments/reports/certainty.py": {"workloads.confidence.split_conformal"},
     "experiments/reports/plan.py": {"experiments.figures.plan"},
     "experiments/reports/run_directory.py": {"cluster_sim.plot"},

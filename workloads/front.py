@@ -15,6 +15,7 @@ from topologies.support.errors import InputError
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.choice import usual_or_searched
+from workloads.search.remarks import remarks
 from workloads.search.unlike import unlike_step
 from workloads.training.detail import Detail
 from workloads.training.execution.jitter import Disturbance, disturbance
@@ -69,7 +70,8 @@ def train(
     -------
     Iteration
         ``time_s`` [s], ``breakdown_s`` (mean over ranks by part [s]), ``mfu``, ``memory`` [B],
-        ``trace`` and ``interval``, which should hold 80 % of measured times.
+        ``trace``, ``interval``, which should hold 80 % of measured times, and ``remarks``,
+        sentences to read before believing them.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def train(
         plan, choice = usual_or_searched(plan_fields, model, cluster, watch=WATCH, chips=count)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     step = iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
-    return replace(step, choice=choice)
+    return replace(step, choice=choice, tell=remarks)
 
 
 def _counted(detail_fields: dict[str, Any], cluster: Cluster) -> int | None:
@@ -127,7 +129,8 @@ def _on_unlike_chips(
     fields = {**stated_fields, **plan_fields, "chips": count}
     fields["framework"] = conditions.framework_text(fields, whole[0])
     detail = replace(detail or Detail(), **detail_fields)
-    return unlike_step(as_model(model), whole, fields, detail, progress=progress)
+    step = unlike_step(as_model(model), whole, fields, detail, progress=progress)
+    return replace(step, tell=remarks)
 
 
 def _may_search(

@@ -176,8 +176,27 @@ def ratios(
             entry |= {"price_kinds": paid} if place in PRICE and machines else {}
             entry |= {"invented": chips} if chips else {}
             unlike = chips or (place in PRICE and paid[0] != paid[1])
-            entries.append({**entry, "differs": not (low <= 1 <= high or unlike)})
+            even = _break_even(command, row, first) if place in PRICE else {}
+            entries.append({**entry, **even, "differs": not (low <= 1 <= high or unlike)})
     return entries
+
+
+def _break_even(command: str, row: Document, first: Document) -> dict[str, Any]:
+    """Return the price of a chip-hour at which a cluster's tokens cost what the first's do."""
+    from workloads.confidence.split_conformal import ratio_ends
+
+    mine, base = (_ends(command, one, "tokens_per_s") for one in (row, first))
+    # A price of several kinds of chips together has no single one at which it is even.
+    if mine is None or base is None or {"prefill_cluster", "stages"} & {*row, *first}:
+        return {}
+    paid, theirs = (
+        one[next(iter(PRICE))] * one["tokens_per_s"] / one["chips"] * 3600 / 1e6
+        for one in (row, first)
+    )
+    scale = theirs * first["chips"] / row["chips"]
+    low, usd, high = (scale * each for each in ratio_ends(mine, base))
+    even = {"usd": usd, "low": low, "high": high, "paid_usd": paid, "of_usd": theirs}
+    return {"break_even_chip_hour": even}
 
 
 def _ends(command: str, row: Mapping[str, Any], place: str) -> tuple[float, float, float] | None:
@@ -206,6 +225,14 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
         if chips := dict.fromkeys(chip for entry in mine for chip in entry.get("invented", ())):
             beyond = f"All rates of {' and '.join(chips)} are assumed: ratios hold if these do."
         sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
+        sentences += [
+            "Tokens of both cost the same where a chip-hour of {0} costs {usd:.4g} USD (80 %: "
+            "{low:.3g} – {high:.3g}); it costs {paid_usd:.4g}, and one of {1} {of_usd:.4g}.".format(
+                cluster, entry["of"], **entry["break_even_chip_hour"]
+            )
+            for entry in mine
+            if "break_even_chip_hour" in entry
+        ]
         unlike |= kinds if len(kinds) > 1 else {}
     if unlike:
         *most, last = unlike

@@ -19,21 +19,20 @@ from experiments.reports.formatting import (
 from experiments.reports.plan_rows import (
     DEFAULTS,
     estimates,
-    fields_of,
     frame,
-    named,
     own_row,
     plan_interval,
     ranked,
 )
-from experiments.reports.remarks import assumed_sentences, check_remarks
 from experiments.reports.training import interval_document, packed, stated
 from topologies.support.units import format_memory, format_seconds
+from workloads.search.remarks import assumed_sentences, check_remarks
 from workloads.search.search import Finalist, Search
 from workloads.training.memory.memory import FREE
 from workloads.training.plan.other_tools import plan_yaml
 from workloads.training.plan.plan import PLAN_FIELDS
 from workloads.training.program.breakdown import PARTS
+from workloads.training.usual_plan import fields_of, named
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import values_of
 from workloads.confidence.interval import Interval
 from workloads.training.memory.memory import Memory
-from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
-from workloads.training.usual_plan import hull, tied, training_interval
+from workloads.training.usual_plan import differing, fields_of, hull, tied, training_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,34 +78,6 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
 def memory_document(memory: Memory) -> dict[str, int]:
     """Return the parts of a rank's memory, their sum and what the rank has [B]."""
     return {**memory.parts(), "total": memory.total, "capacity": memory.capacity}
-
-
-def fields_of(plan: ParallelPlan) -> dict[str, Any]:
-    """Return the fields of a plan that a row contains, each as a number or a word."""
-    values = {name: getattr(plan, name) for name in PLAN_FIELDS}
-    joined = {name: "-".join(map(str, values[name])) for name in ("order", "stage_layers")}
-    return values | joined | {"etp": plan.expert_tp}
-
-
-def differing(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
-    """Return the fields of a plan in which it differs from another one, with its values."""
-    mine, others = fields_of(plan), fields_of(other)
-    follows = ("etp",) if plan.ep == other.ep == 1 else ()
-    names = [name for name in PLAN_FIELDS if name not in follows]
-    return {name: mine[name] for name in names if mine[name] != others[name]}
-
-
-def named(values: Mapping[str, Any]) -> str:
-    """Return fields and their values in words.
-
-    >>> named({"dp": 3906, "sequence_parallel": False})
-    'dp 3,906, sequence parallel off'
-    """
-    words = {name: ("off", "on")[v] if isinstance(v, bool) else v for name, v in values.items()}
-    return ", ".join(
-        f"{name.replace('_', ' ')} {f'{word:,}' if isinstance(word, int) else word or 'even'}"
-        for name, word in words.items()
-    )
 
 
 def estimates(search: Search) -> pd.DataFrame:

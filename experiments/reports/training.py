@@ -14,12 +14,12 @@ from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval, idle_entry, value_text, values_of
 from experiments.reports.plan_rows import memory_document
-from experiments.reports.remarks import assumed_document, remarks_entry
 from topologies.support.memory_limit import peak_rss_bytes
 from topologies.support.units import PS_PER_S, format_bytes, format_memory, format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.sensitivity import Uncertain
 from workloads.economics import StepCost
+from workloads.search.remarks import assumed_document, remarks_entry
 from workloads.training.detail import APART
 from workloads.training.explain import input_table, memory_in_use, step_table
 from workloads.training.iteration import Iteration

@@ -332,7 +332,7 @@ def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
     """Read the first ``rows`` rows, or all, with columns under their plain names."""
     if is_json_log(file):
         return read_json_log(file, rates=True)
-    remedy = "give a CSV file or a bundled name"
+    remedy = "give a CSV file, the JSON of Prometheus' query_range, or a bundled name"
     table = read_table(file, "demand", remedy=remedy, limit_bytes=MAX_BYTES, dtype=str, nrows=rows)
     named = meanings([str(column) for column in table.columns], str(file))
     return table[list(named)].rename(columns=named)

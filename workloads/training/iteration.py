@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,8 @@ class Iteration:
         Times of steps on uneven chips, of which this is the median; None where no cause was named.
     unlike : object or None
         The step beside equal layers and each cluster alone; None for a step on one cluster.
+    tell : function of (Iteration), or None
+        Finds the ``remarks``, which need the search for plans; None where nobody reads them.
     """
 
     model: Model
@@ -143,6 +145,7 @@ class Iteration:
     choice: Choice | None = field(default=None, compare=False, repr=False)
     uneven: Uneven | None = field(default=None, compare=False, repr=False)
     unlike: Any = field(default=None, compare=False, repr=False)
+    tell: Callable[[Iteration], list[str]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def cluster(self) -> Cluster:
@@ -203,6 +206,11 @@ class Iteration:
             wider = max(first, other, key=lambda ends: ends.high / ends.low)
             first = replace(wider, low=low, high=high)
         return first
+
+    @cached_property
+    def remarks(self) -> list[str]:
+        """Sentences to read before believing the answer, as the command prints them."""
+        return self.tell(self) if self.tell else []
 
     @property
     def framework(self) -> Framework:

@@ -551,3 +551,31 @@ def describe(plan: ParallelPlan) -> str:
     alike = (f"{number} × {count}" if number > 1 else str(count) for number, count in stages)
     words += [f"layers {' + '.join(alike)}"] * bool(stages)
     return ", ".join(words)
+
+
+def fields_of(plan: ParallelPlan) -> dict[str, Any]:
+    """Return the fields of a plan that a row contains, each as a number or a word."""
+    values = {name: getattr(plan, name) for name in PLAN_FIELDS}
+    joined = {name: "-".join(map(str, values[name])) for name in ("order", "stage_layers")}
+    return values | joined | {"etp": plan.expert_tp}
+
+
+def differing(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
+    """Return the fields of a plan in which it differs from another one, with its values."""
+    mine, others = fields_of(plan), fields_of(other)
+    follows = ("etp",) if plan.ep == other.ep == 1 else ()
+    names = [name for name in PLAN_FIELDS if name not in follows]
+    return {name: mine[name] for name in names if mine[name] != others[name]}
+
+
+def named(values: Mapping[str, Any]) -> str:
+    """Return fields and their values in words.
+
+    >>> named({"dp": 3906, "sequence_parallel": False})
+    'dp 3,906, sequence parallel off'
+    """
+    words = {name: ("off", "on")[v] if isinstance(v, bool) else v for name, v in values.items()}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {f'{word:,}' if isinstance(word, int) else word or 'even'}"
+        for name, word in words.items()
+    )

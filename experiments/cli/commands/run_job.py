@@ -105,10 +105,10 @@ def run_job(
 
     If no degree such as --tp or --pp is stated, the plan search chooses the plan.
     """
-    from experiments.reports.remarks import left_out_framework, remarks_entry
     from experiments.reports.training import stated as plan_document
     from workloads.job import read_failures
     from workloads.job import run_job as run
+    from workloads.search.remarks import left_out_framework, remarks_entry
 
     catalogue = catalogue_inputs.watched(inputs.cluster)
     cluster = inputs.read_cluster(catalogue)

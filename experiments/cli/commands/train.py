@@ -252,7 +252,7 @@ def _compared(step: Iteration, measured: list[MeasuredSteps]) -> dict[str, Any]:
 
 
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
-    from experiments.reports.remarks import left_out_framework
+    from workloads.search.remarks import left_out_framework
 
     for sentence in filter(None, (filed and filed.sentence, left_out_framework(step, filed))):
         click.echo(sentence)
@@ -272,6 +272,7 @@ def run_step(
     search: When = "compared",
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
+    from workloads.search.remarks import remarks
     from workloads.training.iteration import iteration
     from workloads.training.plan.stages import check_chips
     from workloads.training.usual_plan import complete, is_open
@@ -288,7 +289,8 @@ def run_step(
         clusters = [cluster, *(machine(name, catalogue=catalogue) for name in how.later)]
         fields["chips"] = plan.chips
         with progress_bars(quiet=call.quiet) as report:
-            return unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
+            step = unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
+        return replace(step, tell=remarks)
     if is_open(fields) and not (plan.plan or how.allow_oversized):
         from workloads.search.choice import usual_or_searched  # costly, and seldom needed
 
@@ -300,11 +302,10 @@ def run_step(
     with progress_bars(quiet=call.quiet) as report:
         part = plan.chips is not None
         step = iteration(model, cluster, chosen, detail, partial=part, progress=report)
-    return replace(step, choice=choice)
+    return replace(step, choice=choice, tell=remarks)
 
 
 def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None) -> None:
-    from experiments.reports.remarks import assumed_sentences
     from experiments.reports.training import (
         STAGE_HEADINGS,
         beside_rows,
@@ -317,6 +318,7 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
         slowed_rows,
         stage_rows,
     )
+    from workloads.search.remarks import assumed_sentences
     from workloads.training.usual_plan import describe
 
     _print_left_out(run, filed)
@@ -374,7 +376,7 @@ def _measured_beside(
 
 
 def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
-    from experiments.reports.remarks import comparison_sentence
+    from workloads.search.remarks import comparison_sentence
 
     title, rows = _measured_beside(compared, run)
     cells = [
@@ -386,8 +388,8 @@ def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
 
 
 def _write(directory: Run, step: Iteration, results: Mapping[str, Any]) -> None:
-    from experiments.reports.remarks import comparison_sentence
     from experiments.reports.training import write
+    from workloads.search.remarks import comparison_sentence
 
     write(directory, step, results)
     if compared := results.get("compared"):

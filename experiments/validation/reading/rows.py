@@ -22,6 +22,7 @@ from topologies.clusters.names import FILES, GRAPHS, cluster
 from topologies.support.arguments import check_names
 from topologies.support.errors import InputError, check_choice, excerpt, suggestion
 from topologies.support.files.reading import csv_lines, csv_rows, decoded, read_bytes
+from topologies.support.files.table import check_no_metrics
 from workloads.models.huggingface import model, models
 from workloads.models.model import Model
 from workloads.training.plan.schedules.registry import SCHEDULES, schedule_names
@@ -359,6 +360,9 @@ def read_runs(runs: Sequence[Mapping[str, Any]], stated: Mapping[str, str]) -> R
 
 def read_text(text: str, name: str, stated: Mapping[str, str] = NOTHING) -> Rows:
     """Read the text of such a file; ``stated`` as of :func:`read_file`."""
+    check_no_metrics(
+        text.partition("\n")[0], name, "give rows, or the results that a load generator writes"
+    )
     separator = max(SEPARATORS, key=text.lstrip().partition("\n")[0].count)
     all_lines = csv_lines(text, name, delimiter=separator)
     lines = [(line, cells) for line, cells in all_lines if any(map(str.strip, cells))]

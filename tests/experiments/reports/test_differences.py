@@ -128,6 +128,23 @@ def test_a_chip_of_assumed_rates_is_surely_neither_faster_nor_slower():
     assert invented == ["trn4"]
 
 
+def test_tokens_cost_the_same_at_the_price_that_is_named():
+    """Four chips at 9 USD an hour train 10 tokens/s; eight at 2 train 30, so 13.5 is even."""
+    dear = {**row("dear", 10.0, 8.0, 12.5), "chips": 4, "usd_per_million_tokens": 1000.0}
+    cheap = {**row("cheap", 30.0, 24.0, 37.5), "chips": 8, "usd_per_million_tokens": 4e3 / 27}
+    for each in (dear, cheap):
+        usd = each["usd_per_million_tokens"]
+        each["interval"] |= {"usd_per_million_tokens": {"low": usd / 2, "high": usd * 2}}
+    *_, entry = ratios("train", [dear, cheap])
+    assert entry["break_even_chip_hour"] == pytest.approx(
+        {"usd": 13.5, "low": 9.846, "high": 18.51, "paid_usd": 2.0, "of_usd": 9.0}, rel=1e-3
+    )
+    assert entry["break_even_chip_hour"]["usd"] == pytest.approx(2.0 / entry["ratio"])
+    assert "where a chip-hour of cheap costs 13.5 USD (80 %: " in ratio_sentences([entry])[1]
+    *_, entry = ratios("train", [dear, {**cheap, "stages": []}])
+    assert "break_even_chip_hour" not in entry
+
+
 @pytest.mark.parametrize(("kind", "differs"), [("spot", True), ("on demand", False)])
 def test_prices_of_two_kinds_are_no_difference(kind, differs):
     """A price three times as high is certain, unless the two are paid in unlike ways."""

@@ -175,7 +175,9 @@ def test_means_by_other_names_are_not_assumed(tmp_path):
     ("a.json", b'{"data": {"result": []}}', "has 0 series; ask for one"),
     ("a.json", b'{"data": {"result": [{"value": [1, "2"]}]}}', "give an answer of query_range"),
     ("a.csv", b"\xff\xfe\x00", "is not UTF-8 text"),
-    (".", b"", "is a directory; give a CSV file or a bundled name"),
+    ("a.prom", b"# HELP requests Requests.\nrequests{a=\"b c\"} 3\n", "scrape of Prometheus"),
+    ("a.txt", b"requests:total{a=\"b c\"} 3.2e+07 1793509200\n", "Prometheus' query_range, or"),
+    (".", b"", "is a directory; give a CSV file"),
     ("azure-cod", b"", "Did you mean azure-code"),
     ("nowhere/file.csv", b"", "there is no folder"),
 ])  # fmt: skip

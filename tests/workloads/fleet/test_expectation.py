@@ -214,7 +214,7 @@ WAYS = {
 @pytest.fixture(scope="module", params=WAYS)
 def unit(request):
     served = profile(MODEL, WHERE)
-    prompts = ways_of(WAYS[request.param], MODEL, WHERE, served)[0]
+    prompts = ways_of(WAYS[request.param], WHERE, served)[0]
     runs = TableRuns(batching=prompts.batching, requests=1500, pools=prompts.apart)
     return Unit(served, prompts, capacity_table(served, LENGTHS, Slo(6.0, 0.175), runs))
 

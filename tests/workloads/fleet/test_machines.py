@@ -121,7 +121,7 @@ DENSE, MIXTURE = named("llama-3.1-8b"), named("mixtral-8x7b")
 ])  # fmt: skip
 def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(machine, tp, sizes):
     fleet = cluster(machine)
-    alone, *groups = ways_of(FleetInputs(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
+    alone, *groups = ways_of(FleetInputs(tp=tp), fleet, profile(DENSE, fleet, tp=tp))
     assert alone.apart is None
     assert {way.batching.chunk_tokens for way in (alone, *groups)} == {0}
     splits = {(way.apart.prefill, way.apart.decode) for way in groups if way.apart}
@@ -142,7 +142,7 @@ BOTH = ("trn2-ultraserver:8", "dgx-h200:8")
 @pytest.mark.parametrize("model", [DENSE, MIXTURE])
 def test_a_stated_way_holds_on_every_machine(serving, machines, pieces, model):
     for fleet in map(cluster, machines):
-        (prompts,) = ways_of(serving, model, fleet, profile(model, fleet))
+        (prompts,) = ways_of(serving, fleet, profile(model, fleet))
         assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
 
 
@@ -150,7 +150,7 @@ def test_a_stated_way_holds_on_every_machine(serving, machines, pieces, model):
 @pytest.mark.parametrize("words", [{}, {"chunk": 512}, {"disaggregate": "1:1"}])
 def test_stated_slots_are_those_of_every_way(machine, words):
     fleet = cluster(machine)
-    ways = ways_of(FleetInputs(slots=16, tp=4, **words), DENSE, fleet, profile(DENSE, fleet, tp=4))
+    ways = ways_of(FleetInputs(slots=16, tp=4, **words), fleet, profile(DENSE, fleet, tp=4))
     assert {way.batching.slots for way in ways} == {16}
 
 

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
-from experiments.reports.plan_rows import differing
-from experiments.reports.remarks import remarks
 from tests.support.refusals import refused
 from tests.support.toy_training import TOY, sixteen
 from topologies.clusters.names import cluster
@@ -26,11 +24,12 @@ from workloads.search.choice import (
     usual_batch,
     usual_or_searched,
 )
+from workloads.search.remarks import remarks
 from workloads.search.search import estimates, own_plan, search, single_changes
 from workloads.search.sizes import fewest_in_time
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import SEARCHED, ParallelPlan
-from workloads.training.usual_plan import BATCH_TOKENS, complete, is_open
+from workloads.training.usual_plan import BATCH_TOKENS, complete, differing, is_open
 
 SMALL, WHERE = named("llama-3.1-8b"), cluster("trn2.48xlarge:4")
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from experiments.reports.remarks import assumed_sentences
 from tests.support.refusals import refused
 from tests.support.toy_training import TOY
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
@@ -14,6 +13,7 @@ from topologies.clusters.names import cluster
 from workloads.confidence.sensitivity import COUNTS
 from workloads.front import train
 from workloads.models.model import Model
+from workloads.search.remarks import assumed_sentences
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.frameworks.framework import (
     OF_THE_CHIP,

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cluster_sim import train
 from cluster_sim.hardware.faults import parse_fault
 from cluster_sim.trace.trace import run as simulate
-from experiments.reports.remarks import assumed_document, assumed_sentences
 from tests.support.refusals import refused
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -21,6 +20,7 @@ from topologies.support.errors import InputError
 from workloads.kernels.chip_share import rank_of
 from workloads.models.huggingface import named
 from workloads.models.model import training_flops
+from workloads.search.remarks import assumed_document, assumed_sentences
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.explain import input_table, step_table
 from workloads.training.frameworks.framework import framework_of

@@ -19,6 +19,8 @@ TRUTHS = {
 FORMULA = re.compile(r"[=@\t\r]|[+-](?![0-9.]+(e[+-]?[0-9]+)? ?%?$|inf$|$)")
 """Beginning of text that table programs take for a formula; a number is none."""
 WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*")
+METRICS = re.compile(r"# (HELP|TYPE) |[A-Za-z_:][\w:]*(\{.*\})? [-+\d.eE]+( \d+)?\s*$")
+"""First line of a scrape of Prometheus: what a metric is, or its value."""
 
 
 def as_text(cell: Any) -> Any:
@@ -38,6 +40,14 @@ def as_named(cell: Any) -> Any:
     return cell[1:] if is_marked else cell
 
 
+def check_no_metrics(first: str, named: str, remedy: str) -> None:
+    """Refuse a file by its first line if it is a scrape of Prometheus, which has no rows."""
+    if METRICS.match(first):
+        raise InputError(
+            f"{named} has metrics of one moment, a scrape of Prometheus, and no rows; {remedy}."
+        )
+
+
 def read_table(
     path: str | Path, what: str, *, remedy: str, limit_bytes: int, **how: Any
 ) -> pd.DataFrame:
@@ -50,6 +60,8 @@ def read_table(
         if file.is_dir():
             raise InputError(f"{named} is a directory; {remedy}.")
         check_regular(file, name=named, limit_bytes=limit_bytes)
+        with file.open(encoding="utf-8-sig") as lines:
+            check_no_metrics(lines.readline(1000), named, remedy)
         table: pd.DataFrame = pd.read_csv(file, encoding="utf-8-sig", compression=None, **how)
     except InputError:
         raise

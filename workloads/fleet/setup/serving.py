@@ -203,7 +203,7 @@ class Prompts:
         return "chunked" if self.batching.chunk_tokens else WAITS
 
 
-def ways_of(serving: FleetInputs, model: Model, cluster: Cluster, served: Profile) -> list[Prompts]:
+def ways_of(serving: FleetInputs, cluster: Cluster, served: Profile) -> list[Prompts]:
     """Return the way that settings state, or the ways among which a search may choose."""
     # The usual way is in pieces beside decoding. On Neuron machines there are several: decoding
     # waits for whole prompts, or prompts have replicas of their own, in every split of every group
@@ -412,7 +412,7 @@ def _ways(
         )
         # A stated split fits the last replica, and may leave chips idle with smaller ones.
         with suppress(InputError) if replica is not replicas[-1] else nullcontext():
-            for prompts in ways_of(serving, model, cluster, replica):
+            for prompts in ways_of(serving, cluster, replica):
                 runs = [_runs(usual, demand, prompts, requests, replica) for demand in demands]
                 ways.append((replica, prompts, runs))
     return ways

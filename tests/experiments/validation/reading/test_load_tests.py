@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import cluster_sim as cs
 from experiments.cli.main import run
-from experiments.reports.remarks import comparison_sentence
 from experiments.validation.comparison import compared_step, compared_steps, marked
 from experiments.validation.reading.rows import read_file
 from experiments.validation.reading.tool_outputs import (
@@ -20,6 +19,7 @@ from experiments.validation.reading.tool_outputs import (
 )
 from tests.support.refusals import refused
 from topologies.support.errors import InputError
+from workloads.search.remarks import comparison_sentence
 from workloads.training.iteration import Iteration
 
 BENCH = {
@@ -252,6 +252,8 @@ def test_two_measured_runs_are_compared_with_each_other_too(step, tmp_path):
         assert ("something else changed" in comparison_sentence(document, step)) == (
             word != "usual"
         )
+    alike = comparison_sentence(compared_steps(read_runs("2s,2.0002s"), step), step)
+    assert "The second run's step is as long as the first's, which is usual" in alike
     refused("names 3 runs; name one, or two", read_runs, "1s,2s,3s")
     refused("names an empty run; name one, or two", read_runs, "1s,")
     assert "before" not in compared_steps(read_runs("2s"), step)

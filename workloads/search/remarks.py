@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.formatting import option_name
-from experiments.reports.plan_rows import differing, fields_of, named
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import BETWEEN, RAINIER, cluster
@@ -26,7 +24,7 @@ from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.groups import SharedParts
-from workloads.training.usual_plan import BATCH_TOKENS, describe
+from workloads.training.usual_plan import BATCH_TOKENS, describe, differing, fields_of, named
 
 if TYPE_CHECKING:
     from workloads.search.search import Finalist
@@ -45,7 +43,7 @@ def remarks(step: Iteration) -> list[str]:
 
 def remarks_entry(step: Iteration) -> dict[str, Any]:
     """Return the entries of a document: remarks, and the search for the plan if there was one."""
-    sentences, choice = remarks(step), step.choice
+    sentences, choice = step.remarks, step.choice
     entry: dict[str, Any] = {"remarks": sentences} if sentences else {}
     if choice is not None:
         others = [
@@ -278,7 +276,7 @@ def _large_batch(answer: Checked) -> Iterator[str]:
         why = f", as {plan.microbatches} microbatches a replica were assumed"
     yield (
         f"A step has {plan.tokens / 1e6:,.0f} M tokens{why}; published runs have up to "
-        f"{BATCH_TOKENS / 1e6:.0f} M. State a smaller {option_name('global_batch')}."
+        f"{BATCH_TOKENS / 1e6:.0f} M. State a smaller --global-batch."
     )
 
 
@@ -447,9 +445,8 @@ def _word(value: Any) -> str:
 
 def change_sentence(compared: Mapping[str, Any]) -> str:
     """Say whether two measured runs of a step differ as repeats do."""
-    change, usual = compared["change"], compared["usual_change"] - 1
-    text = f"From the first run to the second the step became {abs(change - 1):.1%} "
-    text += "longer" if change > 1 else "shorter"
+    usual = compared["usual_change"] - 1
+    text = f"The second run's step is {_longer(compared['change'], 1)} the first's"
     alike = f"runs of one configuration usually differ by less than {usual:.0%}"
     if compared["change_normal"] == "usual":
         return f"{text}, which is usual: {alike}."
@@ -459,11 +456,22 @@ def change_sentence(compared: Mapping[str, Any]) -> str:
     )
 
 
+def _longer(ratio: float, digits: int) -> str:
+    """Compare a time with another one in words.
+
+    >>> _longer(1.088, 1), _longer(0.9, 0), _longer(1.0001, 1)
+    ('8.8% longer than', '10% shorter than', 'as long as')
+    """
+    change = f"{abs(ratio - 1):.{digits}%}"
+    if not float(change.rstrip("%")):
+        return "as long as"
+    return f"{change} {'longer' if ratio > 1 else 'shorter'} than"
+
+
 def comparison_sentence(compared: Mapping[str, Any], step: Iteration) -> str:
     """Say how the measured time lies beside the prediction, and which choices come nearer."""
-    change = compared["measured_s"] / step.iteration_s - 1
     text = f"{change_sentence(compared)} The second" if "before" in compared else "The"
-    text += f" measured step is {abs(change):.0%} {'longer' if change > 0 else 'shorter'} than "
+    text += f" measured step is {_longer(compared['measured_s'] / step.iteration_s, 0)} "
     if compared["normal"] == "usual":
         return text + "predicted, which is usual: it is within the 80 % interval."
     text += f"predicted, and {compared['normal']} than nine of ten such steps."

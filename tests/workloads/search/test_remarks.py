@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from experiments.reports.remarks import CHECKS, Checked, remarks, remarks_entry
 from tests.support.commands import document_of, printed_by
 from topologies.clusters.names import cluster
 from workloads.front import train
+from workloads.search.remarks import CHECKS, Checked, remarks_entry
 from workloads.training.plan.plan import ParallelPlan
 
 
 def test_a_step_over_chips_of_trainium_names_what_would_measure_its_unexplained_part():
-    (sentence,) = remarks(train("llama-3.1-8b", "trn2.48xlarge", tp=4, global_batch=64))
+    (sentence,) = train("llama-3.1-8b", "trn2.48xlarge", tp=4, global_batch=64).remarks
     assert "one measured step of your own over several chips, without ZeRO-3" in sentence
 
 
@@ -24,7 +24,7 @@ def test_an_eager_host_is_said_to_issue_more_than_is_timed():
     """Two passes over 16 layers of 149 operations in 48 us each, for each of four microbatches."""
     how: dict[str, Any] = {"tp": 4, "global_batch": 4, "seq": 512}
     eager, compiled = (
-        remarks(train("llama-3.2-1b", "trn2.3xlarge", runtime=runtime, microbatch=1, **how))
+        train("llama-3.2-1b", "trn2.3xlarge", runtime=runtime, microbatch=1, **how).remarks
         for runtime in ("eager", "compiled")
     )
     (sentence,) = [each for each in eager if each.startswith("Eager")]
@@ -35,16 +35,16 @@ def test_an_eager_host_is_said_to_issue_more_than_is_timed():
 def test_stages_that_share_a_domain_are_named_with_what_is_faster():
     """A third UltraServer for two stages halves the adapters of what lies in it."""
     odd, even = (train("gpt2", f"trn2-ultraserver:{n}", tp=2, pp=2) for n in (3, 4))
-    (sentence,) = [each for each in remarks(odd) if each.startswith("Two stages share")]
+    (sentence,) = [each for each in odd.remarks if each.startswith("Two stages share")]
     other = train("gpt2", "trn2-ultraserver:3", tp=2, pp=2, order=("tp", "cp", "pp", "dp"))
     gain = other.tokens_per_s / odd.tokens_per_s - 1
     assert f"with --order tp-cp-pp-dp the job trains on {gain:.1%} more tokens" in sentence
-    assert not [each for each in remarks(even) if each.startswith("Two stages share")]
+    assert not [each for each in even.remarks if each.startswith("Two stages share")]
 
 
 def test_a_searched_plan_is_named_with_the_next_best():
     step = train("llama-3.1-70b", "p5.48xlarge:8")
-    chosen, after, batch = remarks(step)
+    chosen, after, batch = step.remarks
     assert f"tp {step.plan.tp}, pp {step.plan.pp}, dp {step.plan.dp}" in chosen
     assert "the best by its estimate of those that leave 5% of a rank's memory free: tp" in chosen
     assert after.startswith("The next best (")
@@ -58,7 +58,7 @@ def test_a_searched_plan_is_named_with_the_next_best():
 def test_a_searched_plan_names_a_framework_that_its_degrees_alone_would_not_have():
     adapted = {"lora_rank": 16, "global_batch": 16}
     searched = train("llama-3.1-70b", "p5.48xlarge", **adapted)
-    chosen = remarks(searched)[0]
+    chosen = searched.remarks[0]
     assert chosen.endswith("selective, LoRA of rank 16 on all matrices, framework transformers.")
     fields = {"tp": searched.plan.tp, "zero": searched.plan.zero, **adapted}
     named = train("llama-3.1-70b", "p5.48xlarge", **fields, framework="transformers")
@@ -67,8 +67,8 @@ def test_a_searched_plan_names_a_framework_that_its_degrees_alone_would_not_have
 
 def test_a_batch_larger_than_any_published_one_is_named():
     plan = {"tp": 8, "pp": 4, "dp": 32, "seq": 8192}
-    assert remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=512)) == []
-    line, *_ = remarks(train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=8192))
+    assert train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=512).remarks == []
+    line, *_ = train("llama-3.1-70b", "p5.48xlarge:128", **plan, global_batch=8192).remarks
     most = "published runs have up to 64 M. State a smaller --global-batch."
     assert line == f"A step has 67 M tokens; {most}"
 
