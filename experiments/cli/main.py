@@ -17,6 +17,7 @@ import click
 
 from experiments.cli.registry import LazyGroup
 from topologies.support.errors import LONGEST_NAME, InputError, file_fault, shown
+from topologies.support.options import in_words
 
 MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2
 """Numbers of parameters of glibc's ``mallopt``, see mallopt(3)."""
@@ -225,6 +226,8 @@ def _explain(mistake: click.ClickException) -> int:
     reason, parameter = mistake.format_message(), getattr(mistake, "param", None)
     if isinstance(mistake, click.NoSuchOption) and context:
         reason = _elsewhere(mistake, context.command) or reason
+    elif reason.startswith("Got unexpected extra argument") and not reason.endswith(SWITCHED):
+        reason += "; a number stands with its unit, as 15T, and words with spaces in quotes"
     elif reason.endswith(SWITCHED):
         reason += ": a switch has no value; write --NAME for on, --no-NAME for off"
     elif parameter is not None and not isinstance(mistake, click.MissingParameter):
@@ -236,12 +239,18 @@ def _explain(mistake: click.ClickException) -> int:
 
 
 def _elsewhere(mistake: click.NoSuchOption, command: click.Command) -> str:
-    """Say what an option of other tools is called here; empty for other words."""
+    """Say what another tool's option is called here, or which commands have it; or nothing."""
     from experiments.cli.options.other_names import other_name
 
-    flags = [flag for option in command.params for flag in option.opts]
-    here = other_name(mistake.option_name, flags)
-    return f"No such option {mistake.option_name!r}; here it is {here}" if here else ""
+    def flags(of: click.Command) -> list[str]:
+        return [flag for option in of.params for flag in option.opts]
+
+    name = mistake.option_name
+    if here := other_name(name, flags(command)):
+        return f"No such option {name!r}; here it is {here}"
+    context = click.Context(app)
+    having = [each for each in app.summaries if name in flags(app.get_command(context, each))]
+    return f"No such option {name!r}; it is for {in_words(tuple(having), 'and')}" if having else ""
 
 
 def _refuse(message: str, status: int = 2) -> int:

@@ -193,10 +193,11 @@ def _break_even(command: str, row: Document, first: Document) -> dict[str, Any]:
         one[next(iter(PRICE))] * one["tokens_per_s"] / one["chips"] * 3600 / 1e6
         for one in (row, first)
     )
-    scale = theirs * first["chips"] / row["chips"]
+    spare, base_spare = (one.get("job", {}).get("spare_chips", 0) for one in (row, first))
+    scale = theirs * (first["chips"] + base_spare) / (row["chips"] + spare)
     low, usd, high = (scale * each for each in ratio_ends(mine, base))
     even = {"usd": usd, "low": low, "high": high, "paid_usd": paid, "of_usd": theirs}
-    return {"break_even_chip_hour": even}
+    return {"break_even_chip_hour": even | {"with_spares": spare + base_spare > 0}}
 
 
 def _ends(command: str, row: Mapping[str, Any], place: str) -> tuple[float, float, float] | None:
@@ -226,12 +227,12 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
             beyond = f"All rates of {' and '.join(chips)} are assumed: ratios hold if these do."
         sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
         sentences += [
-            "Tokens of both cost the same where a chip-hour of {0} costs {usd:.4g} USD (80 %: "
-            "{low:.3g} – {high:.3g}); it costs {paid_usd:.4g}, and one of {1} {of_usd:.4g}.".format(
-                cluster, entry["of"], **entry["break_even_chip_hour"]
-            )
+            f"Tokens of both{', spare chips paid,' * even['with_spares']} cost the same where a "
+            f"chip-hour of {cluster} costs {even['usd']:.4g} USD (80 %: {even['low']:.3g} – "
+            f"{even['high']:.3g}); it costs {even['paid_usd']:.4g}, and one of {entry['of']} "
+            f"{even['of_usd']:.4g}."
             for entry in mine
-            if "break_even_chip_hour" in entry
+            if (even := entry.get("break_even_chip_hour"))
         ]
         unlike |= kinds if len(kinds) > 1 else {}
     if unlike:

@@ -224,6 +224,11 @@ def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
             f"{shown(text, 80)} is a file, but clusters are read from YAML and from graphs "
             "(.graphml, .json). Name one of those, or a machine, such as p5.48xlarge:8."
         )
+    if "," in text:
+        return (
+            f"unknown cluster {shown(text, 80)!r}. Name one here; train, plan, serve and "
+            "collective take several, side by side."
+        )
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
         f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "

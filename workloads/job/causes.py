@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -182,11 +183,11 @@ MOST_YEARLY = 1e9  # most failures of a chip in a year: one each 30 ms
 
 def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
     """Read rates as a user states them: failures of a chip in a year, files of causes, or both."""
-    # With a number, the causes keep their shares in the catalogue. A file is CSV with the columns
-    # ``cause, per, mtbf, replaces``: ``per`` is one of ``PER``, ``mtbf`` the mean time between
-    # failures of one such unit, such as ``50000h``; ``replaces`` is 1 where a spare takes the
-    # unit's place, else 0. Commas join them, as in ``catalogue,bursts.csv``; the range of the
-    # catalogue's rates then holds for all.
+    # A time is that between failures of all chips. With either, the causes keep their shares in
+    # the catalogue. A file has the columns ``cause, per, mtbf, replaces``: ``per`` is one of
+    # ``PER``, ``mtbf`` the mean time between failures of one such unit, such as ``50000h``;
+    # ``replaces`` is 1 where a spare takes the unit's place, else 0. Commas join them, as in
+    # ``catalogue,bursts.csv``; the range of the catalogue's rates then holds for all.
     parts = [_read_one(part.strip(), cluster, chips) for part in text.split(",")]
     causes = [cause for part in parts for cause in part.causes]
     names = [cause.name for cause in causes]
@@ -200,12 +201,16 @@ def _read_one(text: str, cluster: Cluster, chips: int) -> FailureRates:
     if text == CATALOGUE:
         return failure_rates(cluster, chips)
     try:
-        yearly = float(text)
+        if re.fullmatch(r"[\d.]+(s|min|h|d)", text):  # between failures of all chips together
+            yearly = YEAR_S / chips / (parse_seconds(text, "--failures") or math.nan)
+        else:
+            yearly = float(text)
     except ValueError:
         if not Path(text).suffix:
             raise InputError(
                 f"--failures {shown(text, 60)!r} is no number and no file. Give failures of a chip "
-                "a year, such as 0.17, catalogue, or a CSV file of causes."
+                "a year, such as 0.17, the time between those of all chips, such as 3h, catalogue, "
+                "or a CSV file of causes."
             ) from None
         return _from_file(Path(text), counts(cluster, chips))
     if not 0 <= yearly <= MOST_YEARLY:

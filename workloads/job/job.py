@@ -185,9 +185,12 @@ class Job:
 
     def __post_init__(self) -> None:
         if not 0 < self.span_s <= LONGEST_S:
+            remedy = (
+                "Use more chips for so much, or do less." if self.span_s > 0 else "Lengthen it."
+            )
             raise InputError(
                 f"a run of {self.span_s / 86400:g} days; it must be above 0 and at most "
-                f"{LONGEST_S / 86400:,.0f} days. Use more chips for so much, or do less."
+                f"{LONGEST_S / 86400:,.0f} days. {remedy}"
             )
         if not self.interval_s >= 0.001:
             raise InputError(f"a checkpoint every {self.interval_s:g} s; it must be at least 1 ms.")

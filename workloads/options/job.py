@@ -149,10 +149,11 @@ class JobInputs(Times):
     )
     failures: str | None = setting(
         None,
-        "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
-        "replaces, and optionally units (a burst), found_after (silent corruption), again and "
-        "again_after (repairs in vain); or the catalogue's with a file's: catalogue,bursts.csv",
-        metavar="catalogue|NUMBER|FILE.csv",
+        "Failures of a chip in a year by all causes, the time between those of all chips, such as "
+        "3h, or a file with columns cause, per, mtbf, replaces, and optionally units (a burst), "
+        "found_after (silent corruption), again and again_after (repairs in vain); or several "
+        "joined by commas, such as catalogue,bursts.csv",
+        metavar="catalogue|NUMBER|TIME|FILE.csv",
         default="the catalogue's causes",
     )
     repair: str | None = field(default=None, metadata=REPAIR)
@@ -263,8 +264,9 @@ class HazardInputs(Times):
     failures: str | None = setting(
         None,
         "Failures of servers: the catalogue's causes (catalogue), failures of a chip in a year by "
-        "all causes, or a file with columns cause, per, mtbf, replaces",
-        metavar="catalogue|NUMBER|FILE.csv",
+        "all causes, the time between those of all chips, such as 3h, or a file with columns "
+        "cause, per, mtbf, replaces",
+        metavar="catalogue|NUMBER|TIME|FILE.csv",
         default="none",
     )
     checkpoint_interval: str = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -121,11 +122,15 @@ def drawn_rate(text: str) -> float | None:
     if kind != "poisson" or not colon:
         if colon and (near := suggestion(kind, ["poisson"])) and not Path(text).exists():
             raise InputError(f"unknown requests {text!r}.{near.removesuffix('?')}:{rate}?")
+        if re.fullmatch(r"[\d.]+(/s)?", text) and not Path(text).exists():
+            raise InputError(f"--requests {text!r} is no log; write a rate as poisson:{text}.")
         return None
     try:
-        per_s = float(rate)
+        per_s = float(rate.removesuffix("/s"))
     except ValueError:
-        raise InputError(f"--requests {text!r} has no rate; write poisson:0.5.") from None
+        raise InputError(
+            f"--requests {text!r}: {rate!r} is no rate in requests/s; write poisson:0.5."
+        ) from None
     if not 0 < per_s < MOST_PER_S:
         raise InputError(
             f"--requests {text}: the rate must be above 0 and below {MOST_PER_S:g} requests/s."

@@ -14,7 +14,7 @@ from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.support import display
 from topologies.support.arguments import Seed, checked
 from topologies.support.arrays import FloatArray, IntArray
-from topologies.support.errors import InputError, check_choice
+from topologies.support.errors import InputError, check_choice, shown
 from workloads.options.job import AUTO
 from workloads.sharing.arrivals import Arrival, arrivals_from, read_arrivals
 from workloads.sharing.hazards import Hazards, hazards_of
@@ -264,7 +264,8 @@ def _fitting(
     else:
         jobs, left_out = arrivals_from(stated, cluster), ()
     if not jobs:
-        raise InputError("there are no jobs in the queue. Give at least one that ran.")
+        named = shown(str(stated)) if isinstance(stated, str | Path) else "the queue"
+        raise InputError(f"there are no jobs in {named}. Give at least one that ran.")
     for job in jobs:
         if job.chips > cluster.chips:
             raise InputError(

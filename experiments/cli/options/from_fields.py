@@ -89,8 +89,8 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
 def _digits(text: str) -> str:
     """Return how a number is written that carries a per cent sign, a prefix, a unit or a separator.
 
-    >>> _digits("20%"), _digits("8,192"), _digits("30d")
-    ('0.2', '8192', 'digits alone, without a unit')
+    >>> _digits("20%"), _digits("8,192"), _digits("1e3"), _digits("30d")
+    ('0.2', '8192', '1000', 'digits alone, without a unit')
     >>> _digits("128k")
     '131072 for 128 x 1024, or 128000 for 128 x 1000'
     """
@@ -108,7 +108,16 @@ def _digits(text: str) -> str:
         share = float(number)
     except ValueError:
         return "digits alone, without a unit"
-    return f"{share / 100:.12g}" if text.endswith("%") else number
+    if text.endswith("%"):
+        return f"{share / 100:.12g}"
+    return f"{share:.0f}" if share.is_integer() else number
+
+
+def _check_value(kind: click.ParamType, value: Any, param: Any, ctx: Any) -> None:  # type: ignore[type-arg]
+    """Refuse an option in the place of another one's value."""
+    options = ctx.command.params if ctx is not None and str(value).startswith("-") else ()
+    if any(value in (*each.opts, *each.secondary_opts) for each in options):
+        kind.fail(f"has no value: {value} is an option of its own", param, ctx)
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
@@ -124,11 +133,13 @@ class Number(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a number within the limits."""
+        _check_value(self, value, param, ctx)
         try:
             number = self.kind(value)
         except ValueError:
             what = "whole number" if self.kind is int else "number"
-            written = _digits(value)
+            # A share of a whole number is no such number.
+            written = _digits(value if self.kind is float else value.rstrip("%"))
             remedy = "" if written == value else f"; write {written}"
             counted = getattr(param, "described", None)
             of_what = f" ({counted.help[0].lower()}{counted.help[1:]})" if counted else ""
@@ -168,9 +179,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]
                 self.fail(f"{value!r} is empty; give it a value, or leave it out", param, ctx)
             if UNNAMEABLE.search(value):
                 self.fail(f"{value!r} holds a zero byte or half a letter; leave it out", param, ctx)
-            options = ctx.command.params if ctx is not None and value.startswith("-") else ()
-            if any(value in (*each.opts, *each.secondary_opts) for each in options):
-                self.fail(f"has no value: {value} is an option of its own", param, ctx)
+            _check_value(self, value, param, ctx)
         return self.kind(value)
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:

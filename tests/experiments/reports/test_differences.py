@@ -136,11 +136,15 @@ def test_tokens_cost_the_same_at_the_price_that_is_named():
         usd = each["usd_per_million_tokens"]
         each["interval"] |= {"usd_per_million_tokens": {"low": usd / 2, "high": usd * 2}}
     *_, entry = ratios("train", [dear, cheap])
+    numbers = {"usd": 13.5, "low": 9.846, "high": 18.51, "paid_usd": 2.0, "of_usd": 9.0}
     assert entry["break_even_chip_hour"] == pytest.approx(
-        {"usd": 13.5, "low": 9.846, "high": 18.51, "paid_usd": 2.0, "of_usd": 9.0}, rel=1e-3
+        {**numbers, "with_spares": False}, rel=1e-3
     )
     assert entry["break_even_chip_hour"]["usd"] == pytest.approx(2.0 / entry["ratio"])
     assert "where a chip-hour of cheap costs 13.5 USD (80 %: " in ratio_sentences([entry])[1]
+    *_, entry = ratios("train", [dear, {**cheap, "job": {"spare_chips": 8}}])
+    assert entry["break_even_chip_hour"]["usd"] == pytest.approx(6.75)
+    assert ratio_sentences([entry])[1].startswith("Tokens of both, spare chips paid, cost the same")
     *_, entry = ratios("train", [dear, {**cheap, "stages": []}])
     assert "break_even_chip_hour" not in entry
 

@@ -51,6 +51,8 @@ def test_a_number_is_failures_of_a_chip_a_year():
     assert rates.per_s == pytest.approx(0.5 * 32 / YEAR_S)
     assert (rates.low, rates.high) == (1, 1)
     assert read_failures("0", machine, 32).per_s == 0
+    assert read_failures("2.5h", machine, 32).per_s == pytest.approx(1 / 9000)
+    refused("must be 0 to 1e\\+09", read_failures, "0h", machine, 32)
 
 
 ALL = "cause,per,mtbf,replaces,units,found_after,again,again_after\n"
