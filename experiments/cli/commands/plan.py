@@ -15,12 +15,19 @@ from experiments.cli.commands.train import job_of
 from experiments.cli.options.from_fields import Stated, as_options
 from experiments.cli.options.inputs import (
     Invocation,
-    PricedInputs,
     SensitivityInputs,
     TrainedModel,
+    WaysToPay,
     target_of,
 )
-from experiments.cli.output.printing import print_rows, print_table, print_text, print_whole_job
+from experiments.cli.output.printing import (
+    other_prices,
+    print_other_prices,
+    print_rows,
+    print_table,
+    print_text,
+    print_whole_job,
+)
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
@@ -145,7 +152,7 @@ def plan(
     how: SearchInputs,
     length: TokensInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: PricedInputs,
+    catalogue_inputs: WaysToPay,
     call: Invocation,
 ) -> None:
     """Search for the fastest parallel plans that fit in memory.
@@ -183,6 +190,7 @@ def plan(
     words = _as_written(inputs, catalogue_inputs)
     results = {**document(result, how.top, words), **job}
     results |= _written(result, how, words)
+    results |= other_prices(results, catalogue, inputs.cluster, catalogue_inputs.others)
     results |= question.on_fewer(result)
     call.answer(
         results,
@@ -192,7 +200,7 @@ def plan(
     )
 
 
-def _as_written(*inputs: TrainedModel | PricedInputs) -> list[str]:
+def _as_written(*inputs: TrainedModel | WaysToPay) -> list[str]:
     """Return the options that inputs stand for, without those that have their defaults."""
     words = []
     for group in inputs:
@@ -467,6 +475,7 @@ def _print(search: Search, top: int, results: Mapping[str, Any]) -> None:
     click.echo(shared(search, top))
     print_table("", *sifted(search))
     of_first = (f"Of the first plan: {line}" for line in results.get("remarks", ()))
+    print_other_prices(results)
     for line in (*remarks(search), *of_first):
         print_text(line)
     if fewer := results.get("fewer"):

@@ -12,11 +12,17 @@ import click
 from experiments.cli.options.inputs import (
     Invocation,
     ModelOnCluster,
-    PricedInputs,
     SensitivityInputs,
+    WaysToPay,
     target_of,
 )
-from experiments.cli.output.printing import print_rows, print_table, print_text
+from experiments.cli.output.printing import (
+    other_prices,
+    print_other_prices,
+    print_rows,
+    print_table,
+    print_text,
+)
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, value_text
@@ -179,6 +185,7 @@ def print_serving(document: Mapping[str, Any]) -> None:
     for sentence in (document.get("weights"), prices, network):
         if sentence:
             print_text(sentence)
+    print_other_prices(document)
     click.echo(
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
         "decode at once."
@@ -250,7 +257,7 @@ def serve(
     faster: DeploymentInputs,
     sure: SensitivityInputs,
     engines: EngineInputs,
-    catalogue_inputs: PricedInputs,
+    catalogue_inputs: WaysToPay,
     call: Invocation,
 ) -> None:
     """Serve requests on one replica, token by token.
@@ -295,6 +302,7 @@ def serve(
     )
     cluster = inputs.read_cluster(catalogue)
     document = _document(inputs, catalogue, deployed, limits)
+    document |= other_prices(document, catalogue, inputs.cluster, catalogue_inputs.others)
     document |= engines.launch(stated, filed, deployed, inputs.read_model(), cluster)
     call.answer(
         document,

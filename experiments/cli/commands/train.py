@@ -11,8 +11,10 @@ import click
 
 from cluster_sim.progress import progress_bars
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import Invocation, PricedInputs, SensitivityInputs, TrainedModel
+from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
 from experiments.cli.output.printing import (
+    other_prices,
+    print_other_prices,
     print_paragraphs,
     print_table,
     print_text,
@@ -178,7 +180,7 @@ def train(
     how: RunInputs,
     beside: BesideInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: PricedInputs,
+    catalogue_inputs: WaysToPay,
     call: Invocation,
 ) -> None:
     """Simulate one optimizer step and say where its time goes.
@@ -201,10 +203,8 @@ def train(
         alone |= {"--explain": how.explain, "--compare": bool(beside.compare)}
         later = f", with later stages on {how.later_stages}" if how.later_stages else ""
         title = f"{inputs.model}: one optimizer step on {len(names)} clusters{later}"
-        answer_beside(
-            *("train", title, names, answer, alone),
-            *(catalogue_inputs.read_side_by_side, call.answer),
-        )
+        read = catalogue_inputs.read_side_by_side
+        answer_beside("train", title, names, answer, alone, read, call.answer)
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *how.later)
     measured, step = beside.measured(), run_step(inputs, stated, plan, how, catalogue, call)
@@ -224,6 +224,7 @@ def train(
     filed = plan.file_beside(step)
     answered = {**document(step, call.engine), **job_of(step, beside, call)}
     answered |= _compared(step, measured)
+    answered |= other_prices(answered, catalogue, inputs.cluster, catalogue_inputs.others)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**answered, **more},
@@ -332,6 +333,7 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
     for line in idle_sentences(idle):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
+    print_other_prices(answered)
     for line in (*answered.get("remarks", ()), *assumed_sentences(run)):
         print_text(line)
     if slowed := slowed_rows(run):

@@ -116,7 +116,8 @@ class PricedInputs(CatalogueInputs):
 
     price_basis: str | None = setting(
         None,
-        "Way to pay for the machines; owned is the capital, staff and electricity of your own",
+        "Way to pay for the machines; owned is the capital, staff and electricity of your own; "
+        "train, plan and serve take several, such as on-demand,spot",
         choices=_ways_to_pay,
         default="that of the catalogue's default price",
     )
@@ -133,7 +134,12 @@ class PricedInputs(CatalogueInputs):
             return catalogue
         from workloads.economics import with_prices
 
-        return with_prices(catalogue, self.price_basis, _machines(clusters, catalogue).values())
+        machines = _machines(clusters, catalogue).values()
+        first, *_ = [with_prices(catalogue, way, machines) for way in self._ways(clusters)]
+        return first
+
+    def _ways(self, _clusters: Sequence[str]) -> list[str]:
+        return [str(self.price_basis)]
 
     def _idle(self, noted: NotingCatalogue) -> list[str]:
         priced = self.price_basis is None or any(key[1] == "price" for key in noted.read)
@@ -150,6 +156,23 @@ class PricedInputs(CatalogueInputs):
         if stated or any(".price=" in text and ".price=x" not in text for text in self.variant):
             return catalogue, ""
         return one_kind_of_price(catalogue, machines)
+
+
+@dataclass(frozen=True)
+class WaysToPay(PricedInputs):
+    """Changes to the hardware catalogue, and the price of the machines."""
+
+    @property
+    def others(self) -> list[str]:
+        """Ways to pay after the first, by which an answer is priced too."""
+        return (self.price_basis or "").split(",")[1:]
+
+    def _ways(self, clusters: Sequence[str]) -> list[str]:
+        ways = str(self.price_basis).split(",")
+        if len(ways) > 1 and (len(clusters) > 1 or len(set(ways)) < len(ways)):
+            why = "several are for one cluster" if len(clusters) > 1 else "one stands twice"
+            raise InputError(f"--price-basis {self.price_basis}: {why}. Name one way to pay.")
+        return ways
 
 
 def _machines(clusters: Sequence[str], catalogue: Catalogue) -> dict[str, Cluster]:

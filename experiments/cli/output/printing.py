@@ -6,16 +6,19 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.certainty import facts
-from experiments.reports.formatting import Column, heading, number
+from experiments.reports.certainty import facts, value_at
+from experiments.reports.formatting import Column, heading, number, value_text
 from experiments.reports.run_record import plain
-from topologies.support.errors import printable
+from topologies.support.errors import InputError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from topologies.catalogue.catalogue import Catalogue
 
 
 NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")
@@ -214,6 +217,43 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
         print_table("", [f"job of {size}", "value"], facts(WHOLE_JOB[usd is None :], job), left=2)
         for note in job.get("notes", ()):
             print_text(f"As run-job says: {note}")
+
+
+PAID = {
+    "usd_per_million_tokens": "a million tokens",
+    "job.cost_usd": "the job",
+    "demand.usd_per_h": "an hour for the stated rate",
+}
+"""Prices of an answer that follow from that of its machine, by their place in it, in words."""
+
+
+def other_prices(
+    results: Mapping[str, Any], catalogue: Catalogue, cluster: str, ways: Sequence[str]
+) -> dict[str, Any]:
+    """Return the entry of a document with its prices by other ways to pay; empty for none."""
+    from topologies.clusters.names import machine as named_machine
+    from workloads.economics import Economics, with_prices
+
+    if ways and "budget_usd" in results.get("job", {}):
+        raise InputError("--budget buys as much as one price allows. Name one --price-basis.")
+    where, entries = named_machine(cluster, catalogue=catalogue), {}
+    for way in ways:
+        changed = with_prices(catalogue, way, [where])
+        other = Economics.of(replace(where, catalogue=changed))
+        factor = other.usd_per_chip_s / Economics.of(where).usd_per_chip_s
+        usd = {place: value_at(results, place) for place in PAID}
+        paid = {place: factor * value for place, value in usd.items() if value}
+        entries[way] = {**paid, "price_basis": other.price_basis}
+    return {"other_prices": entries} if entries else {}
+
+
+def print_other_prices(document: Mapping[str, Any]) -> None:
+    """Print what an answer costs by each other way to pay; nothing without one."""
+    from workloads.economics import kind_in_words
+
+    for way, entry in document.get("other_prices", {}).items():
+        paid = (f"{value_text('_usd', entry[at])} {PAID[at]}" for at in PAID if at in entry)
+        print_text(f"Price {kind_in_words(way)}: {', '.join(paid)}; {entry['price_basis']}.")
 
 
 def interval_frame(document: Mapping[str, Any], *columns: Column) -> pd.DataFrame:

@@ -13,9 +13,10 @@ import experiments
 import experiments.cli
 from experiments.cli.output.printing import interval_frame, print_paragraphs, print_table
 from experiments.cli.output.side_by_side import _of_one_batch, cluster_names
+from experiments.reports.certainty import value_at
 from experiments.reports.formatting import Column
 from experiments.reports.result_checks import check_results
-from tests.support.commands import document_of, printed_by
+from tests.support.commands import document_of, printed_by, refusal_of
 from tests.support.refusals import refused
 
 HEADS = ["name", "algorithm bandwidth", "lower bound", "semantics", "what it rests on", "status"]
@@ -217,6 +218,28 @@ def test_the_first_plan_of_each_cluster_is_that_of_a_search_alone(tmp_path):
     assert "Memory of a rank" not in page  # which would be that of the first cluster alone
     printed = " ".join(printed_by(PLAN, BOTH).split())
     assert f"dgx-h100 has {both['ratios'][0]['ratio']:.3g} times the tokens a second" in printed
+
+
+def test_other_ways_to_pay_price_the_same_answer():
+    line = f"{STEP} --cluster=p5.48xlarge --tokens=1T"
+    two, spot = (
+        document_of(line, f"--price-basis={ways}") for ways in ("on-demand,spot,owned", "spot")
+    )
+    other = two["other_prices"]
+    assert list(other) == ["spot", "owned"]
+    assert other["spot"]["price_basis"] == spot["price_basis"] != two["price_basis"]
+    for place in ("usd_per_million_tokens", "job.cost_usd"):
+        assert other["spot"][place] == pytest.approx(value_at(spot, place), rel=1e-12)
+    printed = printed_by(line, "--price-basis=on-demand,spot")
+    assert f"Price spot: {spot['usd_per_million_tokens']:.4g} USD a million tokens," in printed
+    assert "other_prices" not in spot
+    for more, why in (
+        (f"{line} --price-basis=spot,spot", "one stands twice"),
+        (f"{line} --price-basis=spot,reserved", "no such price of p5.48xlarge"),
+        (f"{STEP} {BOTH} --price-basis=spot,owned", "several are for one cluster"),
+        (f"{STEP} --cluster=p5.48xlarge --budget=1M --price-basis=spot,owned", "--budget buys as"),
+    ):
+        assert why in refusal_of(more)
 
 
 def test_prices_are_of_one_kind_unless_chosen():
