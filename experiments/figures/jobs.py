@@ -122,7 +122,10 @@ def slowdowns(shared: Sharing) -> Figure:
     dress(axes, f"{across}; lines: single steps", "", grid="x")
     axes.legend(title="placement", frameon=False)
     worst = max(shared.jobs, key=lambda job: job.slowdown)
-    answer = f"{worst.job.name} loses most to others, {worst.slowdown - 1:+.1%} a step"
+    longer = f"{worst.slowdown - 1:+.1%}"
+    answer = f"{worst.job.name} loses most to others, {longer} a step"
+    if longer == "+0.0%":
+        answer = "none loses to the others"
     if shared.others:
         answer = f"placement {shared.best} loses least"
     title = f"{len(names)} jobs on {shared.cluster.name}: {answer}"

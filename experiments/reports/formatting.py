@@ -117,7 +117,9 @@ def value_text(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, tuple):
         return "-".join(map(str, value))
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, Real):
         return str(value)
     if value in (math.inf, -math.inf):
         return "∞" if value == math.inf else "−∞"

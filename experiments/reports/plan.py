@@ -128,7 +128,9 @@ def write(run: Run, search: Search, top: int, results: Mapping[str, Any]) -> Non
         run.figure(search.objective, worth(search, top), title=title)
     run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(search)))
     heads, cells = sifted(search)
-    run.table("sifted", pd.DataFrame(cells, columns=heads), title="What became of all plans")
+    run.table(
+        "sifted", pd.DataFrame(cells, columns=heads), title="How the search narrowed the plans down"
+    )
     listed = every.to_csv(index=False).encode()
     run.file("estimates.csv", listed, title="Every plan that fits, with its estimate", table=True)
     run.file("plan.yaml", plan_yaml(best.plan).encode(), note="The first plan, for train --plan.")

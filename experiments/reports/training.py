@@ -19,7 +19,7 @@ from topologies.support.units import PS_PER_S, format_bytes, format_memory, form
 from workloads.confidence.interval import Interval
 from workloads.confidence.sensitivity import Uncertain
 from workloads.economics import StepCost
-from workloads.search.remarks import assumed_document, remarks_entry
+from workloads.search.remarks import assumed_document, assumed_sentences, remarks_entry
 from workloads.training.detail import APART
 from workloads.training.explain import input_table, memory_in_use, step_table
 from workloads.training.iteration import Iteration
@@ -349,7 +349,8 @@ def write(out: Run, run: Iteration, results: Mapping[str, Any]) -> None:
     note = "Calls and times on one rank of a stage. The host issues kernels ahead of the chip, and "
     note += "hidden collectives run beside them, so that totals add up to more than the step."
     out.table("steps", step_table(run), title="Steps", note=note)
-    out.table("inputs", input_table(run), title="Inputs", note="Numbers of the catalogue used.")
+    note = " ".join(["Numbers of the catalogue used.", *assumed_sentences(run)])
+    out.table("inputs", input_table(run), title="Inputs", note=note)
     out.json("results", results, title="Results")
     if isinstance(run.trace, Trace):
         _write_trace(out, run, run.trace)

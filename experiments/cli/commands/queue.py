@@ -253,10 +253,16 @@ def _print(results: Mapping[str, Any]) -> None:
 
 def _write(out: Run, queue: Queue, results: Mapping[str, Any]) -> None:
     """Add results, tables and a picture to a run directory."""
+    import pandas as pd
+
     from experiments.figures.jobs import occupancy
 
     out.json("results", results, title="Results")
-    out.table("jobs", results["jobs"], title="Jobs in order of arrival")
+    jobs = [
+        {**job, **{f"{part}_s": seconds for part, seconds in job["parts_s"].items()}}
+        for job in results["jobs"]
+    ]
+    out.table("jobs", pd.DataFrame(jobs).drop(columns="parts_s"), title="Jobs in order of arrival")
     if queue.teams:
         out.table("teams", queue.teams, title="Teams")
     if queue.others:

@@ -11,7 +11,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.certainty import facts, value_at
-from experiments.reports.formatting import Column, heading, number, value_text
+from experiments.reports.formatting import Column, heading, number, unit_of, value_text
 from experiments.reports.run_record import plain
 from topologies.support.errors import InputError, printable
 
@@ -219,6 +219,8 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
             print_text(f"As run-job says: {note}")
 
 
+SI_UNITS = {"_joules": " [J]", "_usd": " [USD]", "_s": " [s]"}
+"""Units of numbers that stand in one column with others, by the end of their name."""
 PAID = {
     "usd_per_million_tokens": "a million tokens",
     "job.cost_usd": "the job",
@@ -262,7 +264,10 @@ def interval_frame(document: Mapping[str, Any], *columns: Column) -> pd.DataFram
 
     ends, names = document["interval"], {column.name: column.heading.strip() for column in columns}
     rows = [
-        (names.get(name) or heading(name), ends[name]["low"], document[name], ends[name]["high"])
+        (
+            f"{names.get(name) or heading(name)}{SI_UNITS.get(unit_of(f'_{name}'), '')}",
+            *(ends[name]["low"], document[name], ends[name]["high"]),
+        )
         for name in ends
         if isinstance(ends[name], Mapping) and name in document
     ]
