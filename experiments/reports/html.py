@@ -118,8 +118,9 @@ def _sections(
 ) -> Iterator[dict[str, Any]]:
     """Yield sections in the order of a reader: answers, figures, certainty, sources."""
     contents = record["contents"]
-    sentences = [line for key in ("remarks", "notes") for line in results.get(key) or ()]
-    yield _section("Remarks", [{"kind": "text", "text": str(line)} for line in sentences])
+    lines = [str(line) for key in ("remarks", "notes") for line in results.get(key) or ()]
+    texts = [{"kind": "text", "text": line[:1].upper() + line[1:]} for line in lines]
+    yield _section("Remarks", texts)
     for title, key in WHOLES.items():
         yield _section(title, _tried(partial(_whole, results.get(key), key), list[Block]()))
     for item in contents:
