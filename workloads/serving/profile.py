@@ -364,14 +364,13 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue) * share
     if weights >= budget:
         chips = "1 chip holds" if rank.chips == 1 else f"{rank.chips} chips hold"
+        enough = rank.chips * 2 ** math.ceil(math.log2(1.01 * weights / budget))
+        more = f"more chips, such as --tp {enough}"
+        if enough > rank.cluster.chips_per_domain:
+            more = "a cluster of chips with more memory"
         raise InputError(
             f"{model.name} has {weights / 1e9:,.1f} GB of weights, {chips} "
-            f"{budget / 1e9:,.1f} GB; use a smaller precision, such as fp8, "
-            + (
-                "or a cluster of chips with more memory."
-                if rank.chips >= rank.cluster.chips_per_domain
-                else "or more chips."
-            )
+            f"{budget / 1e9:,.1f} GB; use a smaller precision, such as fp8, or {more}."
         )
     return budget - weights
 

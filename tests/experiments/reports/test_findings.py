@@ -131,6 +131,8 @@ def test_tables_become_a_sentence():
         "validate": "3 published rows are met with a median error of 4.0%",
     }
     assert ("algorithm", "ring", "") in answers("collective", {}, collective)
+    beside = pd.concat([collective, collective.assign(cluster="ring:4", time_s=3e-6)])
+    assert finding("collective", {}, beside).endswith("1 GB/s bus bandwidth; 3 us on ring:4")
     with_ends = collective.assign(low=0.8e-6, high=1.25e-6)
     assert answers("collective", {}, with_ends)[0] == ("time", "1 us", "80 %: 800 ns – 1.25 us")
 

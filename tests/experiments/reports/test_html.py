@@ -89,7 +89,7 @@ def test_the_page_is_whole_needs_nothing_else_and_can_be_read(folder):
     for words in (
         "iteration 1.25 s", "ranks 1,024", "compute 1 s 80.0%", "exposed tp 250 ms 20.0%",
         "weights 1.074 GB", "p50 13.07 min max 13.45 min n 24,658", "size time 1 KiB 1 us",
-        "the forecast knows <no> earlier day", "Where the time goes", "model llama tp 32",
+        "Remarks The forecast knows <no> earlier day", "Where the time goes", "model llama tp 32",
         "seed 7", "breakdown.png",
     ):  # fmt: skip
         assert words in page.text, words

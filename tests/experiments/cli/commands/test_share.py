@@ -3,6 +3,7 @@
 import csv
 import json
 
+import pandas as pd
 import pytest
 
 from tests.support.commands import document_of, printed_by, refusal_of
@@ -92,7 +93,7 @@ def test_tables_say_what_jobs_lose_and_the_run_directory_has_them(jobs, tmp_path
     assert names_in(out / "jobs.csv") == ["first", "second"]
     assert json.loads((out / "results.json").read_text())["placement"] == "spread"
     assert (out / "slowdowns.svg").exists()
-    assert (out / "report.html").exists()
+    assert "2 jobs on trn2.48xlarge:2: none loses to" in (out / "report.html").read_text()
 
 
 def test_an_answer_says_how_sure_it_is_on_the_links_that_jobs_share(model, tmp_path):
@@ -105,3 +106,11 @@ def test_an_answer_says_how_sure_it_is_on_the_links_that_jobs_share(model, tmp_p
     (remark,) = document["remarks"]
     assert "On links within a domain, nine in ten steps" in remark
     assert all(each["slowdown"] > 1 for each in document["jobs"])
+
+
+def test_parts_of_a_job_in_a_queue_are_columns(tmp_path):
+    (tmp_path / "jobs.csv").write_text("submit,chips,time\n0s,8,1h\n0s,16,1h\n")
+    printed_by(f"queue dgx-h100:2 --jobs={tmp_path}/jobs.csv --out={tmp_path}/out")
+    columns = pd.read_csv(tmp_path / "out" / "jobs.csv").set_index("submit_s")
+    assert columns["restart_s"].tolist() == columns["lost_work_s"].tolist() == [0, 0]
+    assert "{" not in (tmp_path / "out" / "jobs.csv").read_text()

@@ -62,6 +62,7 @@ def test_a_run_directory_holds_trace_metrics_figures_and_the_measured_step(line,
     page = (out / "report.html").read_text()
     assert "Measured step, as typed" in page
     assert "The measured step is" in page
+    assert "Framework not stated: predicted as neuronx" in page
 
 
 def test_an_option_without_effect_is_named(line):
