@@ -70,8 +70,7 @@ def train(
     -------
     Iteration
         ``time_s`` [s], ``breakdown_s`` (mean over ranks by part [s]), ``mfu``, ``memory`` [B],
-        ``trace``, ``interval``, which should hold 80 % of measured times, and ``remarks``,
-        sentences to read before believing them.
+        ``trace``, ``remarks``, and ``interval``, which should hold 80 % of measured times.
 
     Raises
     ------

@@ -17,8 +17,10 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import BETWEEN, RAINIER, cluster
 from topologies.support.units import PS_PER_S, format_memory, format_seconds
 from workloads.kernels.gemm import sustained_flops_per_s
+from workloads.training.detail import Detail
 from workloads.training.execution.jitter import TYPICAL, largest
 from workloads.training.frameworks.framework import framework, framework_of, usual_framework
+from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import FREE, Memory
 from workloads.training.plan.other_tools import OtherPlan
 from workloads.training.plan.placement import place
@@ -28,7 +30,6 @@ from workloads.training.usual_plan import BATCH_TOKENS, describe, differing, fie
 
 if TYPE_CHECKING:
     from workloads.search.search import Finalist
-    from workloads.training.iteration import Iteration
 
 
 def remarks(step: Iteration) -> list[str]:
@@ -129,9 +130,6 @@ def _between_places(step: Iteration) -> Iterator[str]:
     disturbed = step.undisturbed_s is not None
     if fabric is None or not fabric.places or catalogue is None or disturbed:
         return
-    from workloads.training.detail import Detail
-    from workloads.training.iteration import iteration
-
     rows = [catalogue.entry(RAINIER, name) for name in BETWEEN]
     rows.append(catalogue.entry(fabric.name, "same_campus_latency"))
     how, times_s = Detail(trace=False, partial=True, allow_oversized=True), list[float]()
@@ -160,9 +158,6 @@ def _shared_domains(step: Iteration) -> Iterator[str]:
     waited_s = step.rank_times.parts_ps["exposed_dp"].max() / PS_PER_S / step.iterations
     if waited_s <= GAINED * step.iteration_s:
         return  # no plan gains more, as only this becomes faster
-    from workloads.training.detail import Detail
-    from workloads.training.iteration import iteration
-
     others = dict[str, ParallelPlan]()
     if "order" in plan.assumed:
         others["--order tp-cp-pp-dp"] = replace(plan, order=("tp", "cp", "pp", "dp"))
@@ -230,7 +225,7 @@ def _neighbour(step: Iteration) -> Iterator[str]:
     chosen = any(name not in step.plan.assumed for name in CHOSEN)
     if not chosen and step.iteration_s - step.breakdown_s["compute"] < LARGE * step.iteration_s:
         return
-    from workloads.search.choice import faster_neighbour  # the help of train needs none
+    from workloads.search.choice import faster_neighbour  # costly, and seldom needed
 
     if faster := faster_neighbour(step.model, step.plan, step.stated.clusters[0]):
         other, ratio = faster
