@@ -150,6 +150,8 @@ def _ratios(
         str(run["cluster"]): _machine(each) for run, each in zip(results, inputs, strict=True)
     }
     entries = ratios(command, results, machines)
+    for entry in entries:
+        entry.pop("break_even_chip_hour", None)  # runs, most often of one machine
     alike = all(inputs[0].get(name) == inputs[1].get(name) for name in ("model", "cluster"))
     changed = any(run.get(name) for run in inputs for name in UNLIKE_MACHINES)
     if command != "train" or not alike or changed or not all("plan" in each for each in results):
@@ -258,4 +260,8 @@ def change_sentence(answer: Document) -> str:
         if abs(seconds) > 0.05 * abs(total_s)
     ]
     way = "longer" if total_s > 0 else "shorter"
+    sizes = {entry["name"]: entry for entry in answer["results"]}
+    batch = [sizes[name] for name in ("plan.global_batch", "plan.seq") if name in sizes]
+    tokens = math.prod(each["second"] / each["first"] for each in batch)
+    way += f", of {tokens:.3g} times the tokens" * (tokens != 1)
     return f"The step is {format_seconds(abs(total_s))} {way}: {', '.join(words)}."

@@ -1,6 +1,7 @@
 """Two recorded runs beside each other: what was asked and came out differently, and ratios."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -54,6 +55,10 @@ def test_options_and_results_that_differ_stand_side_by_side(folders):
     for one, other in zip(answer["ratios"], apart, strict=True):  # one machine shares errors
         assert other["low"] < one["low"] < one["ratio"] < one["high"] < other["high"]
     assert sum(answer["change_s"].values()) == pytest.approx(steps_s[1] - steps_s[0])
+    assert re.match(r"The step is .* longer: ", change_sentence(answer))
+    halved = [*answer["results"], {"name": "plan.global_batch", "first": 32, "second": 16}]
+    fewer = change_sentence({**answer, "results": halved})
+    assert re.match(r"The step is .* longer, of 0.5 times the tokens: ", fewer)
 
 
 @pytest.mark.slow

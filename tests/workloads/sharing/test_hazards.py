@@ -431,7 +431,7 @@ def test_a_job_that_cannot_queue_is_refused(change, message):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("name,submit\n", "there are no jobs in .*csv. Give"),
+    ("name,submit\n", "there are no jobs in .*record. Give"),
     ("submit,chips,hours\n", "has no 'hours'"),
     ("submit,chips,time\n0s,16,1h\n2026-11-02,16,1h\n", "line 3: submit is a date for some"),
     ("submit,chips,time\n0s,16,1h\n0s,x,1h\n", "line 3: chips 'x' must be a whole number"),
