@@ -197,7 +197,7 @@ LATE = {
         "topologies.clusters.graph_file", "topologies.clusters.yaml_file",
     },
     "topologies/support/files/tool_files.py": {"topologies.support.files.yaml_documents"},
-    "workloads/search/remarks.py": {"workloads.search.choice"},
+    "workloads/remarks.py": {"workloads.search.choice"},
     "workloads/training/frameworks/conditions.py": {
         "workloads.kernels.chip_share", "workloads.training.frameworks.framework",
     },

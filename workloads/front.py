@@ -14,8 +14,8 @@ from topologies.support.arguments import check_fields, check_names, checked
 from topologies.support.errors import InputError
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
+from workloads.remarks import remarks
 from workloads.search.choice import usual_or_searched
-from workloads.search.remarks import remarks
 from workloads.search.unlike import unlike_step
 from workloads.training.detail import Detail
 from workloads.training.execution.jitter import Disturbance, disturbance

@@ -26,7 +26,7 @@ from experiments.reports.plan_rows import (
 )
 from experiments.reports.training import interval_document, packed, stated
 from topologies.support.units import format_memory, format_seconds
-from workloads.search.remarks import assumed_sentences, check_remarks
+from workloads.remarks import assumed_sentences, check_remarks
 from workloads.search.search import Finalist, Search
 from workloads.training.memory.memory import FREE
 from workloads.training.plan.other_tools import plan_yaml

@@ -19,7 +19,7 @@ from topologies.support.units import PS_PER_S, format_bytes, format_memory, form
 from workloads.confidence.interval import Interval
 from workloads.confidence.sensitivity import Uncertain
 from workloads.economics import StepCost
-from workloads.search.remarks import assumed_document, assumed_sentences, remarks_entry
+from workloads.remarks import assumed_document, assumed_sentences, remarks_entry
 from workloads.training.detail import APART
 from workloads.training.explain import input_table, memory_in_use, step_table
 from workloads.training.iteration import Iteration

@@ -108,7 +108,7 @@ def run_job(
     from experiments.reports.training import stated as plan_document
     from workloads.job import read_failures
     from workloads.job import run_job as run
-    from workloads.search.remarks import left_out_framework, remarks_entry
+    from workloads.remarks import left_out_framework, remarks_entry
 
     catalogue = catalogue_inputs.watched(inputs.cluster)
     cluster = inputs.read_cluster(catalogue)

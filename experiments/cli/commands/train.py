@@ -253,7 +253,7 @@ def _compared(step: Iteration, measured: list[MeasuredSteps]) -> dict[str, Any]:
 
 
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
-    from workloads.search.remarks import left_out_framework
+    from workloads.remarks import left_out_framework
 
     for sentence in filter(None, (filed and filed.sentence, left_out_framework(step, filed))):
         click.echo(sentence)
@@ -273,7 +273,7 @@ def run_step(
     search: When = "compared",
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
-    from workloads.search.remarks import remarks
+    from workloads.remarks import remarks
     from workloads.training.iteration import iteration
     from workloads.training.plan.stages import check_chips
     from workloads.training.usual_plan import complete, is_open
@@ -319,7 +319,7 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
         slowed_rows,
         stage_rows,
     )
-    from workloads.search.remarks import assumed_sentences
+    from workloads.remarks import assumed_sentences
     from workloads.training.usual_plan import describe
 
     _print_left_out(run, filed)
@@ -378,7 +378,7 @@ def _measured_beside(
 
 
 def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
-    from workloads.search.remarks import comparison_sentence
+    from workloads.remarks import comparison_sentence
 
     title, rows = _measured_beside(compared, run)
     cells = [
@@ -391,7 +391,7 @@ def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
 
 def _write(directory: Run, step: Iteration, results: Mapping[str, Any]) -> None:
     from experiments.reports.training import write
-    from workloads.search.remarks import comparison_sentence
+    from workloads.remarks import comparison_sentence
 
     write(directory, step, results)
     if compared := results.get("compared"):

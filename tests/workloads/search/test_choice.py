@@ -15,6 +15,7 @@ from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
+from workloads.remarks import remarks
 from workloads.search import choice, sizes
 from workloads.search.choice import (
     FREE,
@@ -24,7 +25,6 @@ from workloads.search.choice import (
     usual_batch,
     usual_or_searched,
 )
-from workloads.search.remarks import remarks
 from workloads.search.search import estimates, own_plan, search, single_changes
 from workloads.search.sizes import fewest_in_time
 from workloads.training.iteration import iteration

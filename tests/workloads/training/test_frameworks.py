@@ -13,7 +13,7 @@ from topologies.clusters.names import cluster
 from workloads.confidence.sensitivity import COUNTS
 from workloads.front import train
 from workloads.models.model import Model
-from workloads.search.remarks import assumed_sentences
+from workloads.remarks import assumed_sentences
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.frameworks.framework import (
     OF_THE_CHIP,

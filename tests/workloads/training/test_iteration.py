@@ -20,7 +20,7 @@ from topologies.support.errors import InputError
 from workloads.kernels.chip_share import rank_of
 from workloads.models.huggingface import named
 from workloads.models.model import training_flops
-from workloads.search.remarks import assumed_document, assumed_sentences
+from workloads.remarks import assumed_document, assumed_sentences
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.explain import input_table, step_table
 from workloads.training.frameworks.framework import framework_of

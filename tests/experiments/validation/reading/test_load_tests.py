@@ -19,7 +19,7 @@ from experiments.validation.reading.tool_outputs import (
 )
 from tests.support.refusals import refused
 from topologies.support.errors import InputError
-from workloads.search.remarks import comparison_sentence
+from workloads.remarks import comparison_sentence
 from workloads.training.iteration import Iteration
 
 BENCH = {

@@ -11,7 +11,7 @@ import pytest
 from tests.support.commands import document_of, printed_by
 from topologies.clusters.names import cluster
 from workloads.front import train
-from workloads.search.remarks import CHECKS, Checked, remarks_entry
+from workloads.remarks import CHECKS, Checked, remarks_entry
 from workloads.training.plan.plan import ParallelPlan
 
 
