@@ -20,6 +20,8 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import is_trainium
 from cluster_sim.collectives.group import Box, Group, ordered_box
+from cluster_sim.hardware.communication_costs import communication_costs
+from cluster_sim.schedule.table import HORIZON_PS, PS_PER_S
 from topologies.shapes.basic import FullMesh
 from topologies.support.arrays import IntArray
 from topologies.support.files import kept_files
@@ -315,8 +317,10 @@ def one_ring(group: Group) -> Cycles:
     return _with_cores(filled.chip_at[orders[[int(np.argmin(steps))]]], group)
 
 
-def all_rings(group: Group) -> Cycles:
+def all_rings(group: Group, share_bytes: int = 0) -> Cycles:
     """Return directed cycles that use a group's fabric most; for its own order, both ways."""
+    # ``share_bytes``: payload for each message that a chip sends along one cycle; by default so
+    # much that CC-Cores issue messages faster than links carry them [B].
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
         # Every stride that has no factor in common with the size is a cycle.
         chips = len(group.chips)
@@ -332,7 +336,10 @@ def all_rings(group: Group) -> Cycles:
     has_one_cycle = cables == THREE_CABLES and len(set(filled.rates)) == 1
     if is_trainium(group.cluster) and has_one_cycle:
         return one_ring(group).both_ways
-    best = _hamiltonian(filled)
+    costs = communication_costs(group.cluster)
+    issue_ps = costs.slices * costs.issue_ps
+    issued = share_bytes * costs.cc_slots * PS_PER_S // issue_ps if issue_ps else 0
+    best = _hamiltonian(filled, issued or HORIZON_PS)
     orders = _with_cores(filled.chip_at[best.orders], group)
     return orders.both_ways if best.both_ways else orders
 
@@ -344,25 +351,34 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
     return cycles(ranks.reshape(len(order), -1))
 
 
-def _hamiltonian(box: Box) -> BoxCycles:
-    return hamiltonian_cycles(box.sizes, box.wraps, rate_units(box.sizes, box.wraps, box.rates))
+def _hamiltonian(box: Box, issued: int = HORIZON_PS) -> BoxCycles:
+    units = rate_units(box.sizes, box.wraps, box.rates, issued)
+    return hamiltonian_cycles(box.sizes, box.wraps, units)
 
 
 @functools.lru_cache(maxsize=256)
 def rate_units(
-    sizes: tuple[int, ...], wraps: tuple[bool, ...], rates: tuple[int, ...]
+    sizes: tuple[int, ...],
+    wraps: tuple[bool, ...],
+    rates: tuple[int, ...],
+    issued: int = HORIZON_PS,
 ) -> tuple[int, ...]:
-    """Choose small whole units for the rates of the axes, with which the cycles carry most."""
+    """Choose small whole units for the rates of the axes, with which the cycles end first."""
+    # ``issued``: payload that CC-Cores issue for one cycle [B/s]; for n cycles they take n times as
+    # long.
     # For the exact ratio of rates such as 129 and 64 GB/s the search would find no cycles. The
     # nearest multiple of the slowest rate may let cycles carry less than that of a slower axis.
     slowest = max(1, min(rates, default=1))
     near = [{rate // slowest, -(-rate // slowest)} for rate in rates]
     kept = [sorted({min(LARGEST_UNIT, max(1, unit)) for unit in each}) for each in near]
 
-    def carried(units: tuple[int, ...]) -> Fraction | int:
-        return most(Grid(sizes, wraps, units)) * min(map(Fraction, rates, units), default=0)
+    def time(units: tuple[int, ...]) -> tuple[Fraction, Fraction]:
+        cycles = most(Grid(sizes, wraps, units))
+        wire = 1 / (cycles * min(map(Fraction, rates, units)))
+        return max(wire, Fraction(cycles, issued)), wire
 
-    units = max(product(*kept), key=carried)
+    choices = list(product(*kept))
+    units = min(choices, key=time) if len(choices) > 1 else choices[0]
     divisor = max(1, math.gcd(*units))
     return tuple(unit // divisor for unit in units)
 

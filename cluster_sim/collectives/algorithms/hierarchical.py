@@ -214,7 +214,7 @@ def runs_inside(call: CollectiveCall) -> Inside:
     if is_cube(inside) and halves_and_doubles(inside, call.size_bytes):
         return Inside(cube_parts(inside))
     if drives_pairs(inside):
-        kangaring = kangaring_parts(inside)
+        kangaring = kangaring_parts(inside, call.size_bytes)
         return Inside(kangaring, len(kangaring), pairs=True)
     rings = [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
     return Inside(rings, 1 if inside.ranks_per_chip == 1 else len(rings))

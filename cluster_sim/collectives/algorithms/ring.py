@@ -159,12 +159,12 @@ def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) ->
 
 
 def _round_by_round_ps(
-    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[Group], Cycles]
+    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[CollectiveCall], Cycles]
 ) -> int | None:
     """Return the time of all messages, some rounds at a time [ps]; None where all fit at once."""
     if call.kind not in RING_KINDS:
         return None
-    rings = rings_of(call.group)
+    rings = rings_of(call)
     messages = len(rings.order) * costs.slices * call.ways * call.ranks**2
     if messages < ROUNDS_FROM:
         return None
@@ -260,14 +260,14 @@ def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
 def _ring_algorithm(
     name: str,
     summary: str,
-    rings: Callable[[Group], Cycles],
+    rings: Callable[[CollectiveCall], Cycles],
     few: Callable[[CollectiveCall, CommunicationCosts], int | None] = lambda call, costs: None,
 ) -> Algorithm:
-    """Make an algorithm that runs over the rings which ``rings`` returns for a group."""
+    """Make an algorithm that runs over the rings which ``rings`` returns for a call."""
 
     def messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
         """Write the messages of all rings."""
-        chains = rings(call.group)
+        chains = rings(call)
         if call.kind == "broadcast":
             slices = broadcast_slices(call, len(chains.order))
             return chain_broadcast(chains, call.size_bytes, slices)
@@ -277,7 +277,7 @@ def _ring_algorithm(
         """Count the messages of all rings without writing them."""
         if call.ranks == 1:
             return 0
-        count = len(rings(call.group).order)
+        count = len(rings(call).order)
         if call.kind == "broadcast":
             return count * broadcast_slices(call, count) * (call.ranks - 1)
         return count * costs.slices * call.ranks * (call.ranks - 1) * call.ways
@@ -285,7 +285,7 @@ def _ring_algorithm(
     def rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
         """Count the messages that follow one another along the longest chain."""
         if call.kind == "broadcast" and call.ranks > 1:
-            chains = len(rings(call.group).order)
+            chains = len(rings(call).order)
             return call.ranks - 2 + broadcast_slices(call, chains)
         return call.ways * (call.ranks - 1)
 
@@ -298,7 +298,7 @@ def _ring_algorithm(
 
     def streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
         """Count the ops of a call whose rounds are alike."""
-        rounds = in_rounds(call, costs, rings(call.group))
+        rounds = in_rounds(call, costs, rings(call))
         return 0 if rounds is None else rounds.all_ops
 
     return Algorithm(
@@ -315,14 +315,18 @@ def _ring_algorithm(
     )
 
 
-RING = _ring_algorithm("ring", "one directed cycle", one_ring, _over_many_domains_ps)
+RING = _ring_algorithm(
+    "ring", "one directed cycle", lambda call: one_ring(call.group), _over_many_domains_ps
+)
 BIDIRECTIONAL_RING = _ring_algorithm(
     "bidirectional-ring",
     "the cycle both ways, half the payload each",
-    lambda group: one_ring(group).both_ways,
+    lambda call: one_ring(call.group).both_ways,
 )
 MULTI_RING = _ring_algorithm(
-    "multi-ring", "Hamiltonian cycles that share out all cables", all_rings
+    "multi-ring",
+    "Hamiltonian cycles that share out all cables",
+    lambda call: all_rings(call.group, call.size_bytes // (call.group.ranks_per_chip * call.ranks)),
 )
 
 
@@ -330,7 +334,7 @@ REMEMBERED = 16  # groups whose links are remembered: a step calls each with man
 
 
 def rings_alone_ps(
-    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[Group], Cycles]
+    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[CollectiveCall], Cycles]
 ) -> int | None:
     """Time of a call over rings that share nothing [ps]; None for others, and past the horizon."""
     group = call.group
@@ -339,7 +343,7 @@ def rings_alone_ps(
     alone = group.ranks_per_chip == 1 and not costs.issue_ps and not costs.hbm_bytes_per_s
     if call.kind not in RING_KINDS or group.ranks == 1 or not (torus and alone):
         return None
-    rings = rings_of(group)
+    rings = rings_of(call)
     steps = _steps(group.cluster, costs, group.chips.tobytes(), rings.order.tobytes())
     if steps is None:
         return None

@@ -475,7 +475,7 @@ RDH = Algorithm(
 
 def kangaring(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter by pairs whose ranks drive in turn."""
-    parts = kangaring_parts(call.group)
+    parts = kangaring_parts(call.group, call.size_bytes)
     return replace(
         fuse_pairs(staged(call, parts, costs.slices)),
         cycles=len(parts),
@@ -483,11 +483,12 @@ def kangaring(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     )
 
 
-def kangaring_parts(group: Group) -> list[Part]:
+def kangaring_parts(group: Group, size_bytes: int) -> list[Part]:
     """Return parts of two stages: the pairs, then a ring of first ranks and one of second."""
     ranks_per_chip = group.ranks_per_chip
     pairs = np.arange(group.ranks, dtype=np.int32).reshape(-1, 2)
-    chips = all_rings(Group(group.cluster, group.chips))
+    messages = ranks_per_chip * group.ranks // 2  # of a chip, along each cycle
+    chips = all_rings(Group(group.cluster, group.chips), size_bytes // messages)
     first_of_pairs = np.arange(ranks_per_chip // 2) * 2
     parts = []
     for order, weight in zip(chips.order, chips.weight.tolist(), strict=True):
@@ -510,7 +511,7 @@ KANGARING = Algorithm(
     suits=lambda call: has_pairs(call.group),
     messages=kangaring,
     message_count=lambda call, costs: staged_count(
-        call, lengths_of(kangaring_parts(call.group)), costs.slices
+        call, lengths_of(kangaring_parts(call.group, call.size_bytes)), costs.slices
     ),
     rounds=lambda call, costs: call.ways * call.ranks // 2,
     memory_accesses=pairs_share,

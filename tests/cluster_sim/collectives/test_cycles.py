@@ -25,6 +25,7 @@ from cluster_sim.hardware.faults import around, with_detours
 from cluster_sim.trace.trace import run
 from tests.support.examples import examples
 from tools.ship_cycles import shipped_boxes
+from topologies.catalogue.catalogue import choose
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
 
@@ -161,6 +162,26 @@ def test_a_faster_axis_never_costs_cycles_of_a_torus_bandwidth():
     ]
     by_rate = [carried(rate) for rate in range(100, 500)]
     assert by_rate == sorted(by_rate)
+
+
+def test_more_cycles_are_run_where_links_take_longer_than_cores_do_to_issue():
+    """Of ratio 5 / 2 ten cycles carry 10 · 100 and fourteen 14 · 250 / 3, but cores issue more."""
+    cube, wraps, rates = (4, 4, 4), (True, True, True), (100, 250, 250)
+    assert [most(Grid(cube, wraps, units)) for units in ((1, 2, 2), (1, 3, 3))] == [10, 14]
+    # Cores take 10 / issued and 14 / issued, links 1 / 1000 and 3 / 3500.
+    for issued, units in ((1, (1, 2, 2)), (13_999, (1, 2, 2)), (14_000, (1, 3, 3))):
+        assert rate_units(cube, wraps, rates, issued) == units
+    assert rate_units(cube, wraps, (100, 200, 200), 1) == (1, 2, 2)
+
+
+def test_a_faster_axis_costs_no_collective_of_all_ranks_time():
+    """As kangaring runs fourteen cycles in place of ten only where that pays."""
+    times = []
+    for factor in (1, 1.25):
+        faster = choose((f"trn2.link_bandwidth=x{factor}",))
+        group = whole(cluster("trn2-ultraserver", catalogue=faster), 4)
+        times.append(duration_ps(CollectiveCall("all-gather", group, 185 * 10**6)))
+    assert times[1] < times[0]
 
 
 def test_every_pair_of_a_torus_is_joined_without_the_dead_cables():
