@@ -147,14 +147,14 @@ class Meeting:
         times = beside.run(engine)
         stages = np.cumsum([0, *(len(self.ready[number].program.streams) for number in numbers)])
         ends, longer = [], []
-        extra_s = (times.end_ps - times.start_ps)[beside.op] - beside.flow_ps
+        longer_ps = beside.longer_ps(times)
         weight = _ranks_of_flows(beside)
         for number, low, high in zip(numbers, stages[:-1], stages[1:], strict=True):
             steps = self.ready[number].steps
             of_stages = [beside.ends_ps(times, stage, steps) for stage in range(low, high)]
             ends.append(np.max(of_stages, axis=0))
             ranks = int(program.count[(program.stage >= low) & (program.stage < high)].sum())
-            share = extra_s * weight / (ranks * steps * PS_PER_S)
+            share = longer_ps * weight / (ranks * steps * PS_PER_S)
             longer.append(_by_axis(beside, share, range(low, high)))
         return Ran(ends, longer, len(beside.usual))
 

@@ -51,7 +51,7 @@ class Detail:
 
     # ("auto", "chunk", "flow", "collective", "rank-vector"): unit in which communication is
     # simulated. ``collective`` runs each collective as one op; ``chunk`` writes out its messages
-    # for all ranks; ``flow`` lets collectives share the bandwidth of links, each as one flow;
+    # for all ranks; ``flow`` lets collectives share the bandwidth of links, as flows;
     # ``rank-vector`` keeps no trace, only the times of all ranks. ``auto`` takes the rank vector
     # when more than 1,024 different ranks are run and no fault strikes, else ``collective``
     level: str = "auto"

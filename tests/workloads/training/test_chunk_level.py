@@ -14,11 +14,20 @@ from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.hardware.faults import parse_fault, with_standing
 from cluster_sim.schedule.build import merge
 from cluster_sim.schedule.repeats import calls_written_out
-from cluster_sim.schedule.table import FLOW, Schedule
+from cluster_sim.schedule.table import (
+    FIXED,
+    FLOW,
+    NO_RESOURCE,
+    Edges,
+    Flows,
+    Resources,
+    Schedule,
+)
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.examples import examples
 from tests.support.refusals import refused
+from tests.support.schedules import from_columns
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from tests.support.written_rules import check_routines
 from tools.shared_jobs import thin_cluster
@@ -145,6 +154,13 @@ scale_up:
     - {name: Y, size: 4, bandwidth: 64GB/s, latency: 0.5us}
 domains: 1
 """
+
+
+@pytest.fixture(scope="module")
+def clos() -> Cluster:
+    return thin_cluster()
+
+
 SHARING = (
     ("trn2.48xlarge", TOY, {"pp": 8, "dp": 2}),
     ("trn2.48xlarge", SMALL_SPARSE, {"pp": 2, "cp": 2, "dp": 4, "ep": 2, "overlap": "all"}),
@@ -153,15 +169,18 @@ SHARING = (
     # Sends between calls of tp leave the mean load of every link below its capacity.
     ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 2}),
     ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 4}),
+    # Bursts of all groups of dp fill uplinks whose mean load is below their capacity.
+    ("clos", TOY, {"tp": 8, "dp": 4, "zero": 3, "overlap": "dp", "seq": 512, "global_batch": 4}),
 )
-"""Plans whose tp, dp, ep and pp meet on the links of one torus."""
+"""Plans whose tp, dp, ep and pp meet on the links of one torus, or on uplinks."""
 
 
 @pytest.mark.parametrize(("machine", "model", "stated"), SHARING, ids=str)
-def test_what_sharing_links_costs_is_found(machine, model, stated, tmp_path):
+def test_what_sharing_links_costs_is_found(machine, model, stated, tmp_path, clos):
     """At least 80 % of what a run of all messages takes longer than collectives alone."""
     (tmp_path / "torus.yaml").write_text(TORUS)
-    fabric = cluster(str(tmp_path / "torus.yaml") if machine == "torus" else machine)
+    name = str(tmp_path / "torus.yaml") if machine == "torus" else machine
+    fabric = clos if machine == "clos" else cluster(name)
     usual, flows, chunks = (
         iteration(model, fabric, plan(**stated), level=level)
         for level in ("collective", "flow", "chunk")
@@ -173,11 +192,6 @@ def test_what_sharing_links_costs_is_found(machine, model, stated, tmp_path):
     parts = flows.ranks.drop(columns="count")
     assert (parts.sum(axis=1) == flows.trace.total_ps).all()
     assert flows.ops < chunks.ops
-
-
-@pytest.fixture(scope="module")
-def clos() -> Cluster:
-    return thin_cluster()
 
 
 @pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge:2", "clos"])
@@ -212,7 +226,7 @@ def test_the_shares_are_those_of_the_links():
     ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="0us"))
     chunks = compose(Call("all-reduce", ring, 2**26), "ring").schedule
     total_ps = run(chunks).total_ps
-    assert set(link_time(chunks).busy_ps.tolist()) <= {0, total_ps}
+    assert set(link_time(chunks).busy_ps.ravel().tolist()) <= {0, total_ps}
     flow = as_flow(link_time(chunks), total_ps)
     assert run(flow).total_ps == total_ps
     assert set(flow.flows.weight.tolist()) == {PARTS}
@@ -224,6 +238,39 @@ def test_the_shares_are_those_of_the_links():
     assert (len(barely.flows.op), run(barely).total_ps) == (0, long_ps)
     assert run(as_flow(link_time(chunks), 0)).total_ps == 0
     assert flow.flows.cap_bytes_per_s.tolist() == [PACE]
+
+
+def bursts(link: int) -> Schedule:
+    """Half of an uplink's time, as long on a link of one's own, and the other half."""
+    link_alone = Resources.table("link", [link], slots=[1])
+    whole_rate = Resources.table("ToR-up", [0], slots=[0], capacity=[PACE])
+    return from_columns(
+        kind=[FLOW, FIXED, FLOW],
+        resource=[NO_RESOURCE, 0, NO_RESOURCE],
+        duration_ps=[0, 3200, 0],
+        size_bytes=[1600, 0, 1600],
+        edges=Edges.from_pairs(3, [0, 1], [1, 2]),
+        resources=Resources.concat([link_alone, whole_rate]),
+        flows=Flows(
+            np.array([0, 2], np.int32), np.full(2, PACE), np.arange(3),
+            np.ones(2, np.int32), np.ones(2, np.int32),
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_phases_wait_on_an_uplink_that_is_full_in_one_of_them(engine):
+    """Two collectives load it fully on the mean, and wait for each other as all messages do."""
+    one, two = bursts(0), bursts(1)
+    as_phases = [as_flow(link_time(each), 6400) for each in (one, two)]
+    assert as_phases[0].size_bytes.tolist() == [3200, 3200]
+    assert run(as_phases[0], engine=engine).total_ps == run(one, engine=engine).total_ps == 6400
+    assert run(merge(*as_phases), engine=engine).total_ps == 3200 + 2 * 3200
+    assert run(merge(one, two), engine=engine).total_ps == 3200 + 2 * 3200
+    # Its own link counts with the mean of both phases, the uplink with what each of them takes.
+    weights = [as_flow(link_time(one), *of).flows.weight.tolist() for of in ((6400,), (12800,))]
+    assert weights == [[PARTS // 2, PARTS // 2, PARTS], [PARTS // 4, PARTS // 4, PARTS // 2]]
+    assert as_flow(link_time(one), 6400, 2).flows.weight.tolist() == [PARTS // 2] * 3
 
 
 def test_a_slow_link_reaches_what_crosses_it():

@@ -136,8 +136,9 @@ def project(times: Times, expanded: Expanded) -> Trace:
     end_ps[expanded.op] = times.end_ps[expanded.end]
     status[expanded.op] = times.status[expanded.end]
     if expanded.started is not None:
-        ready_ps[expanded.started] = times.ready_ps[ops:]
-        start_ps[expanded.started] = times.start_ps[ops:]
+        first = slice(ops, ops + len(expanded.started))
+        ready_ps[expanded.started] = times.ready_ps[first]
+        start_ps[expanded.started] = times.start_ps[first]
     outside = replace(times, ready_ps=ready_ps, start_ps=start_ps, end_ps=end_ps, status=status)
     return Trace(expanded.collectives, outside)
 
@@ -241,13 +242,13 @@ def ends(program: Program, layout: Layout, groups: list[IntArray]) -> tuple[IntA
     return np.concatenate(ops), np.concatenate(joins)
 
 
-# The flow level: a collective as one flow on all the links and adapters that it uses.
+# The flow level: a collective as a flow for each phase on all the links and adapters that it uses.
 # At the collective level every collective runs as if it were alone; at the chunk level every
-# message is an op. The flow level lies between the two: a collective is one flow whose work is the
-# time that it takes alone, behind an op for the time in which it has nothing on links. On each
-# link it uses the share of capacity that equals the share of the flow's time for which the link is
-# busy in a chunk-level run. A flow that is alone takes the time of the collective level to the
-# picosecond. Collectives that exceed a link's capacity together slow each other by max-min
+# message is an op. The flow level lies between the two: a collective is flows whose work is the
+# time that its phases take alone, behind an op for the time in which it has nothing on links. On
+# each link a flow uses the share of capacity that equals the share of its time for which the link
+# is busy in a chunk-level run. A collective that is alone takes the time of the collective level to
+# the picosecond. Collectives that exceed a link's capacity together slow each other by max-min
 # fairness, and a fault of a link or adapter affects all collectives that cross it.
 
 PACE = 10**12
@@ -264,15 +265,16 @@ def groups_of_chip(program: Program, exchange: Exchange, group: Group) -> int:
 
 
 class LinkTime(NamedTuple):
-    """Time for which a collective that is alone has messages on links."""
+    """Time for which a collective that is alone has messages on links, in each of its phases."""
 
     resources: Resources
-    busy_ps: IntArray  # (resources,): time for which each is busy at its full rate [ps]
+    busy_ps: IntArray  # (phases, resources): time for which each is busy at its full rate [ps]
+    phase_ps: IntArray  # (phases,): from the first message on a link to the last in all [ps]
     idle_ps: int  # time before its first message is on a link, and after its last [ps]
 
 
 def as_flow(used: LinkTime, duration_ps: int, groups: int = 1) -> Schedule:
-    """Return a collective as an idle op and a flow on the links and adapters of its chunks."""
+    """Return a collective as an idle op and a flow for each phase on the links of its chunks."""
     # ``duration_ps``: time of the collective alone, from the collective level, in which all
     # ``groups`` of its chips move their bytes [ps].
     if duration_ps > LARGEST_FLOW_BYTES:
@@ -280,53 +282,84 @@ def as_flow(used: LinkTime, duration_ps: int, groups: int = 1) -> Schedule:
             f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
             f"here takes {duration_ps / PS_PER_S:.1f} s. Use --level collective."
         )
-    flow_ps = min(duration_ps, max(duration_ps - used.idle_ps, int(used.busy_ps.max(initial=1))))
-    parts = np.minimum(PARTS // groups, -(-PARTS * used.busy_ps // max(1, flow_ps)))
-    crossed = np.flatnonzero((parts >= LEAST) & (duration_ps > 0))
-    flow_ps *= len(crossed) > 0
-    idle_ps = duration_ps - flow_ps
-    kind, size = [FIXED] * (idle_ps > 0) + [FLOW] * (flow_ps > 0) or [JOIN], len(crossed)
+    busiest_ps = int(used.busy_ps.sum(axis=0).max(initial=1))
+    flow_ps = min(duration_ps, max(duration_ps - used.idle_ps, busiest_ps))
+    scale = flow_ps / max(1, int(used.phase_ps.sum()))
+    size = np.diff(np.rint(np.cumsum(used.phase_ps) * scale).astype(np.int64), prepend=0)
+    parts = -(-PARTS * used.busy_ps // np.maximum(1, size)[:, None])
+    parts = np.minimum(PARTS // groups, parts * (size > 0)[:, None])
+    phases = np.flatnonzero((parts >= LEAST).any(axis=1))
+    size, parts = size[phases], parts[phases]
+    crossed = np.flatnonzero((parts >= LEAST).any(axis=0))
+    phase, link = np.nonzero(parts[:, crossed] >= LEAST)
+    idle_ps = duration_ps - int(size.sum())
+    kind = [FIXED] * (idle_ps > 0) + [FLOW] * len(size) or [JOIN]
     ops = np.arange(len(kind))
     flows = Flows(
-        ops[-1:].astype(np.int32),
-        np.array([PACE]),
-        np.array([0, size]),
-        np.arange(size, dtype=np.int32),
-        parts[crossed].astype(np.int32),
+        ops[len(kind) - len(size) :].astype(np.int32),
+        np.full(len(size), PACE),
+        np.searchsorted(phase, np.arange(len(size) + 1)),
+        link.astype(np.int32),
+        parts[:, crossed][phase, link].astype(np.int32),
     )
+    fixed, lasting = np.equal(kind, FIXED), np.append(idle_ps, size)[-len(kind) :]
     columns = OpColumns(
         kind=kind,
         resource=NO_RESOURCE,
-        duration_ps=np.where(np.equal(kind, FIXED), idle_ps, 0),
-        size_bytes=np.where(np.equal(kind, FLOW), flow_ps, 0),
+        duration_ps=np.where(fixed, lasting, 0),
+        size_bytes=np.where(fixed, 0, lasting),
     )
     return schedule(
         columns,
         edges=Edges.from_pairs(len(kind), ops[:-1], ops[1:]),
         resources=_shared(used.resources, crossed),
-        flows=flows if flow_ps else None,
+        flows=flows if len(size) else None,
     )
+
+
+INSTANTS = 64  # into which the time of a collective is divided, to find its phases
+LOADS = 10
+"""Phases by the load of the fullest uplink: parts of its capacity, within which a load is one."""
 
 
 def link_time(chunks: Schedule) -> LinkTime:
     """Return for how long the messages of a schedule are on each of its resources, and on none."""
-    busy = np.zeros(len(chunks.resources), np.int64)
-    held = chunks.resource != NO_RESOURCE
-    times = run(chunks).times
-    lasts = (times.end_ps - times.start_ps)[held]
-    np.add.at(busy, chunks.resource[held], lasts)
-    busy //= np.maximum(1, chunks.resources.slots)
-    flows, sent = chunks.flows, on_queues(chunks)
+    # Stages cross uplinks by turns. All groups do so at once, and wait as long for one another as
+    # their stages on uplinks alone would, whose mean load is less.
+    times, table, flows = run(chunks).times, chunks.resources, chunks.flows
+    op = np.flatnonzero(chunks.resource != NO_RESOURCE)
+    resource, sent = chunks.resource[op], on_queues(chunks)
+    spent_ps = (times.end_ps - times.start_ps)[op]
     if len(flows.op):
-        flow = np.repeat(np.arange(len(flows.op)), np.diff(flows.ptr))
-        drawn = chunks.size_bytes[flows.op[flow]].astype(float) * flows.weight
-        capacity = chunks.resources.capacity[flows.resource]
-        spent_ps = np.ceil(drawn / capacity * PS_PER_S).astype(np.int64)
-        np.add.at(busy, flows.resource, spent_ps)
+        flow = np.repeat(flows.op, np.diff(flows.ptr))
+        drawn = chunks.size_bytes[flow].astype(float) * flows.weight
+        drawn_ps = np.ceil(drawn / table.capacity[flows.resource] * PS_PER_S).astype(np.int64)
+        op, resource = np.append(op, flow), np.append(resource, flows.resource)
+        spent_ps = np.append(spent_ps, drawn_ps)
         sent[flows.op] = True
     total_ps = int(times.end_ps.max(initial=0))
-    begin, end = times.start_ps[sent].min(initial=total_ps), times.end_ps[sent].max(initial=0)
-    return LinkTime(chunks.resources, busy, total_ps - max(0, int(end - begin)))
+    begin = int(times.start_ps[sent].min(initial=total_ps))
+    end = max(begin, int(times.end_ps[sent].max(initial=0)))
+    names = np.array([name.endswith(("-up", "-down")) for name in table.kinds], np.bool_)
+    is_uplink = names[table.kind]
+    count = INSTANTS if is_uplink.any() else 1
+    bounds = begin + (end - begin) * np.arange(count + 1) // count
+    start, lasts = times.start_ps[op], np.maximum(1, times.end_ps[op] - times.start_ps[op])
+    until = [
+        np.bincount(resource, spent_ps * np.clip((to - start) / lasts, 0, 1), len(table))
+        for to in [0, *bounds[1:-1].tolist(), total_ps]
+    ]
+    busy = np.diff(np.rint(until).astype(np.int64), axis=0) // np.maximum(1, table.slots)
+    lasting = np.diff(bounds)
+    load = -(-LOADS * busy[:, is_uplink].max(axis=1, initial=0) // np.maximum(1, lasting))
+    loads, phase = np.unique(load, return_inverse=True)
+    busy_ps = np.zeros((len(loads), len(table)), np.int64)
+    np.add.at(busy_ps, phase, busy)
+    phase_ps = np.bincount(phase, lasting).astype(np.int64)
+    # Messages that wait for a link or an adapter leave it to others, so of these the mean counts.
+    mean = busy_ps[:, ~is_uplink].sum(axis=0) * (phase_ps / max(1, end - begin))[:, None]
+    busy_ps[:, ~is_uplink] = mean if len(loads) > 1 else busy_ps[:, ~is_uplink]
+    return LinkTime(table, busy_ps, phase_ps, total_ps - (end - begin))
 
 
 def _shared(resources: Resources, kept: IntArray | list[int]) -> Resources:

@@ -1,6 +1,7 @@
 """Use of links and adapters by the collectives of each group, as shares of their capacity.
 
-A collective is a flow on the links that it uses, as at the flow level of a single job. Groups that
+A collective is a flow for each of its phases on the links that it uses, as at the flow level of a
+single job. Groups that
 lie whole domains apart use corresponding links, so the messages of one of them are simulated.
 """
 
@@ -48,19 +49,21 @@ BYTES_OF_ROW = 200
 
 @dataclass(frozen=True, eq=False)
 class LinkUse:
-    """Shares of links that the calls of groups take: a row for each group, step and link."""
+    """Shares of links that calls of groups take: a row for each group, step, phase and link."""
 
     group: IntArray  # (rows,): group, counted through all exchanges
     step: IntArray  # (rows,): step of the program whose calls take the share
     link: IntArray  # (rows,): row of ``links``
     parts: IntArray  # (rows,): share of the link's capacity, in thousandths, of a call alone
-    idle_ps: IntArray  # (rows,): time of a call alone in which no message of it is on a link [ps]
+    # begin_ps, phase_ps: (rows,): start and time of the phase in a call alone [ps]
+    begin_ps: IntArray
+    phase_ps: IntArray
     links: Resources  # links, adapters and memories that are shared
     first: IntArray  # (exchanges + 1,): first group of each exchange
 
     def of(self, rows: IntArray) -> LinkUse:
         """Return the use that some rows state."""
-        names = "group", "step", "link", "parts", "idle_ps"
+        names = "group", "step", "link", "parts", "begin_ps", "phase_ps"
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def exchange(self) -> IntArray:
@@ -69,7 +72,7 @@ class LinkUse:
 
     def loads(self, program: Program) -> FloatArray:
         """Return the load of each link if every group calls at once, relative to its capacity."""
-        # A stream runs one call at a time, so each group counts with its largest on each.
+        # A stream runs one call at a time, so each group counts with its largest phase on each.
         stream = program.stream_of[self.step]
         keys = np.stack([self.link, self.group, stream], axis=1)
         order = np.lexsort((-self.parts, *keys.T))
@@ -89,7 +92,7 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
     # ``clusters`` (stages,): cluster of each stage, with the numbers of its job's framework.
     # ``patterns``: cache that several programs may share. Raises InputError for a collective that
     # is too long for a flow, and for more shares than this process has room for.
-    groups, steps, parts, idle = (list[IntArray]() for _ in range(4))
+    groups, steps, parts, begins, phases = (list[IntArray]() for _ in range(5))
     tables: list[Resources] = []
     first = np.cumsum([0, *(len(exchange.members) for exchange in program.exchanges)])
     rows = 0
@@ -106,11 +109,15 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
                 group = group_of(cluster, inside[example])
                 beside = chunk_level.groups_of_chip(program, exchange, group)
                 flow = patterns.flow(group, program.steps[step], alone_ps, beside)
-                tables.append(_moved(flow.resources, base[alike], cluster))
-                parts.append(np.tile(flow.flows.weight, len(alike)))
-                groups.append(np.repeat(start + alike, len(flow.resources)))
+                crossed, lasting = flow.flows, flow.duration_ps + flow.size_bytes
+                phase = np.repeat(crossed.op, np.diff(crossed.ptr))
+                used = flow.resources.picked(crossed.resource)
+                tables.append(_moved(used, base[alike], cluster))
+                parts.append(np.tile(crossed.weight, len(alike)))
+                begins.append(np.tile((np.cumsum(lasting) - lasting)[phase], len(alike)))
+                phases.append(np.tile(lasting[phase], len(alike)))
+                groups.append(np.repeat(start + alike, len(used)))
                 steps.append(np.full(len(tables[-1]), step))
-                idle.append(np.full(len(tables[-1]), alone_ps - flow.size_bytes.sum()))
                 rows += len(tables[-1])
         check_memory(
             f"a table of {rows:,} shares of links, which groups of ranks take,",
@@ -119,10 +126,11 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
         )
     if not rows:
         none = np.empty(0, np.int64)
-        return LinkUse(none, none, none, none, none, Resources.none(), first)
+        return LinkUse(none, none, none, none, none, none, Resources.none(), first)
     links, numbers = unite_resources(tables)
-    use = [np.concatenate(column) for column in (groups, steps, numbers, parts, idle)]
-    return LinkUse(use[0], use[1], use[2], use[3], use[4], links, first)
+    columns = groups, steps, numbers, parts, begins, phases
+    use = [np.concatenate(column) for column in columns]
+    return LinkUse(use[0], use[1], use[2], use[3], use[4], use[5], links, first)
 
 
 def _calls(program: Program, exchange: Exchange, kind: int) -> list[tuple[int, int]]:
@@ -141,7 +149,7 @@ class Patterns:
         self._flows: dict[tuple[object, ...], Schedule] = {}
 
     def flow(self, group: Group, step: LayerOp, alone_ps: int, beside: int) -> Schedule:
-        """Return a call as a flow on the links that it uses, ``beside`` as many on its chips."""
+        """Return a call as flows on the links that it uses, ``beside`` as many on its chips."""
         chips = group.chip_of_rank.tobytes()
         messages = group.cluster, chips, step.collective, step.size_bytes
         key = *messages, alone_ps, beside
@@ -149,9 +157,9 @@ class Patterns:
             if messages not in self._used:
                 built = chunk_level.call_schedule(group, step.collective, step.size_bytes)
                 used = chunk_level.link_time(built)
-                picked = np.flatnonzero(used.busy_ps)
+                picked = np.flatnonzero(used.busy_ps.any(axis=0))
                 self._used[messages] = used._replace(
-                    resources=built.resources.picked(picked), busy_ps=used.busy_ps[picked]
+                    resources=built.resources.picked(picked), busy_ps=used.busy_ps[:, picked]
                 )
             self._flows[key] = chunk_level.as_flow(self._used[messages], alone_ps, beside)
         return self._flows[key]
@@ -202,8 +210,9 @@ class FoldedUse(NamedTuple):
     member: IntArray  # (rows,): row of the folded program that is the first of the group's members
     step: IntArray  # (rows,): step whose calls take the share
     link: IntArray  # (rows,): row of :attr:`LinkUse.links`
+    begin_ps: IntArray  # (rows,): as in :class:`LinkUse`
+    phase_ps: IntArray  # (rows,): as in :class:`LinkUse`
     parts: IntArray  # (rows,): share, in thousandths, of all groups of the class on the link
-    idle_ps: IntArray  # (rows,): as in :class:`LinkUse`
 
 
 def folded(program: Program, use: LinkUse) -> tuple[Program, FoldedUse]:
@@ -217,7 +226,8 @@ def _classes(program: Program, use: LinkUse) -> tuple[IntArray, IntArray]:
     link_class: IntArray = np.zeros(len(use.links), np.int64)
     counts = (0, 0)
     while True:
-        items = np.stack([use.step, link_class[use.link], use.parts, use.idle_ps], axis=1)
+        phase = use.step, use.begin_ps, use.phase_ps
+        items = np.stack([*phase, link_class[use.link], use.parts], axis=1)
         colour = _alike(use.group, items, int(use.first[-1]))
         coloured = [
             _coloured(exchange, colour[low:high])
@@ -227,7 +237,8 @@ def _classes(program: Program, use: LinkUse) -> tuple[IntArray, IntArray]:
         ]
         classes = equal_ranks(replace(program, exchanges=tuple(coloured)))
         group_class = _group_classes(program, classes)
-        items = np.stack([use.exchange(), group_class[use.group], use.step, use.parts], axis=1)
+        owner = use.exchange(), group_class[use.group]
+        items = np.stack([*owner, *phase, use.parts], axis=1)
         link_class = _alike(use.link, items, len(use.links))
         before, counts = counts, (int(classes.max()), int(link_class.max(initial=0)))
         if before == counts:
@@ -277,14 +288,15 @@ def _folded_use(
     first[link_class[links][::-1]] = links[::-1]
     rows = use.of(np.flatnonzero(first[link_class[use.link]] == use.link))
     member = _group_classes(program, classes)[rows.group]
-    key = np.stack([rows.exchange(), member, rows.step, rows.link], axis=1)
+    call = rows.exchange(), member, rows.step
+    key = np.stack([*call, rows.link, rows.begin_ps, rows.phase_ps], axis=1)
     if not len(key):
-        return FoldedUse(*[*key.T, rows.parts, rows.idle_ps])
+        return FoldedUse(*[*key.T, rows.parts])
     picked, which = distinct_rows(key)
     parts = np.bincount(which, rows.parts).astype(np.int64)
-    whole = FoldedUse(*[*key[picked].T, parts, rows.idle_ps[picked]])
+    whole = FoldedUse(*[*key[picked].T, parts])
     # Links of different classes may be alike once groups are folded.
-    contents = np.stack([whole.exchange, whole.member, whole.step, whole.parts], axis=1)
+    contents = np.stack([*whole[:3], *whole[4:]], axis=1)
     alike = _alike(whole.link, contents, len(use.links))
     one = np.full(int(alike.max()) + 1, -1)
     one[alike[whole.link][::-1]] = whole.link[::-1]
@@ -294,8 +306,8 @@ def _folded_use(
 
 # Schedule of a folded program, of a job or of several, with flows on the links that may be full.
 #
-# A call of a class of groups is one flow, on one link of each class of links. Its times are those
-# of a run of all ranks in which every call is a flow
+# A call of a class of groups is a flow for each of its phases, on one link of each class of links.
+# Its times are those of a run of all ranks in which every call is flows
 # (:mod:`workloads.training.execution.chunk_level`).
 
 BYTES_OF_OP = 300
@@ -308,14 +320,17 @@ class SideBySide:
 
     program: Program  # folded program
     usual: Schedule  # its schedule at the collective level
-    # The same ops; of each call that uses links the op of one member is a flow, for which the
-    # others wait. Behind them stands the idle start of each.
+    # The same ops; of each call that uses links the op of one member, for which the others wait,
+    # ends the call. Behind all ops stand its waits and flows, first the first wait of each call.
     schedule: Schedule
     layout: Layout
-    # exchange, op, flow_ps: (flows,): exchange and op of each flow, and its time alone [ps]
-    exchange: IntArray
-    op: IntArray
-    flow_ps: IntArray
+    exchange: IntArray  # (calls,): exchange of each call that uses links
+    op: IntArray  # (calls,): op that ends it
+
+    def longer_ps(self, times: Times) -> IntArray:
+        """Return by how much each call takes longer than alone, int64 (calls,) [ps]."""
+        begin_ps = times.start_ps[len(self.usual) :][: len(self.op)]
+        return np.asarray(times.end_ps[self.op] - begin_ps - self.usual.duration_ps[self.op])
 
     def run(self, engine: str) -> Times:
         """Return the times of all ops."""
@@ -360,51 +375,71 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
     )
     usual = lower(program)
     used, place = np.unique(use.link, return_inverse=True)
-    key = np.stack([use.exchange, use.member, use.step], axis=1)
-    order = np.lexsort((place, *key.T[::-1]))
-    key, place, parts = key[order], place[order], use.parts[order]
-    bounds = np.flatnonzero(np.diff(key, axis=0, prepend=-1, append=-1).any(axis=1))
-    calls = [np.empty((4, 0), np.int64)]  # op, exchange, and its shares from the first to the last
-    for low, high in pairwise(bounds.tolist()):
-        number, member, step = key[low].tolist()
-        ours = _ops(program, layout, number, member, step)
-        calls.append(np.stack(np.broadcast_arrays(ours, number, low, high)))
-    whole = np.concatenate(calls, axis=1)
-    op, exchange, first, last = whole[:, np.argsort(whole[0])]
-    width = last - first
-    row = np.repeat(last - np.cumsum(width), width) + np.arange(width.sum())
-    kind, duration, size = (
-        column.copy() for column in (usual.kind, usual.duration_ps, usual.size_bytes)
+    order = np.lexsort((place, use.begin_ps, use.step, use.member, use.exchange))
+    use, place = FoldedUse(*(column[order] for column in use)), place[order]
+    op, low, high = _phases(program, layout, use)
+    begin_ps, phase_ps = use.begin_ps[low], use.phase_ps[low]
+    first, last = np.diff(op, prepend=-1) != 0, np.diff(op, append=-1) != 0
+    # Behind all ops stand those of phases: a wait, from the end of the phase before, and a flow.
+    wait_ps = begin_ps - np.where(first, 0, np.roll(begin_ps + phase_ps, 1))
+    by_wait = np.argsort(~first, kind="stable")
+    wait, flow = len(usual) + np.arange(2 * len(op)).reshape(2, -1)
+    wait = wait[np.argsort(by_wait)]
+    calls, rest_ps = op[last], usual.duration_ps[op[last]] - (begin_ps + phase_ps)[last]
+    kind, resource, duration = (
+        column.copy() for column in (usual.kind, usual.resource, usual.duration_ps)
     )
-    idle_ps = use.idle_ps[order][first]
-    flow_ps = duration[op] - idle_ps
-    kind[op], duration[op], size[op] = FLOW, 0, flow_ps  # a byte of work lasts a picosecond
-    # Behind all ops stands the idle one of each flow, which waits in its place.
-    begin, place_of = len(usual) + np.arange(len(op)), np.arange(len(usual))
-    place_of[op] = begin
-    edges, none = usual.edges, np.zeros(len(op), np.int64)
-    src, dst = np.append(edges.sources(), begin), np.append(place_of[edges.dst], op)
-    lag_ps, through = np.append(edges.lag_ps, none), np.append(edges.start_mask(), none > 0)
-    flows = Flows(
-        op.astype(np.int32),
-        np.full(len(op), chunk_level.PACE),
+    kind[calls], resource[calls] = np.where(rest_ps, FIXED, JOIN), NO_RESOURCE
+    duration[calls] = rest_ps
+    edges, place_of, none = usual.edges, np.arange(len(usual)), np.zeros(2 * len(op), np.int64)
+    place_of[calls] = wait[first]
+    waits = np.where(wait_ps, FIXED, JOIN)[by_wait]
+    together = schedule(
+        OpColumns(
+            kind=np.concatenate([kind, waits, np.full(len(op), FLOW)]),
+            resource=np.append(resource, none + NO_RESOURCE),
+            duration_ps=np.concatenate([duration, wait_ps[by_wait], none[: len(op)]]),
+            size_bytes=np.concatenate([usual.size_bytes, none[: len(op)], phase_ps]),
+            priority=np.append(usual.priority, usual.priority[np.append(op[by_wait], op)]),
+        ),
+        edges=Edges.from_pairs(
+            len(usual) + len(none),
+            np.concatenate([edges.sources(), wait, flow]),
+            np.concatenate([place_of[edges.dst], flow, np.where(last, op, np.roll(wait, -1))]),
+            np.append(edges.lag_ps, none),
+            np.append(edges.start_mask(), none > 0),
+        ),
+        resources=Resources.concat([usual.resources, links.picked(used)]),
+        flows=_shares(flow, low, high, len(usual.resources) + place, use.parts),
+    )
+    return SideBySide(program, usual, together, layout, use.exchange[low[last]], calls)
+
+
+def _phases(program: Program, layout: Layout, use: FoldedUse) -> tuple[IntArray, ...]:
+    """Return for each phase of each call its op, and its shares from the first to the last."""
+    key = np.stack([use.exchange, use.member, use.step, use.begin_ps], axis=1)
+    bounds = np.flatnonzero(np.diff(key, axis=0, prepend=-1, append=-1).any(axis=1))
+    phases = [np.empty((3, 0), np.int64)]
+    for low, high in pairwise(bounds.tolist()):
+        ours = _ops(program, layout, *key[low, :3].tolist())
+        phases.append(np.stack(np.broadcast_arrays(ours, low, high)))
+    whole = np.concatenate(phases, axis=1)
+    return tuple(whole[:, np.lexsort((whole[1], whole[0]))])
+
+
+def _shares(
+    flow: IntArray, low: IntArray, high: IntArray, resource: IntArray, parts: IntArray
+) -> Flows:
+    """Return flows from rows of their shares, ``low`` to ``high`` of each."""
+    width = high - low
+    row = np.repeat(high - np.cumsum(width), width) + np.arange(width.sum())
+    return Flows(
+        flow.astype(np.int32),
+        np.full(len(flow), chunk_level.PACE),
         np.concatenate([[0], np.cumsum(width)]).astype(np.int64),
-        (len(usual.resources) + place[row]).astype(np.int32),
+        resource[row].astype(np.int32),
         parts[row].astype(np.int32),
     )
-    flowing = schedule(
-        OpColumns(
-            kind=np.append(kind, np.where(idle_ps, FIXED, JOIN)),
-            resource=np.append(usual.resource, none + NO_RESOURCE),
-            duration_ps=np.append(duration, idle_ps),
-            size_bytes=np.append(size, none),
-            priority=np.append(usual.priority, usual.priority[op]),
-        ),
-        edges=Edges.from_pairs(len(usual) + len(op), src, dst, lag_ps, through),
-        resources=Resources.concat([usual.resources, links.picked(used)]),
-        flows=flows,
-    )
-    return SideBySide(program, usual, flowing, layout, exchange, op, flow_ps)
 
 
 def _ops(program: Program, layout: Layout, number: int, member: int, step: int) -> IntArray:
