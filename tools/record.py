@@ -21,7 +21,7 @@ from cluster_sim.processes import available_workers
 from cluster_sim.progress import progress
 from experiments.cli.commands.validate import document
 from experiments.validation.comparison import coverage, residuals, with_intervals
-from experiments.validation.reading.rows import table, tables
+from experiments.validation.reading.rows import misses, table, tables
 from experiments.validation.validate import (
     LEVELS,
     Result,
@@ -69,6 +69,9 @@ def main(names: Sequence[str]) -> None:
         results_table.rewrite(page.read_text(encoding="utf-8"), documents), encoding="utf-8"
     )
     how_true.main(DOCS)
+    for each, result in zip(chosen, results, strict=True):
+        if why := misses(each, result.summary):
+            print(why)
 
 
 def _with_kept(told: Sequence[Result]) -> list[Residual]:
