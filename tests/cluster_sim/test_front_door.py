@@ -243,7 +243,7 @@ def test_a_replica_takes_the_words_of_its_command():
         ("poisson:2", {"count": 0}, "count is 0; it must be a number from 1 on"),
         ("poisson:2", {"slots": 10**6}, "slots is 1000000; .* a number from 1 to 100,000"),
         ("poisson:2", {"cont": 3}, "Did you mean count"),
-        ("poisson:often", {}, "has no rate; write poisson:0"),
+        ("poisson:often", {}, "'often' is not a rate in requests/s. Write poisson:0"),
         (few.served.requests, {"count": 3}, "count for requests as they are"),
     ):
         refused(message, cs.serve, *replica, requests, **words)

@@ -129,7 +129,7 @@ def drawn_rate(text: str) -> float | None:
         per_s = float(rate.removesuffix("/s"))
     except ValueError:
         raise InputError(
-            f"--requests {text!r}: {rate!r} is no rate in requests/s; write poisson:0.5."
+            f"--requests {text!r}: {rate!r} is not a rate in requests/s. Write poisson:0.5."
         ) from None
     if not 0 < per_s < MOST_PER_S:
         raise InputError(

@@ -38,7 +38,7 @@ MISTAKES = {
         (f"train {ON} --global-batch=1e3", r"whole number \(.*\); write 1000"),
         (f"train {ON} --global-batch=8%", r"whole number \(.*\); write 8"),
         (f"serve {ON} --requests=5", "--requests '5' is no log; write a rate as poisson:5"),
-        (f"serve {ON} --requests=poisson:5/h", "'5/h' is no rate in requests/s; write poisson:"),
+        (f"serve {ON} --requests=poisson:5/h", "'5/h' is not a rate in requests/s. Write poisson:"),
         ("fleet --cluster=trn2-ultraserver,dgx-h100", "Name one here; train, plan, serve and coll"),
         (f"run-job {ON} --days 0", "a run of 0 days; .* Lengthen it"),
         ("fleet --seed -1", "--seed '-1'.* equal to 0"),

@@ -98,7 +98,7 @@ def test_rows_are_a_table_for_people(hop, capsys):
     assert answer == "A hop takes 0.003 s. ring:8."
     assert method == "Each hop takes 1 ms."
     shared, heads, *rows = [line.split() for line in lines]
-    assert (shared, heads) == (["In", "all", "rows:", "toy", "True"], ["ranks", "time"])
+    assert (shared, heads) == (["In", "all", "rows:", "toy", "yes"], ["ranks", "time"])
     assert rows == [["3", "3", "ms"], ["5", "5", "ms"]]
 
 

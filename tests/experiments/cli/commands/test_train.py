@@ -29,7 +29,7 @@ def test_clusters_side_by_side_have_one_batch(question):
     """The largest default of any where none is stated: 16 microbatches of 16 ranks, of 8 before."""
     beside = document_of(f"{question},dgx-h100 --tp 1 --seq 1024 --microbatch 1")
     assert {row["plan"]["global_batch"] for row in beside["rows"]} == {256}
-    assert "256 sequences everywhere" in beside["batches"]
+    assert "256 sequences on all clusters" in beside["batches"]
     assert "(trn2.48xlarge 256, dgx-h100 128)" in beside["batches"]
     stated = document_of(f"{question},dgx-h100 --tp 1 --seq 1024 --global-batch 64")
     assert "batches" not in stated

@@ -146,7 +146,7 @@ def test_one_batch_is_one_that_all_divide(usual, batch, asked_again):
     alike, sentence = _of_one_batch(rows, answer)
     assert asked_for == [(name, batch) for name in asked_again]
     assert {row["plan"]["global_batch"] for row in alike} == {batch or 256}
-    assert (f"{batch:,} sequences everywhere" in sentence) if batch else not sentence
+    assert (f"{batch:,} sequences on all clusters" in sentence) if batch else not sentence
 
 
 BOTH = f"--cluster={','.join(CLUSTERS)}"
