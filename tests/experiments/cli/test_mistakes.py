@@ -246,7 +246,7 @@ MISTAKES = {
          "requests.csv states the tokens of every answer; leave --output 5 out"),
     ),
     "serve --model=llama-3.1-70b --cluster=trn2.48xlarge": (
-        ("--requests=poisson:fast", "write poisson:0.5"),
+        ("--requests=poisson:fast", "Write poisson:0.5"),
         ("--requests=none.csv", "there is no such file"),
         ("--prefill=chunky", "Did you mean chunked"),
         ("--slo=latency=2s", "not of the form"),
