@@ -285,15 +285,20 @@ def ends_of_prices(costs: Iterable[tuple[float, Economics | StepCost]]) -> tuple
 
 
 def step_cost(
-    cluster: Cluster, chips: int, tokens: int, breakdown_s: Mapping[str, float]
+    cluster: Cluster,
+    chips: int,
+    tokens: int,
+    breakdown_s: Mapping[str, float],
+    used: float = 1.0,
 ) -> StepCost:
     """Return the price and the energy of a step."""
     # A chip draws its full power while it computes, and its idle power in all other parts of the
     # step.
-    # ``breakdown_s``: parts of the step, mean over ranks [s].
+    # ``breakdown_s``: parts of the step, mean over ranks [s]. ``used``: share of the chips' ranks
+    # that have work.
     chip = Economics.of(cluster)
     step_s = sum(breakdown_s.values())
-    busy_s = sum(breakdown_s.get(part, 0.0) for part in BUSY)
+    busy_s = used * sum(breakdown_s.get(part, 0.0) for part in BUSY)
     joules = chips * chip.pue * (busy_s * chip.busy_w + (step_s - busy_s) * chip.idle_w)
     usd = chips * step_s * chip.usd_per_chip_s if chip.usd_per_chip_s else None
     return StepCost(

@@ -306,7 +306,7 @@ def _unexplained(answer: Checked) -> Iterator[str]:
 
 def _idle_ranks(answer: Checked) -> Iterator[str]:
     """Name a plan that leaves ranks of its only chip idle, whose whole price and power count."""
-    used, held = answer.plan.ranks, answer.plan.ranks_per_chip
+    used, held = answer.plan.ranks_of_chip, answer.plan.ranks_per_chip
     if used < held:
         yield f"Work for {used} of the chip's {held} ranks: price, energy and MFU are the chip's."
 

@@ -306,11 +306,11 @@ class Iteration:
     @property
     def cost(self) -> StepCost:
         """Price and energy of the step, from the catalogue's rows of the machine."""
-        costs = []
+        costs, used = [], self.plan.ranks_of_chip / self.plan.ranks_per_chip
         for number, cluster in enumerate(self.joined.clusters):
             chips, stages = self.held(number)
             parts = self.parts_of_stages(stages)
-            costs.append(step_cost(cluster, chips, self.plan.tokens, parts))
+            costs.append(step_cost(cluster, chips, self.plan.tokens, parts, used))
         return sum_of_costs(costs, self.plan.tokens)
 
     def held(self, number: int) -> tuple[int, range]:

@@ -156,6 +156,15 @@ def test_a_refusal_proposes_what_is_likely_to_fit_or_says_that_nothing_does(dp, 
     assert (least.fits, least.tight) == (dp > 1, dp == 2)
 
 
+def test_a_refusal_proposes_the_idle_ranks_of_a_chip():
+    model, how = named("llama-3.2-1b"), plan(dp=1, seq=4096, ranks_per_chip=4, recompute="none")
+    text = refusal_by(
+        check_memory, need(how, model, "trn2"), model, how, shipped_catalogue(), "trn2"
+    )
+    assert "Use --tp 2 --dp 1 or --pp 2 --dp 1, or" in text
+    assert need(replace(how, tp=2), model, "trn2").fits
+
+
 @pytest.mark.parametrize(
     ("capacity", "fits", "tight"), [(89, False, False), (90, True, True), (100, True, False)]
 )

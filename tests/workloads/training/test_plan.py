@@ -7,19 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cluster_sim.collectives.group import Group
 from experiments.reports.training import document
 from tests.support.refusals import refused
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
+from workloads.economics import step_cost
 from workloads.models.huggingface import named
 from workloads.training import usual_plan
 from workloads.training.iteration import iteration
+from workloads.training.layers.steps import LayerOp
 from workloads.training.plan import stages
 from workloads.training.plan.other_tools import read_any_plan
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ORDER, PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import schedule_names
+from workloads.training.program.groups import GroupCosts, group_ps
 from workloads.training.usual_plan import _savings, _with_room, complete
 
 ODD = replace(TOY, heads=12, kv_heads=6, hidden=960, ffn=3840)
@@ -90,7 +94,7 @@ def test_ranks_must_be_those_of_the_cluster():
 
 def test_a_plan_may_leave_ranks_of_a_single_chip_idle():
     chip, two = cluster("trn2.3xlarge"), plan(tp=2, dp=1)
-    idle = r"A plan of 2 ranks leaves some of the trn2's 4 or 8 idle. State --lnc or fill them.$"
+    idle = r"A plan of 2 ranks leaves some of the trn2's 4 or 8 idle. State --lnc or --ranks-per-"
     refused(idle, complete, {"dp": 2}, TOY, chip)
     assert complete({"dp": 2}, TOY, chip, lnc=2).ranks == 2
     some, every = replace(two, ranks_per_chip=4), replace(two, dp=2, ranks_per_chip=4)
@@ -104,6 +108,15 @@ def test_a_plan_may_leave_ranks_of_a_single_chip_idle():
     )
     assert few.plan.microbatches == many.plan.microbatches
     assert 0 < few.iteration_s <= many.iteration_s
+    # Ranks without work send nothing beside the others, and draw idle power.
+    summed, pair = LayerOp("", "tp", 0, 0.0, 2**26, "tp", "all-reduce"), np.zeros(2, np.int64)
+    for how, beside in ((some, 1), (every, 2)):
+        alone_ps = group_ps(Group(chip, pair[:1], 2), "all-reduce", beside * 2**26)
+        assert GroupCosts(chip).times_ps(pair, [summed], how, 1) == [alone_ps]
+    costs = [step_cost(chip, 1, few.plan.tokens, few.breakdown_s, used) for used in (0, 0.5, 1)]
+    none, half, full = (each.energy_joules for each in costs)
+    assert none < half == pytest.approx((none + full) / 2)
+    assert few.cost == costs[1]
 
 
 def test_defaults_fit_the_cluster_and_the_model(tmp_path):

@@ -227,7 +227,7 @@ class _Damage:
         if key not in self._known:
             rows, which = np.unique(chips, axis=0, return_inverse=True)
             groups = [group_of(self.cluster, row) for row in rows]
-            size = step.size_bytes * max(1, self.plan.ranks_per_chip // groups[0].ranks_per_chip)
+            size = step.size_bytes * max(1, self.plan.ranks_of_chip // groups[0].ranks_per_chip)
             nodes = self.plan.routed_nodes if step.axis == "ep" else 0
             if nodes:
                 later = [self._routed(group, nodes, size) for group in groups]

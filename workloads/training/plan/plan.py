@@ -303,6 +303,11 @@ class ParallelPlan:
         return self.tp * self.pp * self.dp * self.cp
 
     @property
+    def ranks_of_chip(self) -> int:
+        """Ranks of a chip that have work; others of a single chip may be idle."""
+        return min(self.ranks, self.ranks_per_chip)
+
+    @property
     def stage_ranks(self) -> int:
         """Number of ranks of a pipeline stage."""
         return self.tp * self.cp * self.dp

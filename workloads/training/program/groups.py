@@ -132,7 +132,7 @@ class GroupCosts:
         # the same adapter and links. So each call takes as long as one that moves the bytes of all.
         # ``chips`` (ranks,). ``per_token``: experts of a token.
         group, geometry = self._place(chips)
-        groups_of_chip = max(1, plan.ranks_per_chip // group.ranks_per_chip)
+        groups_of_chip = max(1, plan.ranks_of_chip // group.ranks_per_chip)
         times = []
         for step in steps:
             nodes = plan.routed_nodes if step.axis == "ep" else 0
