@@ -24,6 +24,12 @@ INTERVAL_KEYS = {
     "regret.gain_over_static_chip_hours": "regret.gain_interval",
 }
 """Keys of other intervals whose name does not follow from the name of their number."""
+PAID = {
+    "usd_per_million_tokens": "a million tokens",
+    "job.cost_usd": "the job",
+    "demand.usd_per_h": "an hour for the stated rate",
+}
+"""Prices of an answer that follow from that of its machine, by their place in it, in words."""
 SIMULATED = ("run-job",)  # commands whose interval holds simulated runs and not measurements
 EDGE = 0.12  # share of the drawing that is left free on either side of the band
 
@@ -97,6 +103,25 @@ def facts(columns: Sequence[Column], results: Document, command: str = "") -> li
         between = ends_text(like, ends, column.write, value) if text else ""
         rows += [(column.heading, f"{text} ({between})" if between else text)] * bool(text)
     return rows
+
+
+def price_sentences(document: Document) -> list[str]:
+    """Return what an answer costs by each other way to pay; empty without one."""
+    from workloads.economics import kind_in_words
+
+    others = document.get("other_prices", {})
+    prices = {kind_in_words(way): entry for way, entry in others.items()}
+    if others and "rows" in document:  # a table of plans has no price beside them
+        usd = {place: value_at(document, place) for place in PAID}
+        paid = {place: value for place, value in usd.items() if value}
+        first = {"of the first plan": {**paid, "price_basis": document["price_basis"]}}
+        prices = first | prices
+    return [
+        f"Price {way}: "
+        + ", ".join(f"{value_text('_usd', entry[at])} {PAID[at]}" for at in PAID if at in entry)
+        + f"; {entry['price_basis']}."
+        for way, entry in prices.items()
+    ]
 
 
 def interval_band(command: str, results: Document) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from cluster_sim.plot.palette import colors, ink
 from experiments.figures.training import NAMES
-from experiments.reports.certainty import basis, interval_band, ratio_title
+from experiments.reports.certainty import basis, interval_band, price_sentences, ratio_title
 from experiments.reports.findings import FAULTS, TABLED, answers, finding
 from experiments.reports.formatting import (
     STATISTICS,
@@ -119,6 +119,7 @@ def _sections(
     """Yield sections in the order of a reader: answers, figures, certainty, sources."""
     contents = record["contents"]
     lines = [str(line) for key in ("remarks", "notes") for line in results.get(key) or ()]
+    lines += price_sentences(results)
     texts = [{"kind": "text", "text": line[:1].upper() + line[1:]} for line in lines]
     yield _section("Remarks", texts)
     for title, key in WHOLES.items():

@@ -22,13 +22,13 @@ from experiments.cli.options.inputs import (
 )
 from experiments.cli.output.printing import (
     other_prices,
-    print_other_prices,
     print_rows,
     print_table,
     print_text,
     print_whole_job,
 )
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
+from experiments.reports.certainty import price_sentences
 from experiments.reports.formatting import Column, number, option_name
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
@@ -475,8 +475,7 @@ def _print(search: Search, top: int, results: Mapping[str, Any]) -> None:
     click.echo(shared(search, top))
     print_table("", *sifted(search))
     of_first = (f"Of the first plan: {line}" for line in results.get("remarks", ()))
-    print_other_prices(results)
-    for line in (*remarks(search), *of_first):
+    for line in (*price_sentences(results), *remarks(search), *of_first):
         print_text(line)
     if fewer := results.get("fewer"):
         saved = 1 - fewer["iteration_s"] / search.finalists[0].iteration_s

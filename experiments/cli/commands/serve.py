@@ -18,13 +18,12 @@ from experiments.cli.options.inputs import (
 )
 from experiments.cli.output.printing import (
     other_prices,
-    print_other_prices,
     print_rows,
     print_table,
     print_text,
 )
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from experiments.reports.certainty import facts
+from experiments.reports.certainty import facts, price_sentences
 from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.support.errors import InputError
@@ -182,10 +181,9 @@ def print_serving(document: Mapping[str, Any]) -> None:
     network = NETWORK if "kv_network" in document else ""
     basis = document["price_basis"]
     prices = document.get("prices") or (f"Price: {basis}." if basis else "")
-    for sentence in (document.get("weights"), prices, network):
+    for sentence in (document.get("weights"), prices, network, *price_sentences(document)):
         if sentence:
             print_text(sentence)
-    print_other_prices(document)
     click.echo(
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
         "decode at once."

@@ -14,13 +14,13 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
 from experiments.cli.output.printing import (
     other_prices,
-    print_other_prices,
     print_paragraphs,
     print_table,
     print_text,
     print_whole_job,
 )
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
+from experiments.reports.certainty import price_sentences
 from experiments.reports.formatting import idle_sentences, table_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
@@ -333,8 +333,8 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
     for line in idle_sentences(idle):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
-    print_other_prices(answered)
-    for line in (*answered.get("remarks", ()), *assumed_sentences(run)):
+    remarks = answered.get("remarks", ())
+    for line in (*price_sentences(answered), *remarks, *assumed_sentences(run)):
         print_text(line)
     if slowed := slowed_rows(run):
         of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]

@@ -10,8 +10,8 @@ from dataclasses import replace
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.certainty import facts, value_at
-from experiments.reports.formatting import Column, heading, number, unit_of, value_text
+from experiments.reports.certainty import PAID, facts, value_at
+from experiments.reports.formatting import Column, heading, number, unit_of
 from experiments.reports.run_record import plain
 from topologies.support.errors import InputError, printable
 
@@ -221,12 +221,6 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
 
 SI_UNITS = {"_joules": " [J]", "_usd": " [USD]", "_s": " [s]"}
 """Units of numbers that stand in one column with others, by the end of their name."""
-PAID = {
-    "usd_per_million_tokens": "a million tokens",
-    "job.cost_usd": "the job",
-    "demand.usd_per_h": "an hour for the stated rate",
-}
-"""Prices of an answer that follow from that of its machine, by their place in it, in words."""
 
 
 def other_prices(
@@ -247,15 +241,6 @@ def other_prices(
         paid = {place: factor * value for place, value in usd.items() if value}
         entries[way] = {**paid, "price_basis": other.price_basis}
     return {"other_prices": entries} if entries else {}
-
-
-def print_other_prices(document: Mapping[str, Any]) -> None:
-    """Print what an answer costs by each other way to pay; nothing without one."""
-    from workloads.economics import kind_in_words
-
-    for way, entry in document.get("other_prices", {}).items():
-        paid = (f"{value_text('_usd', entry[at])} {PAID[at]}" for at in PAID if at in entry)
-        print_text(f"Price {kind_in_words(way)}: {', '.join(paid)}; {entry['price_basis']}.")
 
 
 def interval_frame(document: Mapping[str, Any], *columns: Column) -> pd.DataFrame:

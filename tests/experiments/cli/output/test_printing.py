@@ -233,6 +233,8 @@ def test_other_ways_to_pay_price_the_same_answer():
     printed = printed_by(line, "--price-basis=on-demand,spot")
     assert f"Price spot: {spot['usd_per_million_tokens']:.4g} USD a million tokens," in printed
     assert "other_prices" not in spot
+    plans = printed_by(f"{PLAN} --cluster=p5.48xlarge --price-basis=on-demand,spot")
+    assert plans.index("Price of the first plan: ") < plans.index("Price spot: ")
     for more, why in (
         (f"{line} --price-basis=spot,spot", "one stands twice"),
         (f"{line} --price-basis=spot,reserved", "no such price of p5.48xlarge"),
