@@ -214,15 +214,16 @@ def _break_even(command: str, row: Document, first: Document) -> dict[str, Any]:
     # A price of several kinds of chips together has no single one at which it is even.
     if mine is None or base is None or {"prefill_cluster", "stages"} & {*row, *first}:
         return {}
+    (price,), (low, ratio, high) = PRICE, ratio_ends(mine, base)
     paid, theirs = (
-        one[next(iter(PRICE))] * one["tokens_per_s"] / one["chips"] * 3600 / 1e6
-        for one in (row, first)
+        one[price] * one["tokens_per_s"] / one["chips"] * 3600 / 1e6 for one in (row, first)
     )
-    spare, base_spare = (one.get("job", {}).get("spare_chips", 0) for one in (row, first))
-    scale = theirs * (first["chips"] + base_spare) / (row["chips"] + spare)
-    low, usd, high = (scale * each for each in ratio_ends(mine, base))
-    even = {"usd": usd, "low": low, "high": high, "paid_usd": paid, "of_usd": theirs}
-    return {"break_even_chip_hour": even | {"with_spares": spare + base_spare > 0}}
+    of_jobs = "job" in row and "job" in first  # with spare chips and lost time
+    cost, base_cost = (value_at(one, "job." * of_jobs + price) for one in (row, first))
+    usd = paid * base_cost / cost
+    ends = {"usd": usd, "low": usd * low / ratio, "high": usd * high / ratio}
+    even = {**ends, "paid_usd": paid, "of_usd": theirs, "of_jobs": of_jobs}
+    return {"break_even_chip_hour": even}
 
 
 def _ends(command: str, row: Mapping[str, Any], place: str) -> tuple[float, float, float] | None:
@@ -252,7 +253,7 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
             beyond = f"All rates of {' and '.join(chips)} are assumed: ratios hold if these do."
         sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
         sentences += [
-            f"Tokens of both{', spare chips paid,' * even['with_spares']} cost the same where a "
+            f"Tokens of both{' jobs' * even['of_jobs']} cost the same where a "
             f"chip-hour of {cluster} costs {even['usd']:.4g} USD (80 %: {even['low']:.3g} – "
             f"{even['high']:.3g}); it costs {even['paid_usd']:.4g}, and one of {entry['of']} "
             f"{even['of_usd']:.4g}."

@@ -142,14 +142,14 @@ def test_tokens_cost_the_same_at_the_price_that_is_named():
         each["interval"] |= {"usd_per_million_tokens": {"low": usd / 2, "high": usd * 2}}
     *_, entry = ratios("train", [dear, cheap])
     numbers = {"usd": 13.5, "low": 9.846, "high": 18.51, "paid_usd": 2.0, "of_usd": 9.0}
-    assert entry["break_even_chip_hour"] == pytest.approx(
-        {**numbers, "with_spares": False}, rel=1e-3
-    )
+    assert entry["break_even_chip_hour"] == pytest.approx({**numbers, "of_jobs": False}, rel=1e-3)
     assert entry["break_even_chip_hour"]["usd"] == pytest.approx(2.0 / entry["ratio"])
     assert "where a chip-hour of cheap costs 13.5 USD (80 %: " in ratio_sentences([entry])[1]
-    *_, entry = ratios("train", [dear, {**cheap, "job": {"spare_chips": 8}}])
-    assert entry["break_even_chip_hour"]["usd"] == pytest.approx(6.75)
-    assert ratio_sentences([entry])[1].startswith("Tokens of both, spare chips paid, cost the same")
+    # Spare chips and lost time of the cheap job make its tokens a half dearer.
+    jobs = [{"job": {"usd_per_million_tokens": usd}} for usd in (1000.0, 6e3 / 27)]
+    *_, entry = ratios("train", [dear | jobs[0], cheap | jobs[1]])
+    assert entry["break_even_chip_hour"]["usd"] == pytest.approx(9.0)
+    assert ratio_sentences([entry])[1].startswith("Tokens of both jobs cost the same where a chip-")
     *_, entry = ratios("train", [dear, {**cheap, "stages": []}])
     assert "break_even_chip_hour" not in entry
 
