@@ -363,13 +363,16 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     share = catalogue.value(chip_family(chip, catalogue).serving, "memory_share")
     budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue) * share
     if weights >= budget:
-        chips = "1 chip holds" if rank.chips == 1 else f"{rank.chips} chips hold"
-        enough = rank.chips * 2 ** math.ceil(math.log2(1.01 * weights / budget))
-        more = f"more chips, such as --tp {enough}"
-        if enough > rank.cluster.chips_per_domain:
+        degree, most, unit = rank.chips, rank.cluster.chips_per_domain, "chip"
+        if rank.cores:  # --tp counts cores
+            degree, most, unit = rank.cores, most * rank.per_chip, "core"
+        held = f"1 {unit} holds" if degree == 1 else f"{degree} {unit}s hold"
+        enough = degree * 2 ** math.ceil(math.log2(1.01 * weights / budget))
+        more = f"more {unit}s, such as --tp {enough}"
+        if enough > most:
             more = "a cluster of chips with more memory"
         raise InputError(
-            f"{model.name} has {weights / 1e9:,.1f} GB of weights, {chips} "
+            f"{model.name} has {weights / 1e9:,.1f} GB of weights, {held} "
             f"{budget / 1e9:,.1f} GB; use a smaller precision, such as fp8, or {more}."
         )
     return budget - weights

@@ -266,6 +266,8 @@ LONE = requests_of((0.0, 10, 1))
     (lambda: with_prefix_cache(LONE, "trace", kv_tokens=100), "drawn requests share nothing"),
     (lambda: profile(replace(LARGE, layers=400), NEURON), "16 chips hold"),
     (lambda: profile(MIXTURE, NEURON, tp=1), r"93\.4 GB of .* 1 chip holds 92\.. GB; .*--tp 2\."),
+    (lambda: profile(named("llama-2-13b"), cluster("trn2.3xlarge"), tp=1),
+     r"26\.0 GB of .* 1 core holds 23\.. GB; .* or more cores, such as --tp 2\.$"),
     (lambda: profile(SMALL, NEURON, tp=99), "within one scale-up domain of 16"),
     (lambda: profile(named("qwen3-235b-a22b"), NEURON, ep=3), "divisor of 64"),
     (lambda: profile(SMALL, NEURON, ep=2), "no experts"),
