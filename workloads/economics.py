@@ -285,17 +285,12 @@ def ends_of_prices(costs: Iterable[tuple[float, Economics | StepCost]]) -> tuple
 
 
 def step_cost(
-    cluster: Cluster,
-    chips: int,
-    tokens: int,
-    breakdown_s: Mapping[str, float],
-    used: float = 1.0,
+    cluster: Cluster, chips: int, tokens: int, breakdown_s: Mapping[str, float], used: float = 1.0
 ) -> StepCost:
     """Return the price and the energy of a step."""
     # A chip draws its full power while it computes, and its idle power in all other parts of the
     # step.
-    # ``breakdown_s``: parts of the step, mean over ranks [s]. ``used``: share of the chips' ranks
-    # that have work.
+    # ``breakdown_s``: parts of the step, mean over ranks [s]. ``used``: share of ranks with work.
     chip = Economics.of(cluster)
     step_s = sum(breakdown_s.values())
     busy_s = used * sum(breakdown_s.get(part, 0.0) for part in BUSY)

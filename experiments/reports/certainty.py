@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.reports.formatting import Column, heading, value_text
 from topologies.support.errors import InputError
+from workloads.economics import kind_in_words
 
 Document = Mapping[str, Any]
 
@@ -107,8 +108,6 @@ def facts(columns: Sequence[Column], results: Document, command: str = "") -> li
 
 def price_sentences(document: Document) -> list[str]:
     """Return what an answer costs by each other way to pay; empty without one."""
-    from workloads.economics import kind_in_words
-
     others = document.get("other_prices", {})
     prices = {kind_in_words(way): entry for way, entry in others.items()}
     if others and "rows" in document:  # a table of plans has no price beside them

@@ -244,8 +244,7 @@ def _set_ranks_per_chip(
             if not filled and room == 1 and stated < max(rooms):
                 raise InputError(
                     f"A plan of {stated} ranks leaves some of the {cluster.chip}'s "
-                    f"{' or '.join(map(str, sorted(rooms)))} idle. State --lnc or "
-                    "--ranks-per-chip, or fill them."
+                    f"{' or '.join(map(str, sorted(rooms)))} idle. State ranks per chip or fill it."
                 )
     per_chip = plan_fields.setdefault("ranks_per_chip", default_ranks)
     if lnc is not None and per_chip != default_ranks:

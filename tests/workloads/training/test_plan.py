@@ -94,7 +94,7 @@ def test_ranks_must_be_those_of_the_cluster():
 
 def test_a_plan_may_leave_ranks_of_a_single_chip_idle():
     chip, two = cluster("trn2.3xlarge"), plan(tp=2, dp=1)
-    idle = r"A plan of 2 ranks leaves some of the trn2's 4 or 8 idle. State --lnc or --ranks-per-"
+    idle = "A plan of 2 ranks leaves some of the trn2's 4 or 8 idle. State ranks per chip or fill"
     refused(idle, complete, {"dp": 2}, TOY, chip)
     assert complete({"dp": 2}, TOY, chip, lnc=2).ranks == 2
     some, every = replace(two, ranks_per_chip=4), replace(two, dp=2, ranks_per_chip=4)

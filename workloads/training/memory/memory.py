@@ -541,11 +541,11 @@ def _changes(model: Model, plan: ParallelPlan) -> Iterator[list[dict[str, Any]]]
         yield [{"schedule": schedule_of_chunks(1), "vpp": 1}]
     yield [{"microbatch": size} for size in range(plan.microbatch - 1, 0, -1)]
     yield [{"recompute": kind} for kind in ("selective", "full") if plan.recompute != kind]
-    idle = plan.ranks_per_chip // plan.ranks  # times as many ranks that the only chip has
+    most = plan.ranks_per_chip // plan.ranks  # times that the only chip has so many ranks
     for name in ("tp", "pp"):
         each = getattr(plan, name)
         yield [
-            {name: each * times, "dp": plan.dp // (1 if times <= idle else times)}
+            {name: each * times, "dp": plan.dp // (times if times > most else 1)}
             for times in (2, 4, 8)
-            if times <= idle or plan.dp % times == 0
+            if times <= most or plan.dp % times == 0
         ]
