@@ -170,7 +170,7 @@ class WaysToPay(PricedInputs):
     def _ways(self, clusters: Sequence[str]) -> list[str]:
         ways = str(self.price_basis).split(",")
         if len(ways) > 1 and (len(clusters) > 1 or len(set(ways)) < len(ways)):
-            why = "several are for one cluster" if len(clusters) > 1 else "one stands twice"
+            why = "several are for one cluster" if len(clusters) > 1 else "one appears twice"
             raise InputError(f"--price-basis {self.price_basis}: {why}. Name one way to pay.")
         return ways
 

@@ -236,7 +236,7 @@ def test_other_ways_to_pay_price_the_same_answer():
     plans = printed_by(f"{PLAN} --cluster=p5.48xlarge --price-basis=on-demand,spot")
     assert plans.index("Price of the first plan: ") < plans.index("Price spot: ")
     for more, why in (
-        (f"{line} --price-basis=spot,spot", "one stands twice"),
+        (f"{line} --price-basis=spot,spot", "one appears twice"),
         (f"{line} --price-basis=spot,reserved", "no such price of p5.48xlarge"),
         (f"{STEP} {BOTH} --price-basis=spot,owned", "several are for one cluster"),
         (f"{STEP} --cluster=p5.48xlarge --budget=1M --price-basis=spot,owned", "--budget buys as"),
