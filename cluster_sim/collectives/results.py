@@ -194,7 +194,8 @@ def measure(
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     first, frame = many[0], row_frame(many, engine, ideal=ideal, sbuf=sbuf)
     by_nccl = not (ideal or sbuf) and nccl.covers(first.group.cluster)
-    if algorithm == AUTO and by_nccl:
+    thin = not (ideal or sbuf or faults or by_nccl) and nccl.knows(first.group.cluster)
+    if algorithm == AUTO and (by_nccl or (thin and len(many) == 1)):
         refuse_faults(faults, BY_NCCL)
         return _measure_nccl(frame, many)
 
@@ -224,9 +225,10 @@ def measure(
     is_best = algorithm == BEST
     candidates = fitting_algorithms(many) if is_best else [choose_algorithm(first, algorithm)]
     results = list(map(measured, candidates))
-    if is_best and by_nccl and not faults:
+    if (is_best and by_nccl and not faults) or (algorithm == AUTO and thin):
         results.append(_measure_nccl(frame, many))
-    return min(results, key=lambda result: int(result[1].total_ps))
+    pick = max if algorithm == AUTO else min  # groups that run at once share thin uplinks
+    return pick(results, key=lambda result: int(result[1].total_ps))
 
 
 def measure_built(
@@ -264,7 +266,7 @@ def refuse_faults(faults: Sequence[Fault], why: str) -> None:
 def _measure_nccl(frame: RowFrame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
     """Return row and trace of NCCL's time: groups that run at once share no port."""
     frame = replace(frame, bound=nccl.bound_with_switch(calls[0]))
-    return measure_timed(frame, calls, nccl.NAME, nccl.steps(calls[0]), nccl.nccl_ps)
+    return measure_timed(frame, calls, nccl.NAME, nccl.steps(calls[0]), duration_ps)
 
 
 def _is_streamed(
@@ -412,9 +414,10 @@ def measure_v(
 
     is_best = algorithm == BEST
     results = [measured(name) for name in (algorithms_v(group) if is_best else [algorithm])]
-    if is_best and by_nccl and not faults:
+    thin = algorithm == AUTO and not ideal and nccl.knows(group.cluster)
+    if ((is_best and by_nccl) or thin) and not faults:
         results.append(timed_by_nccl())
-    return min(results, key=lambda run: int(run[1].total_ps))
+    return (max if thin else min)(results, key=lambda run: int(run[1].total_ps))
 
 
 def algorithms_v(group: Group) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.duration.nccl import NAME as NCCL
-from cluster_sim.collectives.duration.nccl import covers, nccl_ps
+from cluster_sim.collectives.duration.nccl import covers, knows, nccl_ps
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.build import OpColumns, schedule
@@ -324,8 +325,27 @@ def time_of(
     call: CollectiveCall, algorithm: str | Algorithm = AUTO, *, ideal: bool = False
 ) -> CollectiveTime:
     """Time of a call, and the method that answers; see :func:`collective_time`."""
-    if algorithm == AUTO and not ideal and covers(call.group.cluster):
-        return CollectiveTime(nccl_ps(call), NCCL, NCCL)
+    if algorithm != AUTO or ideal or not knows(call.group.cluster):
+        return _of_messages(call, algorithm, ideal)
+    return CollectiveTime(nccl_ps(call) + _at_uplinks_ps(call), NCCL, NCCL)
+
+
+def _at_uplinks_ps(call: CollectiveCall) -> int:
+    """Time by which thin uplinks of racks lengthen the messages of a call [ps]."""
+    cluster, chips, ranks_per_chip = call.group.cluster, call.group.chips, call.group.ranks_per_chip
+    if covers(cluster) or cluster.scale_out is None:
+        return 0
+    # NCCL was measured on fabrics that do not block.
+    fabric = replace(cluster.scale_out, oversubscription=Fraction(1))
+    full = Group(replace(cluster, scale_out=fabric), chips, ranks_per_chip)
+    thin, free = (
+        _of_messages(each, AUTO, ideal=False).time_ps for each in (call, replace(call, group=full))
+    )
+    return max(0, thin - free)
+
+
+def _of_messages(call: CollectiveCall, algorithm: str | Algorithm, ideal: bool) -> CollectiveTime:
+    """Time of a call by the messages of its algorithm."""
     chosen, geometry = choose_algorithm(call, algorithm), Geometry(call.group)
     if algorithm == AUTO and call.kind in RING_KINDS and chosen is not HIERARCHICAL:
         # The runtime's groups have the same local ranks on every node, so no flat algorithm runs

@@ -349,13 +349,17 @@ class Machine(NamedTuple):
 
 def covers(cluster: Cluster) -> bool:
     """Return whether the collectives of a cluster take NCCL's measured times."""
+    fabric = _fabric(cluster)
+    return knows(cluster) and (fabric is None or fabric.oversubscription == 1)
+
+
+def knows(cluster: Cluster) -> bool:
+    """Return whether NCCL was measured on such chips and such a fabric, were it not to block."""
     # Its constants were measured on chips around one switch, or joined to one another, and on
     # fabrics that do not block.
     catalogue, fabric = cluster.catalogue, _fabric(cluster)
     if cluster.plain or catalogue is None or not isinstance(cluster.shape, Switch | FullMesh):
         return False  # plain shapes have no chip
-    if fabric is not None and fabric.oversubscription != 1:
-        return False
     parts = catalogue.parts()
     names = (cluster.chip, *(() if fabric is None else (fabric.name,)))
     return all(f"{kind}.{part}" in parts for kind in ("nccl", PART) for part in names)

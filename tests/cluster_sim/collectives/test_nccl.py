@@ -230,7 +230,23 @@ def test_a_file_says_how_fast_ports_links_and_fabric_are(tmp_path):
     assert late - soon == pytest.approx(7 * 500_000, abs=2)  # a hop of a mesh is one link
 
 
-def test_other_shapes_and_blocking_fabrics_are_run_on_their_links(tmp_path):
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all"])
+def test_thin_uplinks_add_to_what_was_measured_what_they_add_to_messages(tmp_path, kind):
+    """Racks of 128 servers at 1:1; nothing leaves the first, and 256 servers are two at least."""
+    for servers, size in ((4, 2**16), (4, 2**26), (160, 2**26), (160, 2**30)):
+        groups = [whole(file_cluster(tmp_path, domains=servers, over=over)) for over in (1, 2, 4)]
+        calls = [Call(kind, group, size) for group in groups]
+        free, *thin = times = [duration_ps(call) for call in calls]
+        assert free == nccl_ps(calls[0])
+        assert times == sorted(times)
+        crossed = kind == "all-to-all" and servers == 160
+        assert (thin[-1] > free) == crossed
+        for call, time_ps in zip(calls, times, strict=True):
+            row, trace = measure(call)
+            assert (row["algorithm"], trace.total_ps) == ("nccl", time_ps)
+
+
+def test_other_shapes_are_run_on_their_links_and_racks_may_block(tmp_path):
     assert covers(file_cluster(tmp_path, domains=2))
     assert covers(file_cluster(tmp_path, domains=1, over=2))  # a fabric that nothing crosses
     assert not covers(file_cluster(tmp_path, domains=2, over=2))
