@@ -97,6 +97,8 @@ async def live_page(address, profile):
         await page.command("Page.navigate", url=address)
         yield page
         socket.close()
+        while await socket.read_message() is not None:  # until the browser has closed it, too
+            pass
     finally:
         browser.terminate()
         browser.wait(10)
