@@ -19,6 +19,9 @@ from topologies.routing import clos, routes, scale_out_paths, shared_links
 from topologies.shapes.links import Links, domain_links
 from topologies.support.arrays import BoolArray, IntArray, distinct, pointers
 
+WAYS = ("-up", "-down")
+"""Ends of the names of the kinds of links between racks."""
+
 
 @dataclass(frozen=True, eq=False)
 class Uplinks:
@@ -56,7 +59,7 @@ def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Upli
     links, rows, tables = shared_links(cluster), [], []
     for layer in thin:
         below = distinct(chips // layer.chips)
-        for way in ("-up", "-down"):
+        for way in WAYS:
             kind = links.kinds.index(layer.name + way)
             row = np.searchsorted(links.kind, kind) + below
             rows.append(row)

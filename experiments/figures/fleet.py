@@ -72,6 +72,7 @@ def _finding(frame: pd.DataFrame, chips_per_unit: Mapping[str, int]) -> str:
     several = len(chips_per_unit) > 1
 
     def chips(*roles: str) -> float:
+        """Sum the chips in some roles over all minutes."""
         return sum(
             count * float(frame[f"{kind}_{role}_units" if several else f"{role}_units"].sum())
             for kind, count in chips_per_unit.items()

@@ -183,7 +183,7 @@ def headline(search: Search) -> str:
     overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
     return (
         f"{search.model.name} ({search.model.parameters / 1e9:,.1f} G parameters) on "
-        f"{search.cluster.name}, {search.chips:,} chips, global batch "
+        f"{search.cluster.name}, {search.chips:,} chip{'s' * (search.chips > 1)}, global batch "
         f"{plan.global_batch:,} × {plan.seq:,} tokens{packed(plan)}{overlap}"
     )
 

@@ -162,6 +162,7 @@ def torus_vs_neuronswitch(
     """
 
     def table(point: tuple[Cluster, str]) -> pd.DataFrame:
+        """Rows of one operation on one machine."""
         machine, op = point
         rate = injection_bytes_per_s(machine)
         timed = rows(op, whole(machine), parse_sizes(sizes), "best", ideal=ideal, proof=False)

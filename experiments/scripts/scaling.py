@@ -101,6 +101,7 @@ def weak_scaling(
     shape, in_domain = read_model(model), cluster(machine).chips_per_domain
 
     def rows(count: int) -> list[dict[str, Any]]:
+        """Rows of one number of chips, one for each kind of overlap and each jitter."""
         steps = Steps(shape, cluster(f"{machine}:{_size(machine, count, in_domain)}"))
         name = steps.cluster.name.partition(":")[0]
         cases = [
@@ -165,6 +166,7 @@ def stragglers_and_jitter(
     shape = as_model(model)
 
     def rows(count: int) -> list[dict[str, Any]]:
+        """Rows of one number of machines: with equal chips, and in each case."""
         of_size = Steps(shape, f"{machine}:{count}" if count > 1 else machine)
         plan = of_size.repeated(replica, overlap=overlap)
         rows_of_size = [{**of_size.row(plan), "case": "equal"}]

@@ -61,6 +61,7 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function with its arguments checked."""
         signature = inspect.signature(function)
 
         @wraps(function)
@@ -139,11 +140,13 @@ def fitting(label: str) -> Callable[[T], T]:
     """
 
     def decorate(target: T) -> T:
+        """Return the function or class with names that do not fit refused."""
         is_class = isinstance(target, type)
         inner: Callable[..., Any] = target.__init__ if is_class else target
 
         @wraps(inner)
         def call(*args: Any, **kwargs: Any) -> Any:
+            """Call the target, and explain arguments that do not fit it."""
             try:
                 return inner(*args, **kwargs)
             except TypeError:

@@ -34,6 +34,7 @@ def loader(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str]
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
+        """Return the object of a name, which the package remembers."""
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(module_of[name]), name)

@@ -194,6 +194,7 @@ def _monday(text: str, rest: str) -> Change:
         raise InputError(f"what-if {text!r} takes no numbers; write monday.")
 
     def change(horizon: Horizon) -> Horizon:
+        """Return the first whole Monday, with the days before it as history."""
         first = first_monday(horizon.demand)
         history = [horizon.history] if horizon.history is not None else []
         if first:

@@ -367,13 +367,15 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
         if rank.cores:  # --tp counts cores
             degree, most, unit = rank.cores, most * rank.per_chip, "core"
         held = f"1 {unit} holds" if degree == 1 else f"{degree} {unit}s hold"
+        # Some weights are whole on each rank, and so a little more of them on more ranks.
         enough = degree * 2 ** math.ceil(math.log2(1.01 * weights / budget))
         more = f"more {unit}s, such as --tp {enough}"
         if enough > most:
             more = "a cluster of chips with more memory"
+        smaller = "a smaller precision, such as fp8, or " * (rank.precision == "bf16")
         raise InputError(
             f"{model.name} has {weights / 1e9:,.1f} GB of weights, {held} "
-            f"{budget / 1e9:,.1f} GB; use a smaller precision, such as fp8, or {more}."
+            f"{budget / 1e9:,.1f} GB; use {smaller}{more}."
         )
     return budget - weights
 

@@ -21,7 +21,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import is_trainium
 from cluster_sim.collectives.group import Box, Group, ordered_box
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.schedule.table import HORIZON_PS, PS_PER_S
+from cluster_sim.schedule.table import PS_PER_S
 from topologies.shapes.basic import FullMesh
 from topologies.support.arrays import IntArray
 from topologies.support.files import kept_files
@@ -317,10 +317,10 @@ def one_ring(group: Group) -> Cycles:
     return _with_cores(filled.chip_at[orders[[int(np.argmin(steps))]]], group)
 
 
-def all_rings(group: Group, share_bytes: int = 0) -> Cycles:
+def all_rings(group: Group, share_bytes: int | None = None) -> Cycles:
     """Return directed cycles that use a group's fabric most; for its own order, both ways."""
-    # ``share_bytes``: payload for each message that a chip sends along one cycle; by default so
-    # much that CC-Cores issue messages faster than links carry them [B].
+    # ``share_bytes``: payload for each message that a chip sends along one cycle [B]; by default
+    # CC-Cores are taken to issue messages faster than links carry them.
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
         # Every stride that has no factor in common with the size is a cycle.
         chips = len(group.chips)
@@ -337,9 +337,11 @@ def all_rings(group: Group, share_bytes: int = 0) -> Cycles:
     if is_trainium(group.cluster) and has_one_cycle:
         return one_ring(group).both_ways
     costs = communication_costs(group.cluster)
-    issue_ps = costs.slices * costs.issue_ps
-    issued = share_bytes * costs.cc_slots * PS_PER_S // issue_ps if issue_ps else 0
-    best = _hamiltonian(filled, issued or HORIZON_PS)
+    issue_s = Fraction(0)
+    if costs.issue_ps and share_bytes is not None:
+        issued = max(1, share_bytes) * costs.cc_slots
+        issue_s = Fraction(costs.slices * costs.issue_ps, issued * PS_PER_S)
+    best = _hamiltonian(filled, issue_s)
     orders = _with_cores(filled.chip_at[best.orders], group)
     return orders.both_ways if best.both_ways else orders
 
@@ -351,8 +353,8 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
     return cycles(ranks.reshape(len(order), -1))
 
 
-def _hamiltonian(box: Box, issued: int = HORIZON_PS) -> BoxCycles:
-    units = rate_units(box.sizes, box.wraps, box.rates, issued)
+def _hamiltonian(box: Box, issue_s: Fraction = Fraction(0)) -> BoxCycles:
+    units = rate_units(box.sizes, box.wraps, box.rates, issue_s)
     return hamiltonian_cycles(box.sizes, box.wraps, units)
 
 
@@ -361,24 +363,24 @@ def rate_units(
     sizes: tuple[int, ...],
     wraps: tuple[bool, ...],
     rates: tuple[int, ...],
-    issued: int = HORIZON_PS,
+    issue_s: Fraction = Fraction(0),
 ) -> tuple[int, ...]:
     """Choose small whole units for the rates of the axes, with which the cycles end first."""
-    # ``issued``: payload that CC-Cores issue for one cycle [B/s]; for n cycles they take n times as
-    # long.
+    # ``issue_s``: time in which CC-Cores issue a byte of one cycle [s]; n cycles take n times that.
     # For the exact ratio of rates such as 129 and 64 GB/s the search would find no cycles. The
     # nearest multiple of the slowest rate may let cycles carry less than that of a slower axis.
     slowest = max(1, min(rates, default=1))
     near = [{rate // slowest, -(-rate // slowest)} for rate in rates]
     kept = [sorted({min(LARGEST_UNIT, max(1, unit)) for unit in each}) for each in near]
 
-    def time(units: tuple[int, ...]) -> tuple[Fraction, Fraction]:
+    def time_s(units: tuple[int, ...]) -> tuple[Fraction, Fraction]:
+        """Time of a byte, by links or by the issue of messages; and by links alone."""
         cycles = most(Grid(sizes, wraps, units))
-        wire = 1 / (cycles * min(map(Fraction, rates, units)))
-        return max(wire, Fraction(cycles, issued)), wire
+        wire_s = 1 / (cycles * min(map(Fraction, rates, units)))
+        return max(wire_s, cycles * issue_s), wire_s
 
     choices = list(product(*kept))
-    units = min(choices, key=time) if len(choices) > 1 else choices[0]
+    units = min(choices, key=time_s) if len(choices) > 1 else choices[0]
     divisor = max(1, math.gcd(*units))
     return tuple(unit // divisor for unit in units)
 

@@ -30,15 +30,18 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
 
     plan, ends = result.step.plan, result.interval
     title = (
-        f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
-        f"({degrees(plan)}), {document['days']:,.4g} days"
+        f"{document['model']} on {document['cluster']}, {document['chips']:,} "
+        f"chip{'s' * (document['chips'] > 1)} ({degrees(plan)}), {document['days']:,.4g} "
+        f"day{'s' * (document['days'] != 1)}"
     )
     for line in idle_sentences(document.get("without_effect", {})):
         click.echo(line)
     # The tokens of a run whose length follows from them are stated, not predicted.
     sure = {name: span for name, span in document["interval"].items() if name != "tokens"}
     spares = document["spares"]
-    of_chips = f"unit{'s' * (spares != 1)} of {result.unit_chips} chips"
+    of_chips = (
+        f"unit{'s' * (spares != 1)} of {result.unit_chips} chip{'s' * (result.unit_chips > 1)}"
+    )
     shown = {**document, "spares": f"{spares:,} {of_chips}"}
     shown |= {} if result.goal is None else {"interval": sure}
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)

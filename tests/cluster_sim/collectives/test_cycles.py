@@ -170,8 +170,8 @@ def test_more_cycles_are_run_where_links_take_longer_than_cores_do_to_issue():
     assert [most(Grid(cube, wraps, units)) for units in ((1, 2, 2), (1, 3, 3))] == [10, 14]
     # Cores take 10 / issued and 14 / issued, links 1 / 1000 and 3 / 3500.
     for issued, units in ((1, (1, 2, 2)), (13_999, (1, 2, 2)), (14_000, (1, 3, 3))):
-        assert rate_units(cube, wraps, rates, issued) == units
-    assert rate_units(cube, wraps, (100, 200, 200), 1) == (1, 2, 2)
+        assert rate_units(cube, wraps, rates, Fraction(1, issued)) == units
+    assert rate_units(cube, wraps, (100, 200, 200), Fraction(1)) == (1, 2, 2)
 
 
 def test_a_faster_axis_costs_no_collective_of_all_ranks_time():

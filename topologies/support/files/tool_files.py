@@ -265,6 +265,7 @@ def _computed(text: str, variables: Mapping[str, set[str | None]], depth: int) -
     """Return the value of integer arithmetic with literal variables; None where one is open."""
 
     def value(node: ast.expr) -> int:
+        """Value of a node of the expression."""
         match node:
             case ast.Constant(value=int(number)):
                 return number

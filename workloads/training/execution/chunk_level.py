@@ -16,6 +16,7 @@ import numpy as np
 from cluster_sim.collectives import CollectiveCall, Group, compose
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.engine.times import Times
+from cluster_sim.hardware.fabric import WAYS
 from cluster_sim.schedule.build import OpColumns, schedule, unite_resources
 from cluster_sim.schedule.repeats import Routines, flows_of_copies
 from cluster_sim.schedule.table import (
@@ -340,7 +341,7 @@ def link_time(chunks: Schedule) -> LinkTime:
     total_ps = int(times.end_ps.max(initial=0))
     begin = int(times.start_ps[sent].min(initial=total_ps))
     end = max(begin, int(times.end_ps[sent].max(initial=0)))
-    names = np.array([name.endswith(("-up", "-down")) for name in table.kinds], np.bool_)
+    names = np.array([name.endswith(WAYS) for name in table.kinds], np.bool_)
     is_uplink = names[table.kind]
     count = INSTANTS if is_uplink.any() else 1
     bounds = begin + (end - begin) * np.arange(count + 1) // count

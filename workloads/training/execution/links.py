@@ -1,8 +1,8 @@
 """Use of links and adapters by the collectives of each group, as shares of their capacity.
 
 A collective is a flow for each of its phases on the links that it uses, as at the flow level of a
-single job. Groups that
-lie whole domains apart use corresponding links, so the messages of one of them are simulated.
+single job. Groups that lie whole domains apart use corresponding links, so the messages of one of
+them are simulated.
 """
 
 from __future__ import annotations
