@@ -193,11 +193,11 @@ def measure(
     check_choice("engine", engine, ENGINES)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     first, frame = many[0], row_frame(many, engine, ideal=ideal, sbuf=sbuf)
-    by_nccl = not (ideal or sbuf) and nccl.covers(first.group.cluster)
-    thin = not (ideal or sbuf or faults or by_nccl) and nccl.knows(first.group.cluster)
-    if algorithm == AUTO and (by_nccl or (thin and len(many) == 1)):
+    by_nccl = not (ideal or sbuf) and nccl.knows(first.group.cluster)
+    if algorithm == AUTO and by_nccl:
         refuse_faults(faults, BY_NCCL)
-        return _measure_nccl(frame, many)
+        if len(many) == 1 or nccl.covers(first.group.cluster):
+            return _measure_nccl(frame, many)
 
     def measured(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
         """Row and trace of the call under one algorithm."""
@@ -225,7 +225,7 @@ def measure(
     is_best = algorithm == BEST
     candidates = fitting_algorithms(many) if is_best else [choose_algorithm(first, algorithm)]
     results = list(map(measured, candidates))
-    if (is_best and by_nccl and not faults) or (algorithm == AUTO and thin):
+    if by_nccl and algorithm in (AUTO, BEST) and not faults:
         results.append(_measure_nccl(frame, many))
     pick = max if algorithm == AUTO else min  # groups that run at once share thin uplinks
     return pick(results, key=lambda result: int(result[1].total_ps))
@@ -402,10 +402,11 @@ def measure_v(
         )
         return {**row, "collective": KIND}, trace
 
-    by_nccl = not ideal and nccl.covers(group.cluster)
+    by_nccl = not ideal and nccl.knows(group.cluster)
     if algorithm == AUTO and by_nccl:
         refuse_faults(faults, BY_NCCL)
-        return timed_by_nccl()
+        if nccl.covers(group.cluster):
+            return timed_by_nccl()
 
     def measured(name: str) -> tuple[dict[str, Any], Trace]:
         """Row and trace of one algorithm."""
@@ -414,10 +415,10 @@ def measure_v(
 
     is_best = algorithm == BEST
     results = [measured(name) for name in (algorithms_v(group) if is_best else [algorithm])]
-    thin = algorithm == AUTO and not ideal and nccl.knows(group.cluster)
-    if ((is_best and by_nccl) or thin) and not faults:
+    if by_nccl and algorithm in (AUTO, BEST) and not faults:
         results.append(timed_by_nccl())
-    return (max if thin else min)(results, key=lambda run: int(run[1].total_ps))
+    pick = max if algorithm == AUTO else min  # uneven parts share thin uplinks
+    return pick(results, key=lambda run: int(run[1].total_ps))
 
 
 def algorithms_v(group: Group) -> list[str]:

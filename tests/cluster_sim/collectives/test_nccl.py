@@ -27,6 +27,7 @@ from cluster_sim.collectives.duration.nccl import (
 )
 from cluster_sim.collectives.results import measure_v, skewed
 from cluster_sim.collectives.verify.bounds import AROUND, bounds
+from cluster_sim.hardware.faults import parse_fault
 from cluster_sim.schedule.table import PS_PER_S
 from experiments.validation.predictions.collectives import predict
 from tests.support.conservation import violations
@@ -244,6 +245,9 @@ def test_thin_uplinks_add_to_what_was_measured_what_they_add_to_messages(tmp_pat
         for call, time_ps in zip(calls, times, strict=True):
             row, trace = measure(call)
             assert (row["algorithm"], trace.total_ps) == ("nccl", time_ps)
+    slow = parse_fault("link:0@0s:slow=1/2")  # messages alone would be faster than a healthy NCCL
+    refused("NCCL", measure, calls[0], faults=[slow])
+    refused("NCCL", measure, calls[-1], faults=[slow])
 
 
 def test_other_shapes_are_run_on_their_links_and_racks_may_block(tmp_path):
