@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +18,9 @@ from topologies.support import display
 from topologies.support.arguments import checked
 from topologies.support.arrays import FloatArray, IntArray
 from topologies.support.errors import InputError, check_choice
-from topologies.support.units import format_memory
+from topologies.support.units import format_memory, format_seconds
 from workloads.sharing.jobs import PLACEMENTS, Job, chips_of_jobs, jobs_from, read_jobs
+from workloads.sharing.periods import Period, periods
 from workloads.training.detail import Detail, chip_catalogue
 from workloads.training.execution.links import (
     LinkUse,
@@ -228,6 +229,8 @@ class JobShare:
     ``chips``: chips of its ranks.
     ``alone_ps, beside_ps`` (steps,): times of the steps that end while all jobs that it meets still
         run, alone and beside them [ps].
+    ``weight`` (steps,): steps of the job that each of these stands for; 1 where all jobs start
+        together and run on.
     ``call_changes_s``: by how much calls take longer than alone, by the axis of their groups, mean
         over ranks and steps [s]. Overlapped calls may take longer and cost the step nothing.
     ``meets``: names of the jobs whose calls share links with its own, directly or through others.
@@ -238,23 +241,24 @@ class JobShare:
     chips: IntArray
     alone_ps: IntArray
     beside_ps: IntArray
+    weight: FloatArray
     call_changes_s: dict[str, float]
     meets: tuple[str, ...]
 
     @property
     def alone_s(self) -> float:
         """Mean time of a step alone [s]."""
-        return float(self.alone_ps.sum()) / len(self.alone_ps) / PS_PER_S
+        return float(np.average(self.alone_ps, weights=self.weight)) / PS_PER_S
 
     @property
     def beside_s(self) -> float:
         """Mean time of a step beside the other jobs [s]."""
-        return float(self.beside_ps.sum()) / len(self.beside_ps) / PS_PER_S
+        return float(np.average(self.beside_ps, weights=self.weight)) / PS_PER_S
 
     @property
     def slowdown(self) -> float:
         """Time of a step beside the others, relative to alone."""
-        return int(self.beside_ps.sum()) / int(self.alone_ps.sum())
+        return float(self.beside_ps @ self.weight) / float(self.alone_ps @ self.weight)
 
     @property
     def slowdowns(self) -> FloatArray:
@@ -280,6 +284,7 @@ class Sharing:
     ``ops``: ops that were simulated, of jobs alone and beside each other.
     ``others``: the same jobs in other placements, if they were asked for; a placement that has no
         room for them has the reason instead.
+    ``periods``: periods in which the same jobs run, where a job states ``starts_at`` or ``steps``.
     """
 
     cluster: Cluster
@@ -289,6 +294,7 @@ class Sharing:
     engine: str
     ops: int
     others: dict[str, Sharing | str] = field(default_factory=dict)
+    periods: tuple[Period, ...] = ()
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -302,12 +308,19 @@ class Sharing:
         one.
         """
         least = best_s or [each.alone_s for each in self.jobs]
-        chips = [len(each.chips) for each in self.jobs]
-        kept = [
-            count * alone_s / each.beside_s
-            for count, alone_s, each in zip(chips, least, self.jobs, strict=True)
+        hours = [
+            len(each.chips) * (self.ran_s(number) if self.periods else 1)
+            for number, each in enumerate(self.jobs)
         ]
-        return 1 - sum(kept) / sum(chips)
+        kept = [
+            spent * alone_s / each.beside_s
+            for spent, alone_s, each in zip(hours, least, self.jobs, strict=True)
+        ]
+        return 1 - sum(kept) / sum(hours)
+
+    def ran_s(self, number: int) -> float:
+        """Return the time for which a job runs in all periods [s]."""
+        return sum(each.length_s for each in self.periods if number in each.running)
 
     @property
     def placements(self) -> dict[str, Sharing | str]:
@@ -341,16 +354,22 @@ def _shared(
     if not 1 <= steps <= MOST_STEPS:
         raise InputError(f"steps is {steps}; it must be from 1 to {MOST_STEPS:,}.")
     shared, patterns = SharedParts(), Patterns()
-    by_chips: dict[bytes, Sharing] = {}
+    by_chips: dict[tuple[object, ...], Sharing] = {}
 
-    def placed(name: str) -> Sharing:
-        """Simulate the jobs in a placement, once for the same chips."""
-        places = chips_of_jobs(jobs, cluster, name)
-        key = b"".join(chips.tobytes() for chips in places)
+    def beside(numbers: Sequence[int], places: Sequence[IntArray], name: str) -> Sharing:
+        """Simulate some jobs on their chips, once for the same chips."""
+        key = (*numbers, b"".join(chips.tobytes() for chips in places))
         if key not in by_chips:
-            ready = ready_jobs(cluster, jobs, places, steps, shared)
+            some = [jobs[number] for number in numbers]
+            ready = ready_jobs(cluster, some, places, steps, shared)
             by_chips[key] = _side_by_side(cluster, ready, patterns, name, engine)
         return replace(by_chips[key], placement=name)
+
+    def placed(name: str) -> Sharing:
+        """Simulate the jobs in a placement."""
+        if any(job.starts_at_s or job.steps for job in jobs):
+            return _by_periods(cluster, jobs, steps, name, beside)
+        return beside(range(len(jobs)), chips_of_jobs(jobs, cluster, name), name)
 
     answer = placed(placement)
     if not study:
@@ -363,6 +382,64 @@ def _shared(
             except InputError as mistake:
                 others[name] = str(mistake)
     return replace(answer, others=others)
+
+
+def _by_periods(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    steps: int,
+    placement: str,
+    beside: Callable[[Sequence[int], Sequence[IntArray], str], Sharing],
+) -> Sharing:
+    """Simulate the jobs that run in each period side by side, each job on its first chips."""
+    chips, simulated = dict[int, IntArray](), dict[tuple[int, ...], Sharing]()
+
+    def step_times(now_s: float, running: tuple[int, ...]) -> list[float]:
+        """Give chips to the jobs that start now, and simulate all that run."""
+        here = [(jobs[number], chips[number]) for number in running if number in chips]
+        new = [number for number in running if number not in chips]
+        try:
+            places = chips_of_jobs([jobs[number] for number in new], cluster, placement, here)
+        except InputError as mistake:
+            raise InputError(f"{format_seconds(now_s)} after the beginning: {mistake}") from None
+        chips.update(zip(new, places, strict=True))
+        simulated[running] = beside(running, [chips[number] for number in running], placement)
+        return [each.beside_s for each in simulated[running].jobs]
+
+    lasting = [float(job.steps or math.inf) for job in jobs]
+    found = tuple(periods([job.starts_at_s for job in jobs], lasting, step_times, steps))
+    parts: list[list[tuple[float, JobShare]]] = [[] for _ in jobs]
+    for period in found:
+        for number, each in zip(period.running, simulated[period.running].jobs, strict=True):
+            parts[number].append((period.steps(number), each))
+    met = [simulated[running] for running in {period.running: None for period in found}]
+    fullest = dict[tuple[str, ...], SharedLinks]()
+    for link in sorted((link for each in met for link in each.links), key=lambda link: link.load):
+        fullest[link.kind, *link.crossed_by] = link
+    return replace(
+        met[0],
+        jobs=tuple(map(_mean_share, parts)),
+        links=tuple(fullest.values()),
+        ops=sum(each.ops for each in met),
+        periods=found,
+    )
+
+
+def _mean_share(parts: Sequence[tuple[float, JobShare]]) -> JobShare:
+    """Return the mean of a job over periods, each with the steps that the job makes in it."""
+    made, shares = np.array([steps for steps, _ in parts]), [each for _, each in parts]
+    changes = {
+        axis: float(np.average([each.call_changes_s[axis] for each in shares], weights=made))
+        for axis in shares[0].call_changes_s
+    }
+    return replace(
+        shares[0],
+        alone_ps=np.concatenate([each.alone_ps for each in shares]),
+        beside_ps=np.concatenate([each.beside_ps for each in shares]),
+        weight=np.concatenate([each.weight * steps / len(each.weight) for steps, each in parts]),
+        call_changes_s=changes,
+        meets=tuple(dict.fromkeys(name for each in shares for name in each.meets)),
+    )
 
 
 def pair_slowdowns(
@@ -460,6 +537,7 @@ def _share(
         *(ready.job, ready.step, ready.chips),
         np.diff(alone_ps[:counted], prepend=0),
         np.diff(ends_ps[:counted], prepend=0),
+        np.ones(counted),
         {axis: now[axis] - usual[axis] for axis in now},
         meets,
     )
@@ -481,7 +559,8 @@ def share(
     """Simulate training jobs side by side on one cluster, and each of them alone.
 
     All collectives of all jobs are flows on the links and adapters that they cross; where these are
-    full, calls of one job slow those of another. All jobs start together and run on.
+    full, calls of one job slow those of another. Jobs start together and run on, unless they state
+    ``starts_at`` and ``steps``.
 
     Parameters
     ----------
@@ -489,7 +568,8 @@ def share(
         Object, or its name as :func:`cluster_sim.cluster` takes it.
     jobs : list of mappings, str or Path
         For each job ``name``, ``model``, fields of its plan such as ``tp``, or ``plan``, a file of
-        them; ``chips`` or ``dp``; ``placement`` or ``start``. Or a YAML file with ``jobs``.
+        them; ``chips`` or ``dp``; ``placement`` or ``start``; ``starts_at`` (``"90min"``) and
+        ``steps``. Or a YAML file with ``jobs``.
     placement : str, optional
         Placement of all jobs without a ``start`` of their own.
     study : bool, optional
@@ -502,7 +582,8 @@ def share(
     Returns
     -------
     Sharing
-        ``jobs``, with ``alone_s``, ``beside_s``, ``slowdown``; ``links``; ``best`` placement.
+        ``jobs``, with ``alone_s``, ``beside_s``, ``slowdown``; ``links``; ``best`` placement;
+        ``periods`` in which the same jobs run.
 
     Raises
     ------
