@@ -202,11 +202,10 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
 def _print_claims(beside: pd.DataFrame) -> None:
     """Print claims with their verdicts, then the reason of each that differs."""
     columns = ["claim", "claimed_low", "claimed_high", "ours", "verdict"]
-    headings, texts = table_text(beside[columns])
-    print_table("\nClaims beside these ratios", headings, texts)
-    apart = beside[beside.apart != ""]
-    for claim, judged, reason in zip(apart.claim, apart.verdict, apart.apart, strict=True):
-        print_text(f"{claim}: {judged}. {reason[0].upper()}{reason[1:]}.")
+    print_table("\nClaims beside these ratios", *table_text(beside[columns]))
+    for row in beside[beside.apart != ""].to_dict("records"):
+        reason = row["apart"]
+        print_text(f"{row['claim']}: {row['verdict']}. {reason[0].upper()}{reason[1:]}.")
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
