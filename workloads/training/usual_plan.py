@@ -433,6 +433,8 @@ def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
         kinds = {"divided"}
     else:
         kinds = {"divided", "tensor"} if plan.tp > 1 else {"sharded"}
+        # One chip of a server is as much alone as a machine of one chip.
+        kinds |= {"alone"} if plan.ranks <= plan.ranks_per_chip else set()
     stacks = (framework(name) for name in names())
     return tuple(
         stack.name for stack in stacks if runtime in stack.usual_on and kinds & {*stack.usual_for}

@@ -185,8 +185,7 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
         """Print the answer and its rows, then what others claim."""
         print_experiment((chosen.question, answer, about(script.run)), frame)
         if beside is not None:
-            headings, texts = table_text(beside.drop(columns="source"))
-            print_table("\nClaims beside these ratios", headings, texts)
+            _print_claims(beside)
         if call.out is not None:
             sys.stderr.write(f"written to {call.out}\n")
 
@@ -198,6 +197,15 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
             run.table("claims", beside, title="Claims beside these ratios")
 
     call.answer(document, show, write, inputs=inputs)
+
+
+def _print_claims(beside: pd.DataFrame) -> None:
+    """Print claims with their verdicts, then the reason of each that differs."""
+    columns = ["claim", "claimed_low", "claimed_high", "ours", "verdict"]
+    print_table("\nClaims beside these ratios", *table_text(beside[columns]))
+    for row in beside[beside.apart != ""].to_dict("records"):
+        reason = row["apart"]
+        print_text(f"{row['claim']}: {row['verdict']}. {reason[0].upper()}{reason[1:]}.")
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -270,6 +270,7 @@ def test_a_hull_reaches_each_alternative_and_no_further_than_their_product(pairs
     ("dgx-h100", {}, ("megatron-core", "torchtitan", "transformers")),
     ("dgx-a100", {"attention": "unfused"}, ("megatron-deepspeed", "megatron-lm")),
     ("trn2.48xlarge", {"tp": 8}, ("axlearn", "neuronx")),
+    ("trn2.48xlarge", {"tp": 4, "ranks_per_chip": 4}, ("axlearn", "neuronx", "torchneuron")),
     ("trn2.48xlarge", {"tp": 8, "pp": 2}, ("neuronx",)),
     ("tpu-v6e-pod", SHARDED, ("axlearn", "maxtext")),
 ])  # fmt: skip
