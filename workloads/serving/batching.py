@@ -16,6 +16,7 @@ from functools import lru_cache
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
+from workloads.serving.releases import release_month, release_variants
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
 """Lengths that a Neuron replica is compiled for; shorter prompts and caches are padded."""
@@ -61,6 +62,7 @@ class Batching:
     # Below 1 it may fill up, and then the requests admitted last give way
     reserved: float = 1.0
     engine: str = ""
+    date: str = ""  # month of the engine's release; empty for today's
 
     def __post_init__(self) -> None:
         check_choice("prompts", self.prompts, PROMPTS)
@@ -180,18 +182,21 @@ def engine_batching(
 
 
 @lru_cache(CATALOGUES)
-def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
-    """Return a catalogue in which the overheads are those of an engine, where it has its own."""
+def engine_numbers(catalogue: Catalogue, engine: str, chip: str = "", date: str = "") -> Catalogue:
+    """Return a catalogue with an engine's overheads where it has its own, as of a month."""
     # A value that the catalogue's user has replaced or chosen stays.
     part, shipped = "serving.gpu", shipped_catalogue()
     variants = {
         f"{part}.{quantity}": engine
         for quantity in OVERHEADS
-        if engine
-        and catalogue.entry(part, quantity) == shipped.entry(part, quantity)
-        and any(row.variant == engine for row in catalogue.variants(part, quantity))
+        if engine and any(row.variant == engine for row in catalogue.variants(part, quantity))
+    } | release_variants(catalogue, chip, engine, date)
+    kept = {
+        name: variant
+        for name, variant in variants.items()
+        if catalogue.entry(*(place := name.rsplit(".", 1))) == shipped.entry(*place)
     }
-    return catalogue.with_variants(variants) if variants else catalogue
+    return catalogue.with_variants(kept) if kept else catalogue
 
 
 def _usual_tokens(cluster: Cluster, engine: str) -> int:
@@ -252,9 +257,15 @@ def batching_from(
     scheduler: str | None = None,
     poll: int = 1,
     gather: str | None = None,
+    date: str | None = None,
 ) -> Batching:
     """Return the batching that these options describe."""
-    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    trainium, month = chip_family(cluster.chip, cluster.catalogue).is_neuron, release_month(date)
+    if month and not (trainium or scheduler):
+        raise InputError(
+            f"--date {month} is the month of an engine's release, and no engine is stated; add "
+            f"--scheduler {', '.join(ENGINES[:-1])} or {ENGINES[-1]}, or leave --date out."
+        )
     stated, slots = slots is not None, slots or usual_slots(cluster, scheduler, chunk)
     if scheduler is not None and prefill != "auto":
         raise InputError(
@@ -262,9 +273,10 @@ def batching_from(
         )
     check_choice("prefill", prefill, PREFILLS)
     if scheduler or prefill == "chunked" or (prefill == "auto" and not trainium):
-        return engine_batching(
+        how = engine_batching(
             cluster, scheduler or "", slots, chunk_tokens=chunk, poll_passes=poll, gather=gather
         )
+        return replace(how, date=month)
     if chunk is not None:
         raise InputError(
             f"--chunk {chunk} cuts prompts, but prefill is separate here; "
@@ -276,4 +288,5 @@ def batching_from(
             "add --prefill chunked, or leave --gather out."
         )
     buckets = BUCKETS if trainium else ()
-    return Batching(slots, 0, buckets, runs_empty_slots=trainium and stated, poll_passes=poll)
+    runs_all = trainium and stated
+    return Batching(slots, 0, buckets, runs_empty_slots=runs_all, poll_passes=poll, date=month)

@@ -6,7 +6,6 @@ equal requests run in lockstep and wait for each other's prompts, unless lengths
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -27,10 +26,10 @@ from workloads.serving.batching import (
     engine_numbers,
 )
 from workloads.serving.profile import Profile, profile
+from workloads.serving.releases import release_month
 from workloads.serving.replica import serve
 from workloads.serving.requests import Requests, even_lengths
 from workloads.serving.speculation import Speculation, parse_speculation
-from workloads.training.frameworks.framework import DATE
 
 ROUNDS = 10
 """Requests of each user where a row states none, as InferenceX's and genai-perf's scripts have."""
@@ -139,12 +138,15 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
     """Catalogue with the variants of the software that a row was measured with."""
     catalogue = catalogue or shipped_catalogue()
     chip = machines_for(values["cluster"], 1, catalogue).chip
-    catalogue = engine_numbers(catalogue, values.get("scheduler") or "")
+    engine = values.get("scheduler") or ""
+    catalogue = engine_numbers(catalogue, engine, chip, release_month(values.get("date")))
     for name in STATED:
         if values.get(name) is not None:
             part = chip_family(chip, catalogue).serving
             catalogue = _with_value(catalogue, part, name, values[name])
-    return catalogue.with_variants(engine(values, chip, catalogue))
+    if not values.get("block_scaled") or (engine, chip) != SLOW_BLOCK_SCALES:
+        return catalogue
+    return catalogue.with_variants({"serving.gpu.block_scale_token": "tensorrt-llm-1.2"})
 
 
 @lru_cache(CATALOGUES)
@@ -217,7 +219,7 @@ def _programs(values: Mapping[str, Any]) -> tuple[int, ...]:
 
 def before_nxd(values: Mapping[str, Any]) -> bool:
     """Return whether a row is of Neuron before NxD Inference, an engine that nobody runs today."""
-    if not "" < month(values) < NXD_FROM:
+    if not "" < release_month(values.get("date")) < NXD_FROM:
         return False
     cluster = machines_for(values["cluster"], 1)
     return chip_family(cluster.chip, cluster.catalogue).is_neuron
@@ -235,48 +237,7 @@ def _no_draft(name: str) -> Profile:
     )
 
 
-AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default
-AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
-"""Overheads that are others from then on."""
-HIDDEN_FROM = "2026-07"  # month of SGLang 0.5.15, whose scheduler hides behind the step
-COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
-EAGER_OVERHEADS = (
-    *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
-    *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start"),
-)
 NXD_FROM = "2024-12"  # month of Neuron's SDK 2.21, the first with NxD Inference
-UNFUSED_BEFORE = "2025-12"
-"""Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")
 """Engine and chip whose products take longer for weights with a scale for each block. TensorRT-LLM
 1.3 is not slow; no shipped row was measured with it."""
-NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
-"""Chips, and the month from which their engine runs prompts with fused attention (SDK 2.19)."""
-
-
-def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str, str]:
-    """Return the catalogue variants of the serving software of a row's month and engine."""
-    date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
-    variants: dict[str, str] = {}
-    if row.get("block_scaled") and (row.get("scheduler"), chip) == SLOW_BLOCK_SCALES:
-        variants["serving.gpu.block_scale_token"] = "tensorrt-llm-1.2"
-    chips, fused_from = NO_FUSED_PROMPTS
-    if date and date < fused_from and chip in chips:
-        variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
-    if date and date < AHEAD_FROM and row.get("scheduler") == "vllm":
-        variants |= dict.fromkeys(AHEAD_OVERHEADS, "vllm-0.13")
-    if date and date < HIDDEN_FROM and row.get("scheduler") == "sglang":
-        variants["serving.gpu.iteration_overhead"] = "sglang-0.5.14"
-    if date and date < COMPILED_FROM and row.get("scheduler") == "vllm":
-        variants |= dict.fromkeys(EAGER_OVERHEADS, "vllm-0.7")
-    if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):
-        variants[f"{part}.{quantity}"] = "sdk-2.26"
-    return variants
-
-
-def month(row: Mapping[str, Any]) -> str:
-    """Return the month, year or day of a row's software; empty where it is not stated."""
-    date = str(row.get("date") or "")
-    if date and not re.fullmatch(DATE, date):
-        raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")
-    return date

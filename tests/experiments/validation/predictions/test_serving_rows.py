@@ -120,3 +120,14 @@ def test_ranks_that_leave_chips_are_replicas_which_share_the_users():
     all_of_them, one = predict(row).predicted, predict(each).predicted
     assert all_of_them["tpot_s"] == one["tpot_s"]
     assert all_of_them["tokens_per_s"] == pytest.approx(4 * one["tokens_per_s"])
+
+
+@pytest.mark.parametrize(("scheduler", "machine", "variant"), [
+    ("tensorrt-llm", "dgx-b200", "tensorrt-llm-1.2"),
+    ("tensorrt-llm", "dgx-h200", ""),
+    ("vllm", "dgx-b200", ""),
+])  # fmt: skip
+def test_scales_of_blocks_are_slow_by_one_engine_on_one_chip(scheduler, machine, variant):
+    values = {"cluster": machine, "scheduler": scheduler, "block_scaled": 1}
+    numbers = serving._engine_numbers(values, None)
+    assert numbers.entry("serving.gpu", "block_scale_token").variant == variant
