@@ -3,17 +3,24 @@
 vLLM V1 (``--max-num-batched-tokens``) has 8,192 tokens an iteration on chips with 70 GiB and more,
 2,048 on smaller ones and the A100; from 0.14 (January 2026) it plans one iteration ahead by
 default. SGLang (``--chunked-prefill-size``) runs prompts first unless ``--enable-mixed-chunk`` is
-set: 8,192 tokens on chips below 160 GiB, else 16,384. TensorRT-LLM (``max_num_tokens``) runs whole
-prompts beside decode, 8,192 tokens, as ``enable_chunked_prefill`` is off. Both plan one iteration
-ahead.
+set: 8,192 tokens on chips of 60 to 160 GiB, 4,096 on smaller ones and TPUs, 16,384 on larger.
+TensorRT-LLM (``max_num_tokens``) runs whole prompts beside decode, 8,192 tokens, as
+``enable_chunked_prefill`` is off. Both plan one iteration ahead. SGLang fills what memory it does
+not keep for iterations and graphs, the others nine tenths.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
-from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import (
+    Catalogue,
+    chip_family,
+    shipped_catalogue,
+    usable_hbm_bytes,
+)
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
 from workloads.serving.releases import release_month, release_variants
@@ -124,8 +131,9 @@ class Batching:
         return self.slots if self.runs_empty_slots else min(self.slots, held)
 
 
-LARGE_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 70 * 2**30
-"""Memory from which SGLang's pieces of prompts are longer, and below which vLLM's are shorter."""
+LARGE_CHIP_BYTES, LEAST_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 60 * 2**30, 70 * 2**30
+"""Memory from which SGLang's pieces of prompts are longer, and below which they, and vLLM's, are
+shorter."""
 PROMPTS_OF = {"vllm": BESIDE, "sglang": FIRST, "tensorrt-llm": WHOLE}
 """Make-up of each engine's iterations with prompts."""
 ENGINES = tuple(PROMPTS_OF)
@@ -166,7 +174,7 @@ def engine_batching(
             f"scheduler {engine}: {cluster.chip} is served by Neuron's engine or vLLM's plug-in, "
             "which run whole prompts one at a time. Write vllm and no chunk, or leave it out."
         )
-    tokens = chunk_tokens or max(_usual_tokens(cluster, alike), slots + 1)
+    tokens = chunk_tokens or max(_usual_tokens(cluster.chip, cluster.numbers, alike), slots + 1)
     passes, share = read_gather(gather) if gather else (0, 0.0)
     return Batching(
         slots,
@@ -196,18 +204,37 @@ def engine_numbers(catalogue: Catalogue, engine: str, chip: str = "", date: str 
         for name, variant in variants.items()
         if catalogue.entry(*(place := name.rsplit(".", 1))) == shipped.entry(*place)
     }
-    return catalogue.with_variants(kept) if kept else catalogue
+    numbers = catalogue.with_variants(kept) if kept else catalogue
+    family = chip_family(chip, catalogue) if chip and engine == "sglang" else None
+    if family is not None and family.serving == part and family.name != "tpu":
+        return _with_usual_share(numbers, chip)
+    return numbers
 
 
-def _usual_tokens(cluster: Cluster, engine: str) -> int:
+def _with_usual_share(catalogue: Catalogue, chip: str) -> Catalogue:
+    """Return a catalogue with the share of a chip's memory that SGLang fills if none is stated."""
+    part, quantity = "serving.gpu", "memory_share"
+    entry = catalogue.entry(part, quantity)
+    if entry != shipped_catalogue().entry(part, quantity):
+        return catalogue
+    each, besides = (
+        catalogue.value(part, name) for name in ("sglang_token_memory", "sglang_kept_memory")
+    )
+    kept_bytes = each * _usual_tokens(chip, catalogue, "sglang") + besides
+    share = Fraction(1 - kept_bytes / usable_hbm_bytes(chip, catalogue))
+    return catalogue.with_rows([entry._replace(exact=share, grade="derived", source="SGL; D")])
+
+
+def _usual_tokens(chip: str, catalogue: Catalogue, engine: str) -> int:
     """Tokens of an iteration with prompts that an engine takes on a chip if none are stated."""
-    catalogue = cluster.numbers
-    hbm_bytes = catalogue.value(cluster.chip, "hbm_bytes")
+    hbm_bytes = catalogue.value(chip, "hbm_bytes")
+    family = chip_family(chip, catalogue).name
+    if engine == "sglang" and (family == "tpu" or hbm_bytes < LEAST_CHIP_BYTES):
+        return 4_096
     if engine == "sglang" and hbm_bytes >= LARGE_CHIP_BYTES:
         return 16_384
-    family = chip_family(cluster.chip, catalogue).name
     if engine == "vllm" and family == "tpu":
-        return catalogue.integer(cluster.chip, "vllm_tokens", 2_048)
+        return catalogue.integer(chip, "vllm_tokens", 2_048)
     a100 = family == "a100"
     if engine == "vllm" and (hbm_bytes < SMALL_CHIP_BYTES or a100):
         return 2_048
@@ -226,7 +253,8 @@ def usual_slots(cluster: Cluster, engine: str | None = None, chunk: int | None =
     elif engine not in (None, "vllm"):
         slots = 2_048
     else:
-        slots = 1_024 if _usual_tokens(cluster, "vllm") > 2_048 else 256
+        tokens = _usual_tokens(cluster.chip, cluster.numbers, "vllm")
+        slots = 1_024 if tokens > 2_048 else 256
     return min(slots, max(1, chunk - 1)) if chunk else slots
 
 
