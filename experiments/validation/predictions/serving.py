@@ -1,4 +1,4 @@
-"""Predictions of serving rows: a replica with a constant number of requests in flight.
+"""Predictions of serving rows: a replica with users of a closed loop, or requests that arrive.
 
 Neuron's tables are measured with static batches, those of GPUs with continuous batching, in which
 equal requests run in lockstep and wait for each other's prompts, unless lengths are drawn.
@@ -24,11 +24,12 @@ from workloads.serving.batching import (
     Batching,
     engine_batching,
     engine_numbers,
+    usual_slots,
 )
 from workloads.serving.profile import Profile, profile
 from workloads.serving.releases import release_month
 from workloads.serving.replica import serve
-from workloads.serving.requests import Requests, even_lengths
+from workloads.serving.requests import Requests, even_lengths, requests_from
 from workloads.serving.speculation import Speculation, parse_speculation
 
 ROUNDS = 10
@@ -58,14 +59,24 @@ def benchmark(
     """Return means of a closed loop of rounds, with its first burst; the last may have few."""
     users, rng = users or batching.slots, np.random.default_rng(0)
     count = max(1, round(rounds * users))
-    prompt, output = even_lengths(*longest, shortest, count, rng)
-    requests = Requests(np.zeros(count), prompt, output)
+    lengths = even_lengths(*longest, shortest, count, rng)
+    return run_of(replica, Requests(np.zeros(count), *lengths), batching, speculation, users)
+
+
+def run_of(
+    replica: Profile,
+    requests: Requests,
+    batching: Batching,
+    speculation: Speculation | None = None,
+    users: int | None = None,
+) -> Steady:
+    """Return means of requests as they arrive, or of users of a closed loop."""
     served = serve(replica, requests, batching, speculation=speculation, users=users)
     later = served.tpot_s[np.isfinite(served.tpot_s)]
     return Steady(
         ttft_s=float(served.ttft_s.mean()),
         tpot_s=float(later.mean()) if len(later) else 0.0,
-        tokens_per_s=float(output.sum() / served.end_of_run_s),
+        tokens_per_s=float(requests.output.sum() / served.end_of_run_s),
     )
 
 
@@ -120,9 +131,10 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     copies = 1 if groups > 1 else _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)
     predicted = {**answer._asdict(), "tokens_per_s": copies * answer.tokens_per_s}
-    # Lengths and arrivals are always those of a closed loop.
-    grades = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
-    if empty := [name for name in ("tp", "precision", "concurrency") if values[name] is None]:
+    arrives, load = values.get("arrivals_per_s"), "a closed loop"
+    grades = {"kernels": "interpolated", "requests": f"assumed: {'Poisson' if arrives else load}"}
+    needed = ("tp", "precision") if arrives else ("tp", "precision", "concurrency")
+    if empty := [name for name in needed if values[name] is None]:
         grades["columns"] = f"assumed: {', '.join(empty)}"
     return Outcome(predicted, provenance=grades)
 
@@ -164,6 +176,8 @@ def _steady_state(
     speculation = parse_speculation(proposed, _no_draft) if proposed else None
     neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     static = neuron if values.get("batching") is None else values["batching"] == "static"
+    if arrives := values.get("arrivals_per_s"):
+        return _arriving(replica, values, cluster, arrives / copies)
     users = -(-(values["concurrency"] or 0) // copies)
     users = users or (1 if static else _saturating(replica, values))
     if static and speculation is not None:
@@ -181,6 +195,27 @@ def _steady_state(
     if values.get("requests"):
         rounds = values["requests"] / (users * copies)
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation, users)
+
+
+def _arriving(
+    replica: Profile, values: Mapping[str, Any], cluster: Cluster, rate_per_s: float
+) -> Steady:
+    """Simulate requests that arrive at a rate, as ``serve`` draws them."""
+    if values["concurrency"] is not None or values.get("speculate"):
+        raise InputError(
+            f"arrivals_per_s {rate_per_s:g} beside concurrency or speculate: requests arrive, or "
+            "users send them, without proposals. Leave one empty."
+        )
+    neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    slots = values.get("slots") or usual_slots(cluster, values.get("scheduler"))
+    batching = _batching(values, cluster, slots, neuron=neuron)
+    drawn = {
+        "count": values.get("requests"), "shortest_lengths": values.get("shortest_lengths"),
+        "prompt": values["prompt_tokens"], "output": values["output_tokens"],
+    }  # fmt: skip
+    stated = {name: value for name, value in drawn.items() if value is not None}
+    requests = requests_from(f"poisson:{rate_per_s!r}", seed=0, **stated)
+    return run_of(replica, requests, batching)
 
 
 def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:
