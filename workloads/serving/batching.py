@@ -190,7 +190,9 @@ def engine_batching(
 
 
 @lru_cache(CATALOGUES)
-def engine_numbers(catalogue: Catalogue, engine: str, chip: str = "", date: str = "") -> Catalogue:
+def engine_numbers(
+    catalogue: Catalogue, engine: str, chip: str = "", date: str = "", groups: int = 1
+) -> Catalogue:
     """Return a catalogue with an engine's overheads where it has its own, as of a month."""
     # A value that the catalogue's user has replaced or chosen stays.
     part, shipped = "serving.gpu", shipped_catalogue()
@@ -207,20 +209,21 @@ def engine_numbers(catalogue: Catalogue, engine: str, chip: str = "", date: str 
     numbers = catalogue.with_variants(kept) if kept else catalogue
     family = chip_family(chip, catalogue) if chip and engine == "sglang" else None
     if family is not None and family.serving == part and family.name != "tpu":
-        return _with_usual_share(numbers, chip)
+        return _with_usual_share(numbers, chip, groups)
     return numbers
 
 
-def _with_usual_share(catalogue: Catalogue, chip: str) -> Catalogue:
+def _with_usual_share(catalogue: Catalogue, chip: str, groups: int) -> Catalogue:
     """Return a catalogue with the share of a chip's memory that SGLang fills if none is stated."""
     part, quantity = "serving.gpu", "memory_share"
     entry = catalogue.entry(part, quantity)
     if entry != shipped_catalogue().entry(part, quantity):
         return catalogue
-    each, besides = (
-        catalogue.value(part, name) for name in ("sglang_token_memory", "sglang_kept_memory")
+    kept_bytes = (
+        catalogue.value(part, "sglang_token_memory") * _usual_tokens(chip, catalogue, "sglang")
+        + catalogue.value(part, "sglang_kept_memory")
+        + catalogue.value(part, "sglang_group_memory") * (groups if groups > 1 else 0)
     )
-    kept_bytes = each * _usual_tokens(chip, catalogue, "sglang") + besides
     share = Fraction(1 - kept_bytes / usable_hbm_bytes(chip, catalogue))
     return catalogue.with_rows([entry._replace(exact=share, grade="derived", source="SGL; D")])
 

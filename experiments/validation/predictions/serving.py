@@ -151,7 +151,8 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
     catalogue = catalogue or shipped_catalogue()
     chip = machines_for(values["cluster"], 1, catalogue).chip
     engine = values.get("scheduler") or ""
-    catalogue = engine_numbers(catalogue, engine, chip, release_month(values.get("date")))
+    month, groups = release_month(values.get("date")), values.get("attention_dp") or 1
+    catalogue = engine_numbers(catalogue, engine, chip, month, groups)
     for name in STATED:
         if values.get(name) is not None:
             part = chip_family(chip, catalogue).serving

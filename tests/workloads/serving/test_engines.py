@@ -154,6 +154,15 @@ def test_sglang_keeps_memory_for_the_tokens_of_an_iteration(chip, total_mib, tok
     assert share == pytest.approx(1 - (1.5 * tokens + 2560) / total_mib, rel=1e-5)
 
 
+def test_groups_that_divide_requests_keep_more_memory():
+    """Eight groups: 8 x 2.25 GiB more of an H200's 143,771 MiB."""
+    one, eight = (
+        engine_numbers(SHIPPED, "sglang", "h200", "", groups).value("serving.gpu", "memory_share")
+        for groups in (1, 8)
+    )
+    assert one - eight == pytest.approx(8 * 2.25 * 1024 / 143_771)
+
+
 def test_a_stated_share_of_memory_and_that_of_other_engines_stay():
     part, stated = "serving.gpu", SHIPPED.entry("serving.gpu", "memory_share")
     mine = SHIPPED.with_rows([stated._replace(exact=Fraction(3, 4))])
