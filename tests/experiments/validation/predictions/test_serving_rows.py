@@ -143,12 +143,12 @@ ARRIVING = {
 
 def test_arrivals_are_answered_as_serve_answers_them():
     """A row with a rate is the mean of the requests that ``serve`` draws at it."""
-    row = serving.predict({**ARRIVING, "arrivals_per_s": 4.0, "requests": 50})
+    predicted = serving.predict({**ARRIVING, "arrivals_per_s": 4.0, "requests": 50})
     drawn = {"count": 50, "prompt": 1000, "output": 200, "tp": 1, "scheduler": "vllm"}
-    asked = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:4", **drawn)
-    for name, latency in (("ttft_s", asked.ttft_s), ("tpot_s", asked.tpot_s)):
-        assert row.predicted[name] == pytest.approx(latency["mean"])
-    assert row.provenance == {"kernels": "interpolated", "requests": "assumed: Poisson"}
+    served = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:4", **drawn)
+    for name, latency in (("ttft_s", served.ttft_s), ("tpot_s", served.tpot_s)):
+        assert predicted.predicted[name] == pytest.approx(latency["mean"])
+    assert predicted.provenance == {"kernels": "interpolated", "requests": "assumed: Poisson"}
 
 
 def test_rare_arrivals_are_one_user():
