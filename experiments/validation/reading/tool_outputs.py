@@ -305,29 +305,24 @@ def _bench(run: Document) -> Iterator[Cells]:
     requests = run.get("num_prompts") or served
     mean = {name: _of_bench(run, "mean", name) for name in ("ttft", "tpot")}
     median = {name: _of_bench(run, "median", name) for name in ("ttft", "tpot")}
-    counted = "stated"
-    if users is None and offered != "inf" and None not in mean.values():
-        # By Little's law, as the prediction is that of a closed loop.
-        users = run["request_throughput"] * (mean["ttft"] + (output - 1) * mean["tpot"])
-        counted = "Little's law"
-    closed = counted == "stated" and offered == "inf" and mean["ttft"] is not None
-    users = requests if users is None else users
-    # Requests that arrive at a rate are answered at that rate, which says nothing of the server.
-    rate = run["output_throughput"] if counted == "stated" else None
-    times = mean if closed else median
+    arrive = users is None and offered != "inf"  # at a rate, and wait for nobody's answer
+    whole = (arrive or offered == "inf") and mean["ttft"] is not None
+    times = mean if whole else median
     yield {
         "model": run.get("model_id") or server.get("model_path"),
         "tp": run.get("tensor_parallel_size") or server.get("tp_size"),
         "scheduler": _engine(run.get("backend")),
         "prompt_tokens": prompt,
         "output_tokens": output,
-        "concurrency": users,
-        "requests": requests if closed else None,
-        "shortest_lengths": min(lengths) / max(lengths) if closed and all(lengths) else None,
+        "concurrency": None if arrive else users or requests,
+        "arrivals_per_s": float(offered) if arrive else None,
+        "requests": requests if whole else None,
+        "shortest_lengths": min(lengths) / max(lengths) if whole and all(lengths) else None,
         "ttft_s": times["ttft"],
         "tpot_s": times["tpot"],
-        "tokens_per_s": rate,
-        "users_by": counted,
+        # Requests that arrive at a rate are answered at that rate, which says nothing of a server.
+        "tokens_per_s": None if arrive else run["output_throughput"],
+        "users_by": None if arrive else "stated",
     }
 
 

@@ -19,6 +19,8 @@ from workloads.serving.engine_files import launch_command, read_engine_file
 from workloads.serving.profile import profile
 from workloads.serving.speculation import Speculation
 
+SHIPPED = shipped_catalogue()
+
 
 def _flat():
     """A toy replica whose cache costs nothing."""
@@ -82,6 +84,8 @@ def test_first_tokens_come_as_the_scheduler_lets_prompts_run(rows, how, guess, f
     ("vllm", "tpu7x-pod", BESIDE, 2048, 256),
     ("sglang", "dgx-h200", FIRST, 8192, 2048),
     ("sglang", "dgx-b200", FIRST, 16_384, 2048),
+    ("sglang", "dgx-a100-40gb", FIRST, 4096, 2048),
+    ("sglang", "tpu7x-pod", FIRST, 4096, 2048),
     ("tensorrt-llm", "dgx-b200", WHOLE, 8192, 2048),
 ])  # fmt: skip
 def test_defaults_of_engines(engine, machine, prompts, chunk, slots):
@@ -136,6 +140,35 @@ def test_overheads_that_a_user_measured_stay():
     mine = shipped.with_rows([row._replace(exact=Fraction(5, 1000))])
     assert engine_numbers(mine, "tensorrt-llm").value("serving.gpu", "iteration_overhead") == 5e-3
     assert engine_numbers(shipped, "") == shipped
+
+
+@pytest.mark.parametrize(("chip", "total_mib", "tokens"), [
+    ("a100-40gb", 40_441.375, 4096),
+    ("h100", 81_559, 8192),
+    ("h200", 143_771, 8192),
+    ("b200", 183_359, 16_384),
+])  # fmt: skip
+def test_sglang_keeps_memory_for_the_tokens_of_an_iteration(chip, total_mib, tokens):
+    """1.5 MiB for each, and 2.5 GiB, of what the driver reports."""
+    share = engine_numbers(SHIPPED, "sglang", chip).value("serving.gpu", "memory_share")
+    assert share == pytest.approx(1 - (1.5 * tokens + 2560) / total_mib, rel=1e-5)
+
+
+def test_groups_that_divide_requests_keep_more_memory():
+    """Eight groups: 8 x 2.25 GiB more of an H200's 143,771 MiB."""
+    one, eight = (
+        engine_numbers(SHIPPED, "sglang", "h200", "", groups).value("serving.gpu", "memory_share")
+        for groups in (1, 8)
+    )
+    assert one - eight == pytest.approx(8 * 2.25 * 1024 / 143_771)
+
+
+def test_a_stated_share_of_memory_and_that_of_other_engines_stay():
+    part, stated = "serving.gpu", SHIPPED.entry("serving.gpu", "memory_share")
+    mine = SHIPPED.with_rows([stated._replace(exact=Fraction(3, 4))])
+    assert engine_numbers(mine, "sglang", "h100").value(part, "memory_share") == 0.75
+    for engine, chip in (("vllm", "h100"), ("sglang", "tpu-v6e"), ("sglang", "")):
+        assert engine_numbers(SHIPPED, engine, chip).value(part, "memory_share") == 0.9
 
 
 SCRIPT = r"""
