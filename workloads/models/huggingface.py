@@ -143,20 +143,10 @@ def _document(path: Path) -> Fields:
     """Object of a JSON file, which may not be larger than a config is."""
     remedy = "Name the config, not the weights."
     content = read_bytes(path, limit_bytes=LARGEST_CONFIG_BYTES, remedy=remedy)
-    document = json_value(content, path, "Fetch the file again.", object_pairs_hook=_once_each)
+    document = json_value(content, path, "Fetch the file again.")
     if not isinstance(document, dict):
         raise InputError(f"{path} holds no JSON object. Name a model's config.json.")
     return document
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, in which no key may stand twice, as one value would be unread."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{shown(twice, 40)} appears twice")
-    return fields
 
 
 def from_fields(fields: Fields, name: str) -> Model:

@@ -79,7 +79,10 @@ def calibrate(
         {**results, **idle_entry(idle)},
         lambda _: _print(groups, results, text),
         lambda run, _: _write(run, results),
-        notes=idle_sentences(idle),
+        notes=[
+            *idle_sentences(idle),
+            *(f"File {name} holds no measurement." for name in stated.unread),
+        ],
     )
 
 

@@ -34,7 +34,7 @@ from typing import (
 import click
 
 from topologies.support.errors import InputError
-from topologies.support.options import Option, described
+from topologies.support.options import Option, described, in_words
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -190,11 +190,28 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 
 
 class DescribedOption(click.Option):
-    """An option whose line on the help page is built when the page is shown."""
+    """An option whose line on the help page is built when the page is shown, and is stated once."""
 
     def __init__(self, *declared: Any, described: Option, shown: Any, **details: Any):
         super().__init__(*declared, **details)
         self.described, self.usual = described, shown
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser keep every value that is stated, where click's would keep the last."""
+        many, self.multiple = self.multiple, True
+        super().add_to_parser(parser, ctx)
+        self.multiple = many
+
+    def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
+        """Take the one value that is stated; refuse several, but for a switch set twice alike."""
+        given = opts.get(self.name)
+        if given and not self.multiple:
+            if len(set(given) if self.is_flag else given) > 1 and not ctx.resilient_parsing:
+                words = ["on" if one is True else "off" if one is False else one for one in given]
+                stated = in_words(tuple(f"{one!r}" for one in words), "and")
+                raise click.BadParameter(f"is given as {stated}; state it once", ctx, self)
+            opts = {**opts, self.name: given[-1]}
+        return super().handle_parse_result(ctx, opts, args)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the spelling and the text of the line."""

@@ -438,6 +438,7 @@ def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read):
      "no plan of cluster-sim, Megatron-LM.*begins with 'kind', 'spec'"),
     ("job.toml", "[parallelism\n", "is not TOML"),
     ("ds.json", '{"train_batch_size": ', "is not JSON"),
+    ("ds.json", '{"train_batch_size": 8, "train_batch_size": 9}', "train_batch_size appears twice"),
     ("a.yaml", "model: {recompute_modules: moe, micro_batch_size: 1}", "a list of core_attn, "),
     ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type nccl", "must be one of alltoall, "),
     ("run.sh", "--tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.support.errors import InputError
+from topologies.support.files.reading import once_each
 
 DEEPEST = 8  # sections within sections that are flattened; what lies deeper is left as one value
 
@@ -64,7 +65,8 @@ def flattened(
         if path.suffix == ".toml":
             document = tomllib.loads(text)
         elif path.suffix == ".json":
-            document = json.loads(COMMENT.sub(lambda part: part[1] or "", text))
+            plain = COMMENT.sub(lambda part: part[1] or "", text)
+            document = json.loads(plain, object_pairs_hook=once_each)
         elif is_yaml or not (sets_keys or re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE)):
             document = yaml_mapping(text, path, content="fields")
     except (InputError, ValueError, RecursionError) as mistake:

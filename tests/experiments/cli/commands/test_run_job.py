@@ -26,7 +26,7 @@ def answered():
 
 
 def answer(words):
-    return document_of(f"{QUICK} {words}")
+    return document_of(QUICK, *words.split())
 
 
 def test_the_document_has_its_keys_and_amounts_follow_from_goodput(answered):

@@ -110,10 +110,10 @@ def test_a_plan_of_another_tool_names_the_framework(question, tmp_path, more, fr
     """An option takes precedence; on chips of another vendor it is left out, which is said."""
     plan = tmp_path / "job.toml"
     plan.write_text("[parallelism]\ntensor_parallel_degree = 4\n[compile]\nenable = true\n")
-    line = f"{question} --seq 1024 --plan {plan} {more}"
-    assert document_of(line)["framework"] == framework
+    line = (f"{question} --seq 1024 --plan {plan}", *more.split())
+    assert document_of(*line)["framework"] == framework
     sentence = "torchtitan's framework torchtitan does not train on trn2"
-    assert (sentence in " ".join(printed_by(line).split())) is (more == "")
+    assert (sentence in " ".join(printed_by(*line).split())) is (more == "")
 
 
 def test_a_slow_cable_says_what_it_hit_and_an_idle_adapter_that_it_hit_nothing(line):
