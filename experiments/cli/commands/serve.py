@@ -251,6 +251,11 @@ def _check_search(replica: ReplicaInputs, sure: SensitivityInputs) -> None:
         raise InputError(
             "--sensitivity is for stated replicas. State the options that --search finds."
         )
+    if "," in (replica.precision or "") and not replica.search:
+        raise InputError(
+            f"--precision {replica.precision} is several, of which --search finds the best. Add "
+            "--search, or name one."
+        )
 
 
 def serve(
