@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+from cluster_sim.hardware.faults import parse_fault
 from cluster_sim.progress import progress as shown
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
@@ -151,10 +152,27 @@ def _changed(
     return plan
 
 
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("tokens", "days", "budget"), "Pass it and the step that train returns to cs.run_job."
+    ),
+    **dict.fromkeys(
+        ("nodes", "num_nodes", "gpus", "num_gpus"),
+        "State it with the cluster, such as 'p5.48xlarge:8' for eight servers, or pass chips.",
+    ),
+    "price_basis": "Name it with the cluster, as cs.cluster('p5.48xlarge', "
+    "variant='p5.48xlarge.price=spot').",
+}
+"""Keywords that belong elsewhere, each with its place."""
+
+
 def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
     """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
     parameters = ("model", "cluster", "plan", "detail", "later_stages", "progress")
     names = [*PLAN_FIELDS, *sorted(DETAIL), *sorted(CONDITIONS), "jitter", "seed"]
+    for name in stated:
+        if name in ELSEWHERE:
+            raise InputError(f"train has no {name!r}. {ELSEWHERE[name]}")
     check_names("train", stated, [*parameters, *names])
     plan_fields, detail_fields, conditions = (
         {name: value for name, value in stated.items() if name in names}
@@ -168,5 +186,11 @@ def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
         detail_fields["disturbed"] = replace(uneven, stragglers=base.stragglers)
     elif "seed" in stated:
         raise InputError("seed changes nothing without jitter. State jitter, or leave seed out.")
+    faults = detail_fields.get("faults", ())
+    if isinstance(faults, str) or any(isinstance(each, str) for each in faults):
+        texts = [faults] if isinstance(faults, str) else faults
+        detail_fields["faults"] = [
+            parse_fault(each) if isinstance(each, str) else each for each in texts
+        ]
     check_fields(Detail, detail_fields)
     return plan_fields, detail_fields, Conditions(**conditions)

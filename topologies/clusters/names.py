@@ -225,10 +225,7 @@ def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
             "(.graphml, .json). Name one of those, or a machine, such as p5.48xlarge:8."
         )
     if "," in text:
-        return (
-            f"unknown cluster {shown(text, 80)!r}. Name one here; train, plan, serve and "
-            "collective take several, side by side."
-        )
+        return _several(text)
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
         f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "
@@ -294,7 +291,16 @@ def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
     return replace(machine, scale_out=replace(fabric, climb_ps=tuple(climbs_ps)))
 
 
+def _several(text: str) -> str:
+    return (
+        f"unknown cluster {shown(text, 80)!r}. Name one here; train, plan, serve and collective "
+        "take several, side by side."
+    )
+
+
 def _whole(text: str, count: str, example: str) -> int:
+    if "," in text:
+        raise InputError(_several(text))
     if not re.fullmatch(r"\d{1,9}", count, re.ASCII):
         raise InputError(
             f"{text[:80]}: the count must be a whole number of 1 to {MAX_CHIPS:,}, as {example}"

@@ -165,7 +165,10 @@ def with_ends(queue: Queue, jobs: Sequence[Arrival], hazards: Hazards) -> Queue:
     return queue
 
 
-@checked(cluster=CLUSTER_REMEDY, jobs="Pass a file of jobs, or a list of dictionaries.")
+@checked(
+    cluster=CLUSTER_REMEDY,
+    jobs="Pass a file of jobs, or a list of dictionaries, as frame.to_dict('records') is.",
+)
 def queue_jobs(
     cluster: Cluster | str,
     jobs: Sequence[Mapping[str, Any]] | str | Path,

@@ -10,12 +10,12 @@ import click
 
 from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import Invocation, PricedInputs, SensitivityInputs, TrainedModel
-from experiments.cli.output.printing import SPENT, print_table, print_text
-from experiments.reports.certainty import facts
+from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
+from experiments.cli.output.printing import SPENT, other_prices, print_table, print_text
+from experiments.reports.certainty import facts, price_sentences
 from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
-from workloads.options.job import JobInputs
+from workloads.options.job import JobInputs, budget_entry
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     shown = {**document, "spares": f"{spares:,} {of_chips}"}
     shown |= {} if result.goal is None else {"interval": sure}
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
-    for line in document.get("remarks", ()):
+    basis = document.get("price_basis")
+    first = [f"Price: {basis}."] if basis else []
+    for line in (*first, *price_sentences(document), *document.get("remarks", ())):
         print_text(line)
     parts = result.breakdown.items()
     shares = [[part.replace("_", " "), f"{share:.2%}"] for part, share in parts]
@@ -53,7 +55,9 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
     rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
     print_table("", ["failures", "in the run"], rows)
-    click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
+    low, high = f"{ends.low:.1%}", f"{ends.high:.1%}"
+    between = f"between {low} and {high}" if low != high else f"at {low}"
+    print_text(f"80 % of runs lie {between}: {ends.basis}.")
 
 
 def _after_failure(elastic: bool) -> str:
@@ -99,7 +103,7 @@ def run_job(
     plan: PlanInputs,
     how: JobInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: PricedInputs,
+    catalogue_inputs: WaysToPay,
     call: Invocation,
 ) -> None:
     """Run a training job of weeks through its failures.
@@ -127,6 +131,8 @@ def run_job(
         **remarks_entry(step),
         **(filed.document() if filed else {}),
     }
+    whole = {**document, "job": {**document, **budget_entry(how.budget)}}
+    document |= other_prices(whole, catalogue, inputs.cluster, catalogue_inputs.others)
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
         document,

@@ -117,7 +117,7 @@ class PricedInputs(CatalogueInputs):
     price_basis: str | None = setting(
         None,
         "Way to pay for the machines; owned is the capital, staff and electricity of your own; "
-        "train, plan and serve take several, such as on-demand,spot",
+        "train, plan, serve and run-job take several, such as on-demand,spot",
         choices=_ways_to_pay,
         default="that of the catalogue's default price",
     )

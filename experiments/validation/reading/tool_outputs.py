@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -441,6 +442,7 @@ FORMS: Sequence[tuple[tuple[str, ...], Callable[[Document], Iterator[Cells]]]] =
 
 WARM_UP = 3
 """Steps at the start of a log that compile, allocate and connect, so that they are left out."""
+LONG = 2  # times as long as those after it is a step of a short log that warms up
 LARGEST_LOG_BYTES = 2**28
 NUMBER = r"([\d,]+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 
@@ -501,7 +503,13 @@ class MeasuredSteps(NamedTuple):
                 f"{step.plan.global_batch}. State the batch of the log."
             )
         times_s = [self.form.seconds(number, step) for number in self.numbers]
-        return times_s[WARM_UP:] if len(times_s) > 2 * WARM_UP else times_s
+        if len(times_s) > 2 * WARM_UP:
+            return times_s[WARM_UP:]
+        # Of a few steps those at the start are left out that are far longer than what follows.
+        first = 0
+        while first < len(times_s) - 1 and times_s[first] > LONG * median(times_s[first + 1 :]):
+            first += 1
+        return times_s[first:]
 
 
 def read_runs(text: str) -> list[MeasuredSteps]:

@@ -197,6 +197,15 @@ def test_every_tool_states_the_same_two_seconds(tool, step, tmp_path):
     assert document["measured_s"] == pytest.approx(2.0)
 
 
+def test_few_steps_of_a_log_are_counted_without_those_that_warm_up(tmp_path):
+    (log := tmp_path / "nemo.log").write_text(
+        "".join(f"train_step_timing in s: {seconds}\n" for seconds in (45.1, 2.0, 0.6, 0.7, 0.8))
+    )
+    assert read_steps(str(log)).times_s(None) == [0.6, 0.7, 0.8]
+    log.write_text("train_step_timing in s: 45.1\n")
+    assert read_steps(str(log)).times_s(None) == [45.1]
+
+
 def test_steps_that_warm_up_are_left_out(step, tmp_path):
     log = tmp_path / "run.log"
     times_ms = [27607, 900, 800, 510, 500, 490, 505, 495]
