@@ -129,3 +129,11 @@ def test_a_rack_of_the_ualink_generation_is_one_switch_away():
     assert [tier.size for tier in shape.tiers] == [2, 72, 1]
     assert routes(shape, [0], [71]).hops.tolist() == [2]
     assert shape.tiers[1].bandwidth_bytes_per_s == 1024 * 10**9
+
+
+@pytest.mark.parametrize(("name", "changed", "sizes"), [
+    ("trn2-ultraserver", "rows=x2", "torus of 4 × 8 × 4 has 128 chips, but its row 'chips' says 64"),
+    ("trn3-gen1", "board_chips=x1.5", "tiered of 2 × 10 × 3 has 60 chips"),
+])  # fmt: skip
+def test_sizes_of_a_machine_that_do_not_make_its_chips_are_refused(name, changed, sizes):
+    refused(f"{name}: its {sizes}", cluster, name, variant=f"{name}.{changed}")

@@ -8,7 +8,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
-from topologies.support.errors import check_choice
+from topologies.support.errors import InputError, check_choice
 
 
 def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
@@ -124,7 +124,15 @@ def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
     """Build the scale-up domain of a machine."""
     word = catalogue.name(machine, "shape")
     check_choice(f"the shape of {machine}", word, SHAPES)
-    return SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
+    shape = SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
+    chips = catalogue.integer(machine, "chips")
+    if shape.chips != chips:
+        sizes = " × ".join(map(str, shape.sizes))
+        raise InputError(
+            f"{machine}: its {word} of {sizes} has {shape.chips:,} chips, but its row 'chips' says "
+            f"{chips:,}. Correct that row, or add or correct the sizes of the {word}."
+        )
+    return shape
 
 
 def chips_per_server(catalogue: Catalogue, machine: str) -> int:
