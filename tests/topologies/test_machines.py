@@ -132,7 +132,7 @@ def test_a_rack_of_the_ualink_generation_is_one_switch_away():
 
 
 @pytest.mark.parametrize(("name", "changed", "sizes"), [
-    ("trn2-ultraserver", "rows=x2", "torus of 4 × 8 × 4 has 128 chips, but its row 'chips' says 64"),
+    ("trn2-ultraserver", "rows=x2", "torus of 4 × 8 × 4 has 128 chips, but"),
     ("trn3-gen1", "board_chips=x1.5", "tiered of 2 × 10 × 3 has 60 chips"),
 ])  # fmt: skip
 def test_sizes_of_a_machine_that_do_not_make_its_chips_are_refused(name, changed, sizes):
