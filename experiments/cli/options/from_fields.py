@@ -55,35 +55,25 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
     """Return the argument or option of a described field."""
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
-    placeholder = "<name>" if option.choices else "<time>" if option.plain == "s" else None
-    if option.argument:
-        placeholder = key.upper()
+    read = Number(plain, option.least, option.most) if plain in (int, float) else Text(plain)
+    placeholder = "name" if option.choices else "time" if option.plain == "s" else read.name
     attributes: dict[str, Any] = {
         "required": default is REQUIRED,
-        "metavar": option.metavar or placeholder,
+        "metavar": option.metavar or (key.upper() if option.argument else f"<{placeholder}>"),
         "shell_complete": _completion(option.choice_texts),
     }
     if default is not REQUIRED:
         attributes["default"] = None if default == () else default
-    spelled = (option.name or key).replace("_", "-")
     if option.argument:
-        read = Number(plain) if plain in (int, float) else Text(plain)
         nargs = -1 if many else 1
         return DescribedArgument([key], described=option, type=read, nargs=nargs, **attributes)
+    spelled = (option.name or key).replace("_", "-")
     if plain is bool:
         both = "" if default is False else f"/--no-{spelled}"
         flags = [f"--{spelled}{both}", key]
         return DescribedOption(flags, described=option, shown=default, is_flag=True, **attributes)
-    limited = plain in (int, float)
-    read = Number(plain, option.least, option.most) if limited else Text(plain)
-    return DescribedOption(
-        [f"--{spelled}", key],
-        described=option,
-        shown=default,
-        type=read,
-        multiple=many,
-        **attributes,
-    )
+    attributes |= {"type": read, "multiple": many}
+    return DescribedOption([f"--{spelled}", key], described=option, shown=default, **attributes)
 
 
 def _digits(text: str) -> str:
@@ -127,10 +117,6 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         self.kind, self.least, self.most = kind, least, most
         self.name = kind.__name__
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Placeholder on the help page."""
-        return f"<{self.name}>"
-
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a number within the limits."""
         _check_value(self, value, param, ctx)
@@ -167,10 +153,6 @@ class Text(click.ParamType):  # type: ignore[type-arg]
     def __init__(self, kind: type[str] | type[Path]):
         self.kind = kind
         self.name = "path" if kind is Path else "str"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Placeholder on the help page."""
-        return f"<{self.name}>"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a word or a path, which must be neither empty nor another option."""
