@@ -15,8 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -422,7 +421,7 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
             key: list(value) or None if isinstance(value, tuple) else value
             for key, value in stated.items()
         }
-        with by_option_names(parameters, values):
+        try:
             arguments = {key: group.build(values) for key, group in groups.items()}
             inputs = {key: values[key] for key in recorded}
             for key, value in arguments.items():
@@ -431,6 +430,16 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
                     if not begins:
                         value.begin()
             return command(**arguments)
+        except InputError as mistake:
+            # A field that no option states is that of a file, and keeps its name.
+            spelled = {
+                str(each.name): flag
+                for each in parameters
+                if values.get(str(each.name)) is not None
+                for flag in each.opts
+                if flag.startswith("--")
+            }
+            raise InputError(with_option_names(str(mistake), spelled)) from None
 
     headings = {key: group.heading for group in groups.values() for key in group.options}
     return CommandWithArguments(
@@ -512,27 +521,6 @@ def without_none(hint: Any) -> Any:
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint
-
-
-@contextmanager
-def by_option_names(
-    parameters: Sequence[click.Parameter], values: Mapping[str, Any]
-) -> Iterator[None]:
-    """Name options as the command line spells them in errors; of None, it is a file's."""
-    try:
-        yield
-    except InputError as mistake:
-        spelled = {
-            str(each.name): flag
-            for each in parameters
-            if values.get(str(each.name)) is not None
-            for flag in each.opts
-            if flag.startswith("--")
-        }
-        message = with_option_names(str(mistake), spelled)
-        if message == str(mistake):
-            raise
-        raise InputError(message) from None
 
 
 def with_option_names(message: str, spelled: Mapping[str, str]) -> str:
