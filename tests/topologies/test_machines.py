@@ -137,3 +137,13 @@ def test_a_rack_of_the_ualink_generation_is_one_switch_away():
 ])  # fmt: skip
 def test_sizes_of_a_machine_that_do_not_make_its_chips_are_refused(name, changed, sizes):
     refused(f"{name}: its {sizes}", cluster, name, variant=f"{name}.{changed}")
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ("servers=x0.888889", "72 nics do not divide among 16 servers"),
+    ("nics=x0.513889", "37 nics do not divide among 18 servers"),
+])  # fmt: skip
+def test_parts_of_a_machine_that_servers_do_not_divide_are_refused(change, message):
+    refused(message, cluster, "trn4-ultraserver", variant=f"trn4-ultraserver.{change}")
+    halves = cluster("trn4-ultraserver", variant="trn4-ultraserver.servers=x2")
+    assert (halves.servers, halves.chips_per_server) == (36, 2)

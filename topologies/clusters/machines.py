@@ -137,7 +137,18 @@ def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
 
 def chips_per_server(catalogue: Catalogue, machine: str) -> int:
     """Return the number of chips in a server, which share its host and network adapters."""
-    return catalogue.integer(machine, "chips") // catalogue.integer(machine, "servers")
+    return _in_server(catalogue, machine, "chips")
+
+
+def _in_server(catalogue: Catalogue, machine: str, quantity: str) -> int:
+    """Return how many of a machine's chips or adapters a server has, which is a whole number."""
+    count, servers = (catalogue.integer(machine, name) for name in (quantity, "servers"))
+    if count % servers:
+        raise InputError(
+            f"{machine}: {count:,} {quantity} do not divide among {servers:,} servers. Correct its "
+            f"rows '{quantity}' and 'servers'."
+        )
+    return count // servers
 
 
 def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
@@ -148,7 +159,7 @@ def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
         catalogue,
         catalogue.name(machine, "fabric"),
         _adapter_bytes_per_s(catalogue, machine, catalogue.name(machine, "chip")),
-        catalogue.integer(machine, "nics") // catalogue.integer(machine, "servers"),
+        _in_server(catalogue, machine, "nics"),
     )
 
 
