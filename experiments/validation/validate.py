@@ -22,7 +22,7 @@ from experiments.validation.comparison import (
     with_intervals,
 )
 from experiments.validation.predictions import collectives, jobs, kernels, serving, training
-from experiments.validation.predictions.training import FLAGS, STATED
+from experiments.validation.predictions.training import STATED
 from experiments.validation.reading.rows import TRAINING, Kind, Outcome, Row, Rows, read_file, table
 from topologies.catalogue.catalogue import Catalogue
 from topologies.support import display
@@ -251,7 +251,7 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     if level != FRAMEWORK:
         hidden.add("framework")
     if level == BARE:
-        hidden |= {*STATED, *FLAGS} - {*ALWAYS}
+        hidden |= {*STATED} - {*ALWAYS}
     kept = {**values, "framework": framework} if "framework" in values else dict(values)
     shown = {name: None if name in hidden else value for name, value in kept.items()}
     # So are its adapters: of numbers that a row names, those of its machine are told.

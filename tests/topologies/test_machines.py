@@ -129,3 +129,21 @@ def test_a_rack_of_the_ualink_generation_is_one_switch_away():
     assert [tier.size for tier in shape.tiers] == [2, 72, 1]
     assert routes(shape, [0], [71]).hops.tolist() == [2]
     assert shape.tiers[1].bandwidth_bytes_per_s == 1024 * 10**9
+
+
+@pytest.mark.parametrize(("name", "changed", "sizes"), [
+    ("trn2-ultraserver", "rows=x2", "torus of 4 × 8 × 4 has 128 chips, but"),
+    ("trn3-gen1", "board_chips=x1.5", "tiered of 2 × 10 × 3 has 60 chips"),
+])  # fmt: skip
+def test_sizes_of_a_machine_that_do_not_make_its_chips_are_refused(name, changed, sizes):
+    refused(f"{name}: its {sizes}", cluster, name, variant=f"{name}.{changed}")
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ("servers=x0.888889", "72 nics do not divide among 16 servers"),
+    ("nics=x0.513889", "37 nics do not divide among 18 servers"),
+])  # fmt: skip
+def test_parts_of_a_machine_that_servers_do_not_divide_are_refused(change, message):
+    refused(message, cluster, "trn4-ultraserver", variant=f"trn4-ultraserver.{change}")
+    halves = cluster("trn4-ultraserver", variant="trn4-ultraserver.servers=x2")
+    assert (halves.servers, halves.chips_per_server) == (36, 2)

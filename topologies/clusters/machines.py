@@ -8,7 +8,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
-from topologies.support.errors import check_choice
+from topologies.support.errors import InputError, check_choice
 
 
 def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
@@ -124,12 +124,31 @@ def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
     """Build the scale-up domain of a machine."""
     word = catalogue.name(machine, "shape")
     check_choice(f"the shape of {machine}", word, SHAPES)
-    return SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
+    shape = SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
+    chips = catalogue.integer(machine, "chips")
+    if shape.chips != chips:
+        sizes = " × ".join(map(str, shape.sizes))
+        raise InputError(
+            f"{machine}: its {word} of {sizes} has {shape.chips:,} chips, but its row 'chips' says "
+            f"{chips:,}. Correct that row, or add or correct the sizes of the {word}."
+        )
+    return shape
 
 
 def chips_per_server(catalogue: Catalogue, machine: str) -> int:
     """Return the number of chips in a server, which share its host and network adapters."""
-    return catalogue.integer(machine, "chips") // catalogue.integer(machine, "servers")
+    return _in_server(catalogue, machine, "chips")
+
+
+def _in_server(catalogue: Catalogue, machine: str, quantity: str) -> int:
+    """Return how many of a machine's chips or adapters a server has, which is a whole number."""
+    count, servers = (catalogue.integer(machine, name) for name in (quantity, "servers"))
+    if count % servers:
+        raise InputError(
+            f"{machine}: {count:,} {quantity} do not divide among {servers:,} servers. Correct its "
+            f"rows '{quantity}' and 'servers'."
+        )
+    return count // servers
 
 
 def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
@@ -140,7 +159,7 @@ def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
         catalogue,
         catalogue.name(machine, "fabric"),
         _adapter_bytes_per_s(catalogue, machine, catalogue.name(machine, "chip")),
-        catalogue.integer(machine, "nics") // catalogue.integer(machine, "servers"),
+        _in_server(catalogue, machine, "nics"),
     )
 
 

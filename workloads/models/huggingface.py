@@ -157,7 +157,7 @@ def from_fields(fields: Fields, name: str) -> Model:
     # missing or wrong, by name, and for a structure that is not modelled.
     text, left_out = _decoder(fields)
     kind = _kind(text)
-    family = families().get(kind, Family())
+    family = families().get(kind, Family(of=()))
     read = Reader({**family.absent, **{k: v for k, v in text.items() if v is not None}}, name)
     structure = facts()["not_modelled_families"].get(kind) or next(
         (f"{words} ({key})" for key, words in facts()["not_modelled"].items() if read.value(key)),
@@ -444,7 +444,7 @@ def _details(stated: dict[str, Any]) -> str:
 class Family:
     """Properties of a family of models that its code decides and no field states."""
 
-    of: Sequence[str] = ()  # names of the family, as ``model_type`` has them
+    of: Sequence[str]  # names of the family, as ``model_type`` has them
     # Values of config fields that a file may leave out
     absent: Mapping[str, Any] = field(default_factory=dict)
     # Attributes of :class:`~workloads.models.model.Model` that hold whatever the fields say
@@ -461,6 +461,9 @@ def facts() -> Mapping[str, Any]:
 @cache
 def families() -> Mapping[str, Family]:
     """Return the families with facts of their own, by ``model_type``."""
-    every = [Family(**row) for row in facts()["families"]]
-    pairs = [(name, family) for family in every for name in family.of]
-    return dict(sorted(pairs))
+    named: dict[str, Family] = {}
+    for family in (Family(**row) for row in facts()["families"]):
+        if twice := named.keys() & family.of:
+            raise ValueError(f"two rows of {FACTS.name} are of {min(twice)}; join them")
+        named |= dict.fromkeys(family.of, family)
+    return dict(sorted(named.items()))

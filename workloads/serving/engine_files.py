@@ -73,9 +73,7 @@ class EngineFile(ToolFile):
     def options(self, stated: Keys, cluster: Cluster) -> dict[str, Any]:
         """Return stated options, then the file's; :data:`GPU_ALONE` only on GPUs."""
         fields = {"tp": 1, "scheduler": self.tool, **self.fields}
-        if is_neuron(cluster):
-            fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
-        if "prefill" in stated:
+        if is_neuron(cluster) or "prefill" in stated:
             fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
         return {**fields, **stated}
 
@@ -305,15 +303,11 @@ def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
     fields, ignored = fields_of_keys(left, table, path)
     # An engine takes the precision of a checkpoint from its own files; here its name tells it.
     if engines and not {"precision", "quantization"} & {*fields, *stated, *keys}:
-        fields |= _of_checkpoint(_code(command))
+        names = rf"\w/[\w.-]*[-_]({'|'.join(QUANTIZATION)})\b"
+        suffix = re.search(names, _code(command), re.IGNORECASE)
+        if precision := suffix and QUANTIZATION[suffix[1].lower()]:
+            fields["precision"] = precision
     return EngineFile(engine, {"scheduler": engine, **fields}, tuple(sorted(ignored)), values)
-
-
-def _of_checkpoint(command: str) -> dict[str, str]:
-    """Return the precision in the name of the checkpoint that a command loads, if it has one."""
-    named = re.search(rf"\w/[\w.-]*[-_]({'|'.join(QUANTIZATION)})\b", command, re.IGNORECASE)
-    precision = named and QUANTIZATION[named[1].lower()]
-    return {"precision": precision} if precision else {}
 
 
 def _unabbreviated(key: str, table: Mapping[str, Key]) -> str:

@@ -164,7 +164,10 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
     has_progress = WATCH in inspect.signature(script.run).parameters
     watched = {WATCH: call.watch} if has_progress else {}
     frame = script.run(**values, **watched)
-    inputs = _by_option(values)
+    inputs: dict[str, Any] = {}
+    for name, value in values.items():  # a dataclass has an option for each field
+        several = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        inputs |= dataclasses.asdict(value) if several else {name: value}
     from experiments.reports.drawing import headline
 
     figure = script.plot(frame)
@@ -213,15 +216,6 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     columns = columns_of(frame)
     cells = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in cells]
-
-
-def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``run`` by option; a dataclass has one for each field."""
-    inputs: dict[str, Any] = {}
-    for name, value in values.items():
-        several = dataclasses.is_dataclass(value) and not isinstance(value, type)
-        inputs |= dataclasses.asdict(value) if several else {name: value}
-    return inputs
 
 
 ENDS = {"low": "80 % from", "high": "80 % to"}  # headings of the ends of an interval

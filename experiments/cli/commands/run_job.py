@@ -60,10 +60,6 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     print_text(f"80 % of runs lie {between}: {ends.basis}.")
 
 
-def _after_failure(elastic: bool) -> str:
-    return "other replicas go on" if elastic else "all replicas wait"
-
-
 RESULTS = (
     Column("goodput", "goodput", write="{:.1%}".format),
     Column("failures", "failures", write="{:,.1f}".format),
@@ -84,7 +80,8 @@ RESULTS = (
     Column("peer_restart_s", "  from a peer's copy"),
     Column("warm_restart_s", "  with warm standbys"),
     Column("repair_s", "repair"),
-    Column("elastic", "after a failure", write=_after_failure),
+    Column("elastic", "after a failure",
+           write=lambda elastic: "other replicas go on" if elastic else "all replicas wait"),
     Column("maintenance", "maintenance", write=", ".join),
     Column("spares", "spares"),
     Column("spare_chips", "  chips"),
@@ -92,7 +89,7 @@ RESULTS = (
     Column("days", "length in days"),
     Column("tokens", "tokens"),
     *SPENT,
-)
+)  # fmt: skip
 LISTED = ("curve", "plan", "plans_without_units", "without_effect", "notes", "searched", "remarks")
 """Keys of the document that are no numbers of the table of results."""
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -55,35 +54,25 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
     """Return the argument or option of a described field."""
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
-    placeholder = "<name>" if option.choices else "<time>" if option.plain == "s" else None
-    if option.argument:
-        placeholder = key.upper()
+    read = Number(plain, option.least, option.most) if plain in (int, float) else Text(plain)
+    placeholder = "name" if option.choices else "time" if option.plain == "s" else read.name
     attributes: dict[str, Any] = {
         "required": default is REQUIRED,
-        "metavar": option.metavar or placeholder,
+        "metavar": option.metavar or (key.upper() if option.argument else f"<{placeholder}>"),
         "shell_complete": _completion(option.choice_texts),
     }
     if default is not REQUIRED:
         attributes["default"] = None if default == () else default
-    spelled = (option.name or key).replace("_", "-")
     if option.argument:
-        read = Number(plain) if plain in (int, float) else Text(plain)
         nargs = -1 if many else 1
         return DescribedArgument([key], described=option, type=read, nargs=nargs, **attributes)
+    spelled = (option.name or key).replace("_", "-")
     if plain is bool:
         both = "" if default is False else f"/--no-{spelled}"
         flags = [f"--{spelled}{both}", key]
         return DescribedOption(flags, described=option, shown=default, is_flag=True, **attributes)
-    limited = plain in (int, float)
-    read = Number(plain, option.least, option.most) if limited else Text(plain)
-    return DescribedOption(
-        [f"--{spelled}", key],
-        described=option,
-        shown=default,
-        type=read,
-        multiple=many,
-        **attributes,
-    )
+    attributes |= {"type": read, "multiple": many}
+    return DescribedOption([f"--{spelled}", key], described=option, shown=default, **attributes)
 
 
 def _digits(text: str) -> str:
@@ -127,10 +116,6 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         self.kind, self.least, self.most = kind, least, most
         self.name = kind.__name__
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Placeholder on the help page."""
-        return f"<{self.name}>"
-
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a number within the limits."""
         _check_value(self, value, param, ctx)
@@ -168,10 +153,6 @@ class Text(click.ParamType):  # type: ignore[type-arg]
     def __init__(self, kind: type[str] | type[Path]):
         self.kind = kind
         self.name = "path" if kind is Path else "str"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Placeholder on the help page."""
-        return f"<{self.name}>"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a word or a path, which must be neither empty nor another option."""
@@ -458,7 +439,7 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
             key: list(value) or None if isinstance(value, tuple) else value
             for key, value in stated.items()
         }
-        with by_option_names(parameters, values):
+        try:
             arguments = {key: group.build(values) for key, group in groups.items()}
             inputs = {key: values[key] for key in recorded}
             for key, value in arguments.items():
@@ -467,6 +448,16 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
                     if not begins:
                         value.begin()
             return command(**arguments)
+        except InputError as mistake:
+            # A field that no option states is that of a file, and keeps its name.
+            spelled = {
+                str(each.name): flag
+                for each in parameters
+                if values.get(str(each.name)) is not None
+                for flag in each.opts
+                if flag.startswith("--")
+            }
+            raise InputError(with_option_names(str(mistake), spelled)) from None
 
     headings = {key: group.heading for group in groups.values() for key in group.options}
     return CommandWithArguments(
@@ -548,27 +539,6 @@ def without_none(hint: Any) -> Any:
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint
-
-
-@contextmanager
-def by_option_names(
-    parameters: Sequence[click.Parameter], values: Mapping[str, Any]
-) -> Iterator[None]:
-    """Name options as the command line spells them in errors; of None, it is a file's."""
-    try:
-        yield
-    except InputError as mistake:
-        spelled = {
-            str(each.name): flag
-            for each in parameters
-            if values.get(str(each.name)) is not None
-            for flag in each.opts
-            if flag.startswith("--")
-        }
-        message = with_option_names(str(mistake), spelled)
-        if message == str(mistake):
-            raise
-        raise InputError(message) from None
 
 
 def with_option_names(message: str, spelled: Mapping[str, str]) -> str:

@@ -104,12 +104,6 @@ class CatalogueInputs:
         return [words for key, words in changes.items() if key not in read]
 
 
-def _ways_to_pay() -> tuple[str, ...]:
-    from workloads.economics import PRICES  # only help and --price-basis need it
-
-    return tuple(PRICES)
-
-
 @dataclass(frozen=True)
 class PricedInputs(CatalogueInputs):
     """Changes to the hardware catalogue, and the price of the machines."""
@@ -118,7 +112,7 @@ class PricedInputs(CatalogueInputs):
         None,
         "Way to pay for the machines; owned is the capital, staff and electricity of your own; "
         "train, plan, serve and run-job take several, such as on-demand,spot",
-        choices=_ways_to_pay,
+        choices="workloads.economics:PRICES",
         default="that of the catalogue's default price",
     )
 

@@ -53,9 +53,8 @@ def _listed(names: list[str], suffix: str) -> str:
         return f"which holds no {shown(suffix)} file"
     more = len(names) - MOST_NAMED
     listed = ", ".join(shown(name) for name in names[:MOST_NAMED])
-    return f"which holds {listed}" + (
-        f" and {more:,} more {shown(suffix)} files" if more > 0 else ""
-    )
+    others = f" and {more:,} more {shown(suffix)} files" if more > 0 else ""
+    return f"which holds {listed}{others}"
 
 
 KINDS = {
