@@ -148,6 +148,7 @@ the checkpoint says, and NVIDIA's of 8 bits and fewer say FP8."""
 OVERHEADS = (
     *("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection"),
     *("layer_host", "scan_chunk", "cache_share", "request_states", "delta_states"),
+    "mixed_attention",
 )
 """Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
 CATALOGUES = 32  # catalogues with the numbers of an engine that are kept

@@ -159,6 +159,8 @@ class Profile:
     ``cache_precision``: precision of cached keys and values.
     ``state_bytes``: memory that a request's recurrent states take from the cache [B].
     ``most_requests``: requests whose states fit where they have a memory of their own.
+    ``mixed_rows``: rows of the attention kernel of prompts that one decoding request takes where it
+        runs in that kernel; 0 where it has its own.
     ``weights_text``: sentence on how weights are held, where it is not in the products' precision.
     """
 
@@ -185,6 +187,7 @@ class Profile:
     weights_text: str = ""
     state_bytes: float = 0.0
     most_requests: int = MOST_REQUESTS
+    mixed_rows: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
@@ -231,6 +234,13 @@ class Profile:
             return seconds
         windowed: Tokens = np.minimum(cached_tokens, self.window_tokens * requests)
         return seconds + self.decode_window_s * windowed
+
+    def mixed_attention_s(self, requests: int, cached_tokens: float) -> float:
+        """Attention time of one token for each of some requests beside prompts [s]."""
+        # A kernel that takes queries of any number runs whole blocks of rows of one query head, of
+        # which a request that decodes has one, so that its block computes as much as a full one.
+        padded_s = self.mixed_rows * self.prefill_square_s * cached_tokens
+        return max(self.attention_s(requests, cached_tokens), padded_s)
 
     def growth_s(self, requests: int, cached_tokens: float, growing: float) -> float:
         """Time that ``growing`` more cached tokens add to a token for each of some requests [s]."""
@@ -304,7 +314,18 @@ def _profile_of(rank: RankShare) -> Profile:
         state_bytes=0.0 if divided else rank.state_bytes + alone.window_bytes,
         most_requests=int(divided * left / rank.kept_state_bytes) if divided else MOST_REQUESTS,
         request_s=rank.overhead("request_overhead"),
+        mixed_rows=_mixed_rows(rank),
     )
+
+
+def _mixed_rows(rank: RankShare) -> float:
+    """Rows of the attention kernel of prompts that one decoding request takes beside prompts."""
+    # Latent and windowed attention have kernels of their own.
+    model, part = rank.model, chip_family(rank.cluster.chip, rank.catalogue).kernels
+    own = bool(model.latent) or any(layer.window for layer in model.each_layer)
+    if own or not rank.catalogue.has(part, "unpacked_rows"):
+        return 0.0
+    return rank.overhead("mixed_attention") * rank.catalogue.value(part, "unpacked_rows")
 
 
 def prompt_overhead_s(rank: RankShare) -> float:
