@@ -322,8 +322,8 @@ def _mixed_rows(rank: RankShare) -> float:
     """Rows of the attention kernel of prompts that one decoding request takes beside prompts."""
     # Latent and windowed attention have kernels of their own.
     model, part = rank.model, chip_family(rank.cluster.chip, rank.catalogue).kernels
-    own = bool(model.latent) or any(layer.window for layer in model.each_layer)
-    if own or not rank.catalogue.has(part, "unpacked_rows"):
+    windows = any(layer.window for layer in model.each_layer)
+    if model.latent or windows or not rank.catalogue.has(part, "unpacked_rows"):
         return 0.0
     return rank.overhead("mixed_attention") * rank.catalogue.value(part, "unpacked_rows")
 
