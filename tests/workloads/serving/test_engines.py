@@ -189,6 +189,16 @@ def test_groups_that_divide_requests_keep_more_memory():
     assert one - eight == pytest.approx(8 * 2.25 * 1024 / 143_771)
 
 
+def test_weights_beyond_the_usual_share_of_sglang_take_the_most_that_is_stated():
+    """DeepSeek-V3 in FP8 is 671 of 769 GB on four B200: 0.85 of them are too few, 0.95 enough."""
+    place = cs.cluster("dgx-b200")
+    numbers = engine_numbers(SHIPPED, "sglang", "b200")
+    deepseek = {"tp": 4, "precision": "fp8", "cache_precision": "bf16"}
+    replica = profile(cs.model("deepseek-v3"), place, catalogue=numbers, **deepseek)
+    whole = 4 * 183_359 * 2**20
+    assert replica.kv_budget_bytes + replica.weights_bytes == pytest.approx(0.95 * whole, rel=1e-5)
+
+
 def test_a_stated_share_of_memory_and_that_of_other_engines_stay():
     part, stated = "serving.gpu", SHIPPED.entry("serving.gpu", "memory_share")
     mine = SHIPPED.with_rows([stated._replace(exact=Fraction(3, 4))])
