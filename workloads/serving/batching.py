@@ -23,6 +23,7 @@ from topologies.catalogue.catalogue import (
 )
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
+from workloads.serving.rank.share import USUAL_SHARE
 from workloads.serving.releases import release_month, release_variants
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
@@ -148,6 +149,7 @@ the checkpoint says, and NVIDIA's of 8 bits and fewer say FP8."""
 OVERHEADS = (
     *("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection"),
     *("layer_host", "scan_chunk", "cache_share", "request_states", "delta_states"),
+    "mixed_attention",
 )
 """Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
 CATALOGUES = 32  # catalogues with the numbers of an engine that are kept
@@ -225,7 +227,7 @@ def _with_usual_share(catalogue: Catalogue, chip: str, groups: int) -> Catalogue
         + catalogue.value(part, "sglang_group_memory") * (groups if groups > 1 else 0)
     )
     share = Fraction(1 - kept_bytes / usable_hbm_bytes(chip, catalogue))
-    return catalogue.with_rows([entry._replace(exact=share, grade="derived", source="SGL; D")])
+    return catalogue.with_rows([entry._replace(exact=share, grade="derived", source=USUAL_SHARE)])
 
 
 def _usual_tokens(chip: str, catalogue: Catalogue, engine: str) -> int:

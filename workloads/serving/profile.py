@@ -27,7 +27,7 @@ from topologies.support.arrays import FloatArray, distinct
 from topologies.support.errors import InputError, check_choice
 from workloads.kernels.precision import ELEMENT_BYTES, SERVING_CACHES
 from workloads.models.model import ATTENTION, Model, expert_parameters
-from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.share import USUAL_SHARE, RankShare
 from workloads.serving.rank.times import (
     EXPERT_BLOCK,
     KeyTimes,
@@ -161,6 +161,9 @@ class Profile:
     state_bytes: float = 0.0  # memory that a request's recurrent states take from the cache [B]
     # Requests whose states fit where they have a memory of their own
     most_requests: int = MOST_REQUESTS
+    # Rows of the attention kernel of prompts that one decoding request takes where it runs in that
+    # kernel; 0 where it has its own
+    mixed_rows: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
@@ -207,6 +210,13 @@ class Profile:
             return seconds
         windowed: Tokens = np.minimum(cached_tokens, self.window_tokens * requests)
         return seconds + self.decode_window_s * windowed
+
+    def mixed_attention_s(self, requests: int, cached_tokens: float) -> float:
+        """Attention time of one token for each of some requests beside prompts [s]."""
+        # A kernel that takes queries of any number runs whole blocks of rows of one query head, of
+        # which a request that decodes has one, so that its block computes as much as a full one.
+        padded_s = self.mixed_rows * self.prefill_square_s * cached_tokens
+        return max(self.attention_s(requests, cached_tokens), padded_s)
 
     def growth_s(self, requests: int, cached_tokens: float, growing: float) -> float:
         """Time that ``growing`` more cached tokens add to a token for each of some requests [s]."""
@@ -284,7 +294,18 @@ def _profile_of(rank: RankShare) -> Profile:
         state_bytes=0.0 if divided else rank.state_bytes + alone.window_bytes,
         most_requests=int(divided * left / rank.kept_state_bytes) if divided else MOST_REQUESTS,
         request_s=rank.overhead("request_overhead"),
+        mixed_rows=_mixed_rows(rank),
     )
+
+
+def _mixed_rows(rank: RankShare) -> float:
+    """Rows of the attention kernel of prompts that one decoding request takes beside prompts."""
+    # Latent and windowed attention have kernels of their own.
+    model, part = rank.model, chip_family(rank.cluster.chip, rank.catalogue).kernels
+    windows = any(layer.window for layer in model.each_layer)
+    if model.latent or windows or not rank.catalogue.has(part, "unpacked_rows"):
+        return 0.0
+    return rank.overhead("mixed_attention") * rank.catalogue.value(part, "unpacked_rows")
 
 
 def prompt_overhead_s(rank: RankShare) -> float:
@@ -340,8 +361,11 @@ def _token_counts(rank: RankShare) -> FloatArray:
 def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     """Memory that the weights leave to the cache [B]."""
     chip, catalogue = rank.cluster.chip, rank.catalogue
-    share = catalogue.value(chip_family(chip, catalogue).serving, "memory_share")
-    budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue) * share
+    whole = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue)
+    share = catalogue.entry(chip_family(chip, catalogue).serving, "memory_share")
+    budget = whole * share.value
+    if weights >= budget and share.source == USUAL_SHARE:  # its user has to state more
+        budget = whole * (share.high or share.value)
     if weights >= budget:
         degree, most, unit = rank.chips, rank.cluster.chips_per_domain, "chip"
         if rank.cores:  # --tp counts cores

@@ -15,7 +15,7 @@ AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iterat
 HIDDEN_FROM = "2026-07"  # month of SGLang 0.5.15, whose scheduler hides behind the step
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
 EAGER_OVERHEADS = (
-    *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
+    *("serving.gpu.graph_tokens", "serving.gpu.layer_host", "serving.gpu.mixed_attention"),
     *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start"),
 )
 UNFUSED_BEFORE = "2025-12"

@@ -154,6 +154,32 @@ def test_sglang_keeps_memory_for_the_tokens_of_an_iteration(chip, total_mib, tok
     assert share == pytest.approx(1 - (1.5 * tokens + 2560) / total_mib, rel=1e-5)
 
 
+@pytest.mark.parametrize(("engine", "machine", "model", "rows"), [
+    ("vllm", "dgx-a100", "qwen3-14b", 64),
+    ("vllm", "dgx-h100", "qwen3-14b", 0),
+    ("tensorrt-llm", "dgx-a100", "qwen3-14b", 0),
+    ("vllm", "dgx-a100", "gpt-oss-20b", 0),
+    ("vllm", "dgx-a100", "deepseek-v2-lite", 0),
+])  # fmt: skip
+def test_decode_beside_prompts_takes_blocks_of_their_kernel(engine, machine, model, rows):
+    """A block of FlashAttention-2 has 64 rows of one head; windows and latents have kernels."""
+    place = cs.cluster(machine)
+    numbers = engine_numbers(SHIPPED, engine, place.chip)
+    replica = profile(cs.model(model), place, tp=1, catalogue=numbers)
+    assert replica.mixed_rows == rows
+    beside = replica.mixed_attention_s(10, 20_000)
+    padded = rows * replica.prefill_square_s * 20_000
+    assert beside == max(replica.attention_s(10, 20_000), padded)
+    assert (beside > replica.attention_s(10, 20_000)) == bool(rows)
+
+
+def test_decode_in_iterations_of_its_own_packs_heads():
+    """vLLM before 0.8 ran prompts and decode apart."""
+    older = engine_numbers(SHIPPED, "vllm", "a100-80gb", "2025-02")
+    place = cs.cluster("dgx-a100")
+    assert profile(cs.model("qwen3-14b"), place, tp=1, catalogue=older).mixed_rows == 0
+
+
 def test_groups_that_divide_requests_keep_more_memory():
     """Eight groups: 8 x 2.25 GiB more of an H200's 143,771 MiB."""
     one, eight = (
@@ -161,6 +187,16 @@ def test_groups_that_divide_requests_keep_more_memory():
         for groups in (1, 8)
     )
     assert one - eight == pytest.approx(8 * 2.25 * 1024 / 143_771)
+
+
+def test_weights_beyond_the_usual_share_of_sglang_take_the_most_that_is_stated():
+    """DeepSeek-V3 in FP8 is 671 of 769 GB on four B200: 0.85 of them are too few, 0.95 enough."""
+    place = cs.cluster("dgx-b200")
+    numbers = engine_numbers(SHIPPED, "sglang", "b200")
+    deepseek = {"tp": 4, "precision": "fp8", "cache_precision": "bf16"}
+    replica = profile(cs.model("deepseek-v3"), place, catalogue=numbers, **deepseek)
+    whole = 4 * 183_359 * 2**20
+    assert replica.kv_budget_bytes + replica.weights_bytes == pytest.approx(0.95 * whole, rel=1e-5)
 
 
 def test_a_stated_share_of_memory_and_that_of_other_engines_stay():
