@@ -252,40 +252,18 @@ class DescribedArgument(click.Argument):
         return self.human_readable_name, text
 
 
-FIRST: Mapping[str, tuple[str, ...]] = {
-    "train": (
-        "model", "cluster", "tp", "pp", "global_batch", "seq", "framework", "plan", "tokens",
-        "compare",
-    ),
-    "plan": (
-        "model", "cluster", "global_batch", "seq", "tokens", "days", "with_plan", "framework",
-        "objective", "write",
-    ),
-    "serve": (
-        "model", "cluster", "tp", "requests", "max_rate", "slo", "search", "prompt", "output",
-        "deployment",
-    ),
-    "run-job": (
-        "model", "cluster", "tokens", "days", "global_batch", "plan", "checkpoint_interval",
-        "spares", "failures", "framework",
-    ),
-    "fleet": (
-        "model", "cluster", "demand", "days", "policy", "training", "tp", "slo", "power_cap",
-        "price",
-    ),
-    "collective": (
-        "size", "algorithm", "clusters", "ranks", "group", "runtime", "compare", "matrix", "fault",
-        "bandwidth",
-    ),
-    "queue": (
-        "jobs", "discipline", "place", "study", "failures", "checkpoint_interval", "repair",
-        "quota", "reserve", "neighbours",
-    ),
-    "lend": (
-        "model", "cluster", "demand", "confidence", "begin", "until", "block", "tp", "slo",
-        "follow",
-    ),
-}  # fmt: skip
+FIRST: Mapping[str, str] = {
+    "train": "model cluster tp pp global_batch seq framework plan tokens compare",
+    "plan": "model cluster global_batch seq tokens days with_plan framework objective write",
+    "serve": "model cluster tp requests max_rate slo search prompt output deployment",
+    "run-job": "model cluster tokens days global_batch plan "
+    "checkpoint_interval spares failures framework",
+    "fleet": "model cluster demand days policy training tp slo power_cap price",
+    "collective": "size algorithm clusters ranks group runtime compare matrix fault bandwidth",
+    "queue": "jobs discipline place study failures checkpoint_interval "
+    "repair quota reserve neighbours",
+    "lend": "model cluster demand confidence begin until block tp slo follow",
+}
 """Options of commands with many that the help page describes; it names the others."""
 
 
@@ -297,7 +275,7 @@ class CommandWithArguments(click.Command):
     def __init__(self, name: str, *, headings: Mapping[str, str], **details: Any):
         super().__init__(name, **details)
         self.headings = headings
-        self.first = FIRST.get(name, ())
+        self.first = FIRST.get(name, "").split()
         flag = {"is_flag": True, "expose_value": False}
         if any(each.name == "variant" for each in self.params):
             why = "Say which options were not stated, and what was read from the catalogue."
@@ -309,7 +287,7 @@ class CommandWithArguments(click.Command):
 
     def _help_in_full(self, ctx: click.Context, _option: click.Parameter, stated: bool) -> None:
         if stated and not ctx.resilient_parsing:
-            self.first = ()
+            self.first = []
             click.echo(ctx.get_help())
             ctx.exit()
 
