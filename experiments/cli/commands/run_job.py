@@ -156,6 +156,7 @@ def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
 
     from experiments.figures.jobs import causes_figure, curve_figure, timeline_figure
     from experiments.reports.training import metrics
+    from workloads.job.job import MAINTENANCE
 
     ends = dict(document["interval"])
     cells = {name: value for name, value in document.items() if name not in LISTED}
@@ -171,6 +172,8 @@ def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
         run.figure("interval", curve_figure(result), title="Goodput against checkpoint interval")
         run.table("curve", pd.DataFrame(result.curve_rows()), title="Checkpoint intervals")
     run.figure("failures", causes_figure(result), title="Failures by cause")
-    run.table("runs", result.frame(), title="Runs", note="varied: failure rates drawn")
-    run.table("timeline", result.timeline(), title="Timeline of the first run")
+    shares = {MAINTENANCE: f"{MAINTENANCE}_share"}  # units of a fleet have a column of this name
+    runs, timeline = (each.rename(columns=shares) for each in (result.frame(), result.timeline()))
+    run.table("runs", runs, title="Runs", note="varied: failure rates drawn")
+    run.table("timeline", timeline, title="Timeline of the first run")
     run.json("results", document, title="Results")
