@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
+from experiments.cli.commands.train import AskedStep, PlanInputs
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
 from experiments.cli.output.printing import SPENT, other_prices, print_table, print_text
@@ -121,7 +121,7 @@ def run_job(
     cluster = inputs.read_cluster(catalogue)
     if how.failures is not None:
         read_failures(how.failures, cluster, cluster.chips)  # refused before a plan is searched
-    step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
+    step = AskedStep(inputs, stated, plan).run(catalogue, call, search="always")
     filed = plan.file_beside(step)
     result = run(step, how, seed=call.seed)
     document = {

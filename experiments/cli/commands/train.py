@@ -173,6 +173,51 @@ class BesideInputs(TokensInputs):
         return read_runs(self.compare)
 
 
+@dataclass(frozen=True)
+class AskedStep:
+    """Options of one training step."""
+
+    inputs: TrainedModel
+    stated: Mapping[str, Any]  # fields of the plan
+    plan: PlanInputs
+    how: RunInputs = RunInputs()
+
+    def run(self, catalogue: Catalogue, call: Invocation, search: When = "compared") -> Iteration:
+        """Simulate the step of the options; where these leave the plan open, it may be searched."""
+        from workloads.remarks import remarks
+        from workloads.training.iteration import iteration
+        from workloads.training.plan.stages import check_chips
+        from workloads.training.usual_plan import complete, is_open
+
+        inputs, plan, how = self.inputs, self.plan, self.how
+        model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
+        if plan.chips is not None:
+            check_chips(plan.chips, cluster)
+        detail, fields = how.detail(call), plan.fields(self.stated, cluster)
+        size = {"lnc": plan.lnc, "chips": plan.chips}
+        if how.later_stages:
+            from topologies.clusters.names import machine
+            from workloads.search.unlike import unlike_step
+
+            clusters = [cluster, *(machine(name, catalogue=catalogue) for name in how.later)]
+            fields["chips"] = plan.chips
+            with progress_bars(quiet=call.quiet) as report:
+                step = unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
+            return replace(step, tell=remarks)
+        if is_open(fields) and not (plan.plan or how.allow_oversized):
+            from workloads.search.choice import usual_or_searched  # costly, and seldom needed
+
+            chosen, choice = usual_or_searched(
+                fields, model, cluster, search=search, watch=call.watch, **size
+            )
+        else:
+            chosen, choice = complete(fields, model, cluster, **size), None
+        with progress_bars(quiet=call.quiet) as report:
+            part = plan.chips is not None
+            step = iteration(model, cluster, chosen, detail, partial=part, progress=report)
+        return replace(step, choice=choice, tell=remarks)
+
+
 def train(
     inputs: TrainedModel,
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
@@ -196,7 +241,7 @@ def train(
         def answer(name: str, catalogue: Catalogue, **batch: int) -> dict[str, Any]:
             """Document of the step on one of the clusters, perhaps of another batch."""
             there = replace(inputs, cluster=name)
-            step = run_step(there, {**stated, **batch}, plan, how, catalogue, call)
+            step = AskedStep(there, {**stated, **batch}, plan, how).run(catalogue, call)
             return {**document(step, call.engine), **job_of(step, beside, call)}
 
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
@@ -207,12 +252,13 @@ def train(
         answer_beside("train", title, names, answer, alone, read, call.answer)
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *how.later)
-    measured, step = beside.measured(), run_step(inputs, stated, plan, how, catalogue, call)
+    measured, asked = beside.measured(), AskedStep(inputs, stated, plan, how)
+    step = asked.run(catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
-    same = {name: getattr(step.plan, name) for name in PLAN_FIELDS}
+    same = replace(asked, stated={name: getattr(step.plan, name) for name in PLAN_FIELDS})
     rankings = sure.rank(
-        lambda moved: run_step(inputs, same, plan, how, moved, quietly).iteration_s,
+        lambda moved: same.run(moved, quietly).iteration_s,
         catalogue,
         call,
         f"the step of {format_seconds(step.iteration_s)}",
@@ -261,49 +307,6 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
         trains = any(PREDICTION in words for words in step.model.left_out)
         remedy = " --prediction-heads trains such layers." if trains else ""
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.{remedy}")
-
-
-def run_step(
-    inputs: TrainedModel,
-    stated: Mapping[str, Any],
-    plan: PlanInputs,
-    how: RunInputs,
-    catalogue: Catalogue,
-    call: Invocation,
-    search: When = "compared",
-) -> Iteration:
-    """Simulate the step of the options; where these leave the plan open, it may be searched."""
-    from workloads.remarks import remarks
-    from workloads.training.iteration import iteration
-    from workloads.training.plan.stages import check_chips
-    from workloads.training.usual_plan import complete, is_open
-
-    model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
-    if plan.chips is not None:
-        check_chips(plan.chips, cluster)
-    detail, fields = how.detail(call), plan.fields(stated, cluster)
-    size = {"lnc": plan.lnc, "chips": plan.chips}
-    if how.later_stages:
-        from topologies.clusters.names import machine
-        from workloads.search.unlike import unlike_step
-
-        clusters = [cluster, *(machine(name, catalogue=catalogue) for name in how.later)]
-        fields["chips"] = plan.chips
-        with progress_bars(quiet=call.quiet) as report:
-            step = unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
-        return replace(step, tell=remarks)
-    if is_open(fields) and not (plan.plan or how.allow_oversized):
-        from workloads.search.choice import usual_or_searched  # costly, and seldom needed
-
-        chosen, choice = usual_or_searched(
-            fields, model, cluster, search=search, watch=call.watch, **size
-        )
-    else:
-        chosen, choice = complete(fields, model, cluster, **size), None
-    with progress_bars(quiet=call.quiet) as report:
-        part = plan.chips is not None
-        step = iteration(model, cluster, chosen, detail, partial=part, progress=report)
-    return replace(step, choice=choice, tell=remarks)
 
 
 def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None) -> None:
