@@ -24,7 +24,7 @@ from experiments.reports.certainty import price_sentences
 from experiments.reports.formatting import idle_sentences, table_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.support.errors import check_choice
+from topologies.support.errors import InputError, check_choice
 from topologies.support.options import setting
 from topologies.support.units import format_seconds
 from workloads.models.model import PREDICTION
@@ -237,15 +237,23 @@ def train(
     from experiments.reports.training import document
 
     if len(names := cluster_names(inputs.cluster)) > 1:
+        measured = beside.measured()
+        if measured and (len(measured) > 1 or not (plan.plan or "global_batch" in stated)):
+            raise InputError(
+                f"--compare {beside.compare}: beside several clusters it is one step, measured on "
+                "the first. State its --global-batch too."
+            )
+        first: list[tuple[dict[str, Any], Iteration]] = []
 
         def answer(name: str, catalogue: Catalogue, **batch: int) -> dict[str, Any]:
             """Document of the step on one of the clusters, perhaps of another batch."""
             there = replace(inputs, cluster=name)
             step = AskedStep(there, {**stated, **batch}, plan, how).run(catalogue, call)
-            return {**document(step, call.engine), **job_of(step, beside, call)}
+            row = {**document(step, call.engine), **job_of(step, beside, call)}
+            return {**row, **_measured_there(measured, first, step, row.get("remarks", []))}
 
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
-        alone |= {"--explain": how.explain, "--compare": bool(beside.compare)}
+        alone |= {"--explain": how.explain}
         later = f", with later stages on {how.later_stages}" if how.later_stages else ""
         title = f"{inputs.model}: one optimizer step on {len(names)} clusters{later}"
         read = catalogue_inputs.read_side_by_side
@@ -287,6 +295,31 @@ def job_of(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str,
     from workloads.job.front import whole_job
 
     return whole_job(step, call.seed, **length.length)
+
+
+def _measured_there(
+    measured: list[MeasuredSteps],
+    first: list[tuple[dict[str, Any], Iteration]],
+    step: Iteration,
+    remarks: list[str],
+) -> dict[str, Any]:
+    """Return what a step measured on the first cluster says of the step on one of several."""
+    if not measured:
+        return {}
+    from experiments.validation.comparison import carried_over
+    from workloads.remarks import comparison_sentence
+
+    if not first:
+        first.append((_compared(step, measured)["compared"], step))
+        sentence = comparison_sentence(first[0][0], step)
+        return {"compared": first[0][0], "remarks": [*remarks, sentence]}
+    by_first = carried_over(*first[0], step)
+    time, *ends = (format_seconds(by_first[name]) for name in ("iteration_s", "low", "high"))
+    sentence = (
+        f"If its step is as far from the prediction as the one measured on "
+        f"{by_first['measured_on']}, it takes {time} (80 %: {' – '.join(ends)})."
+    )
+    return {"by_measured": by_first, "remarks": [*remarks, sentence]}
 
 
 def _compared(step: Iteration, measured: list[MeasuredSteps]) -> dict[str, Any]:
