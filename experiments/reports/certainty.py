@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.reports.formatting import Column, heading, value_text
+from experiments.reports.formatting import Column, heading, number, value_text
 from topologies.support.errors import InputError
 from workloads.economics import kind_in_words
 
@@ -262,8 +262,9 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
         kinds = dict.fromkeys(kind for entry in mine for kind in entry.get("price_kinds", ()))
         paid = f", {next(iter(kinds))}" if len(kinds) == 1 else ""
         numbers = ", ".join(
-            f"{entry['ratio']:.3g} times {entry['number']}"
-            f"{paid * ('price_kinds' in entry)} (80 %: {entry['low']:.3g} – {entry['high']:.3g})"
+            f"{_three(entry['ratio'])} times {entry['number']}"
+            f"{paid * ('price_kinds' in entry)} (80 %: {_three(entry['low'])} – "
+            f"{_three(entry['high'])})"
             for entry in mine
         )
         sure = " and ".join(entry["number"] for entry in mine if entry["differs"])
@@ -287,6 +288,15 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
         )
         prices += " Such ratios say little of the machines: --price-basis chooses one kind for all."
     return [*sentences, *filter(None, [prices])]
+
+
+def _three(value: float) -> str:
+    """Write a number to three digits, without a power of ten.
+
+    >>> _three(2804.0), _three(0.7256)
+    ('2,800', '0.726')
+    """
+    return number(float(f"{value:.3g}"))
 
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six")

@@ -14,8 +14,7 @@ from typing import Any
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
-from topologies.support.files.reading import read_text
-from topologies.support.files.tool_files import Unknown, flattened, in_environment, script_options
+from topologies.support.files.tool_files import Unknown, file_or_command, flattened, script_options
 from topologies.support.files.yaml_documents import yaml_mapping
 from workloads.models.model import Model
 from workloads.options.tool_keys import (
@@ -277,8 +276,8 @@ HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTA
 
 def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
     """Read a replica from an engine's file, perhaps behind values as in ``TP=8 launch.sh``."""
-    path, environment = in_environment(path)
-    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name an engine's file.")
+    limit_bytes, remedy = LARGEST_FILE_BYTES, "Name an engine's file."
+    path, text, environment = file_or_command(path, limit_bytes=limit_bytes, remedy=remedy)
     is_yaml = path.suffix in (".yaml", ".yml")
     command = "\n".join(_commands(path, text)) if is_yaml else text
     engines = [name for name, launch in LAUNCHES.items() if re.search(launch, _code(command))]

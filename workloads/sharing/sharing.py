@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from workloads.training.plan.placement import place
 from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import Draws, Exchange, Program, program
 from workloads.training.program.stage import Stream
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def together(programs: Sequence[Program]) -> Program:
@@ -300,6 +303,23 @@ class Sharing:
     def _facts(self) -> dict[str, object]:
         slower = {each.job.name: f"{each.slowdown:.3f} × alone" for each in self.jobs}
         return {"cluster": self.cluster.name, **slower}
+
+    def frame(self) -> pd.DataFrame:
+        """Return a table with one row a job: its step alone and beside the others [s]."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "name": each.job.name,
+                "model": each.job.model.name,
+                "chips": len(each.chips),
+                "alone_s": each.alone_s,
+                "beside_s": each.beside_s,
+                **{f"{end}_s": each.interval[end] for end in ("low", "high")},
+                "slowdown": each.slowdown,
+            }
+            for each in self.jobs
+        )
 
     def lost(self, best_s: Sequence[float] = ()) -> float:
         """Return the share of the jobs' chip-hours that sharing and placement lose.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
+from experiments.cli.commands.train import AskedStep, PlanInputs
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
 from experiments.cli.output.printing import SPENT, other_prices, print_table, print_text
@@ -118,7 +118,7 @@ def run_job(
     cluster = inputs.read_cluster(catalogue)
     if how.failures is not None:
         read_failures(how.failures, cluster, cluster.chips)  # refused before a plan is searched
-    step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
+    step = AskedStep(inputs, stated, plan).run(catalogue, call, search="always")
     filed = plan.file_beside(step)
     result = run(step, how, seed=call.seed)
     document = {
@@ -153,6 +153,7 @@ def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
 
     from experiments.figures.jobs import causes_figure, curve_figure, timeline_figure
     from experiments.reports.training import metrics
+    from workloads.job.job import MAINTENANCE
 
     ends = dict(document["interval"])
     cells = {name: value for name, value in document.items() if name not in LISTED}
@@ -168,6 +169,8 @@ def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
         run.figure("interval", curve_figure(result), title="Goodput against checkpoint interval")
         run.table("curve", pd.DataFrame(result.curve_rows()), title="Checkpoint intervals")
     run.figure("failures", causes_figure(result), title="Failures by cause")
-    run.table("runs", result.frame(), title="Runs", note="varied: failure rates drawn")
-    run.table("timeline", result.timeline(), title="Timeline of the first run")
+    shares = {MAINTENANCE: f"{MAINTENANCE}_share"}  # units of a fleet have a column of this name
+    runs, timeline = (each.rename(columns=shares) for each in (result.frame(), result.timeline()))
+    run.table("runs", runs, title="Runs", note="varied: failure rates drawn")
+    run.table("timeline", timeline, title="Timeline of the first run")
     run.json("results", document, title="Results")

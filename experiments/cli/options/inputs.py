@@ -133,6 +133,11 @@ class PricedInputs(CatalogueInputs):
         return first
 
     def _ways(self, _clusters: Sequence[str]) -> list[str]:
+        if "," in str(self.price_basis):
+            raise InputError(
+                f"--price-basis {self.price_basis}: train, plan, serve and run-job take several. "
+                "Name one way to pay."
+            )
         return [str(self.price_basis)]
 
     def _idle(self, noted: NotingCatalogue) -> list[str]:

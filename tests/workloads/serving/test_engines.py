@@ -414,3 +414,9 @@ def test_the_name_of_a_checkpoint_tells_its_precision(tmp_path, words, precision
     (path := tmp_path / "launch.sh").write_text(f"vllm serve {words} --tensor-parallel-size 4\n")
     assert read_engine_file(path).fields.get("precision") == precision
     assert "precision" not in read_engine_file(path, {"precision": "bf16"}).fields
+
+
+def test_a_command_may_stand_in_place_of_its_file():
+    read = read_engine_file(Path("TP=4 vllm serve a/b -tp $TP --max-num-seqs 64"))
+    assert (read.tool, read.fields["tp"], read.fields["slots"]) == ("vllm", 4, 64)
+    refused("the command is no launch of vLLM", read_engine_file, Path("ls -la"))

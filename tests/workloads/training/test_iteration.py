@@ -292,6 +292,8 @@ def test_an_answer_says_what_was_assumed():
         "zero": 1, "sequence_parallel": True, "framework": "torchtitan",
     }  # fmt: skip
     assert assumed_sentences(train(named("llama-3.1-8b"), MACHINE, **whole)) == []
+    *_, batch = assumed_sentences(train("llama-3.1-8b", "dgx-h100:8"))
+    assert batch == "Global batch not stated: 1,024 sequences, 16 microbatches for each replica."
 
 
 BLOCKING = {"training.issued_ahead": "blocking"}
