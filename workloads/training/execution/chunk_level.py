@@ -190,7 +190,7 @@ def _holding_adapters(called: list[Called], first_calls: list[int]) -> list[Call
     parts = held_adapters(
         table,
         np.concatenate(
-            [each[one.flows.resource] for each, one in zip(numbers, patterns, strict=True)]
+            [each[pattern.flows.resource] for each, pattern in zip(numbers, patterns, strict=True)]
         ),
         np.stack([np.repeat(first_calls, rows), np.concatenate(begin_ps)], axis=1),
         flow,
@@ -364,9 +364,9 @@ def held_adapters(
     if not is_uplink.any():
         return parts
     which = distinct_rows(np.column_stack([at_once, link])[is_uplink])[1]
-    asked = np.bincount(which, parts[is_uplink])[which]
+    wanted = np.bincount(which, parts[is_uplink])[which]
     slower = np.full(int(flow.max()) + 1, float(PARTS))
-    np.maximum.at(slower, flow[is_uplink], asked)
+    np.maximum.at(slower, flow[is_uplink], wanted)
     held = np.where(np.isin(names, ADAPTERS)[kind], slower[flow] / PARTS, 1.0)
     return np.rint(parts * held).astype(np.int64)
 
