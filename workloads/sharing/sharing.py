@@ -380,8 +380,8 @@ def _shared(
         """Simulate some jobs on their chips, once for the same chips."""
         key = (*numbers, b"".join(chips.tobytes() for chips in places))
         if key not in by_chips:
-            some = [jobs[number] for number in numbers]
-            ready = ready_jobs(cluster, some, places, steps, shared)
+            those = [jobs[number] for number in numbers]
+            ready = ready_jobs(cluster, those, places, steps, shared)
             by_chips[key] = _side_by_side(cluster, ready, patterns, name, engine)
         return replace(by_chips[key], placement=name)
 
@@ -416,40 +416,42 @@ def _by_periods(
 
     def step_times(now_s: float, running: tuple[int, ...]) -> list[float]:
         """Give chips to the jobs that start now, and simulate all that run."""
-        here = [(jobs[number], chips[number]) for number in running if number in chips]
-        new = [number for number in running if number not in chips]
+        running_jobs = [(jobs[number], chips[number]) for number in running if number in chips]
+        starting = [number for number in running if number not in chips]
         try:
-            places = chips_of_jobs([jobs[number] for number in new], cluster, placement, here)
+            places = chips_of_jobs(
+                [jobs[number] for number in starting], cluster, placement, running_jobs
+            )
         except InputError as mistake:
             raise InputError(f"{format_seconds(now_s)} after the beginning: {mistake}") from None
-        chips.update(zip(new, places, strict=True))
+        chips.update(zip(starting, places, strict=True))
         simulated[running] = beside(running, [chips[number] for number in running], placement)
         return [each.beside_s for each in simulated[running].jobs]
 
     lasting = [float(job.steps or math.inf) for job in jobs]
-    found = tuple(periods([job.starts_at_s for job in jobs], lasting, step_times, steps))
+    in_order = tuple(periods([job.starts_at_s for job in jobs], lasting, step_times, steps))
     parts: list[list[tuple[float, JobShare]]] = [[] for _ in jobs]
-    for period in found:
+    for period in in_order:
         for number, each in zip(period.running, simulated[period.running].jobs, strict=True):
             parts[number].append((period.steps(number), each))
-    met = [simulated[running] for running in {period.running: None for period in found}]
+    sets = [simulated[running] for running in {period.running: None for period in in_order}]
     fullest = dict[tuple[str, ...], SharedLinks]()
-    for link in sorted((link for each in met for link in each.links), key=lambda link: link.load):
+    for link in sorted((link for each in sets for link in each.links), key=lambda link: link.load):
         fullest[link.kind, *link.crossed_by] = link
     return replace(
-        met[0],
+        sets[0],
         jobs=tuple(map(_mean_share, parts)),
         links=tuple(fullest.values()),
-        ops=sum(each.ops for each in met),
-        periods=found,
+        ops=sum(each.ops for each in sets),
+        periods=in_order,
     )
 
 
 def _mean_share(parts: Sequence[tuple[float, JobShare]]) -> JobShare:
     """Return the mean of a job over periods, each with the steps that the job makes in it."""
-    made, shares = np.array([steps for steps, _ in parts]), [each for _, each in parts]
+    weights, shares = np.array([steps for steps, _ in parts]), [each for _, each in parts]
     changes = {
-        axis: float(np.average([each.call_changes_s[axis] for each in shares], weights=made))
+        axis: float(np.average([each.call_changes_s[axis] for each in shares], weights=weights))
         for axis in shares[0].call_changes_s
     }
     return replace(

@@ -41,8 +41,8 @@ def test_periods_end_where_a_job_starts_or_has_made_its_steps(starts_s, steps, e
 def test_every_job_makes_its_steps_and_overlaps_slow(jobs):
     starts_s, steps = zip(*jobs, strict=True)
     several = found(starts_s, steps)
-    made = [sum(each.steps(number) for each in several) for number in range(len(jobs))]
-    assert made == pytest.approx(steps)
+    steps_made = [sum(each.steps(number) for each in several) for number in range(len(jobs))]
+    assert steps_made == pytest.approx(steps)
     for before, after in pairwise(several):
         assert before.end_s <= after.begin_s
     for number, (start_s, count) in enumerate(jobs):
