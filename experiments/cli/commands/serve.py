@@ -241,6 +241,13 @@ def chips_of(document: Mapping[str, Any]) -> str:
     return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}{other}"
 
 
+def _check_search(replica: ReplicaInputs, sure: SensitivityInputs) -> None:
+    if replica.search and sure.sensitivity:
+        raise InputError(
+            "--sensitivity is for stated replicas. State the options that --search finds."
+        )
+
+
 def serve(
     inputs: ModelOnCluster,
     load: RequestInputs,
@@ -260,10 +267,7 @@ def serve(
     from workloads.serving.front import answered
 
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
-    if replica.search and sure.sensitivity:
-        raise InputError(
-            "--sensitivity is for stated replicas. State the options that --search finds."
-        )
+    _check_search(replica, sure)
     stated = _stated(load, replica, faster, call.seed)
     filed = engines.read(stated, inputs.read_model())
     beside = [faster.prefill_cluster] if faster.prefill_cluster else []
