@@ -125,30 +125,16 @@ def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
     word = catalogue.name(machine, "shape")
     check_choice(f"the shape of {machine}", word, SHAPES)
     shape = SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
-    chips = catalogue.integer(machine, "chips")
-    if shape.chips != chips:
-        sizes = " × ".join(map(str, shape.sizes))
-        raise InputError(
-            f"{machine}: its {word} of {sizes} has {shape.chips:,} chips, but its row 'chips' says "
-            f"{chips:,}. Correct that row, or add or correct the sizes of the {word}."
-        )
+    chips, servers = (catalogue.integer(machine, name) for name in ("chips", "servers"))
+    if shape.chips != chips or chips % servers:
+        stated = f"{machine} has rows of {chips:,} chips and {servers:,} servers"
+        raise InputError(f"{stated}, and its {word} has {shape.chips:,} chips. Correct its rows.")
     return shape
 
 
 def chips_per_server(catalogue: Catalogue, machine: str) -> int:
     """Return the number of chips in a server, which share its host and network adapters."""
-    return _in_server(catalogue, machine, "chips")
-
-
-def _in_server(catalogue: Catalogue, machine: str, quantity: str) -> int:
-    """Return how many of a machine's chips or adapters a server has, which is a whole number."""
-    count, servers = (catalogue.integer(machine, name) for name in (quantity, "servers"))
-    if count % servers:
-        raise InputError(
-            f"{machine}: {count:,} {quantity} do not divide among {servers:,} servers. Correct its "
-            f"rows '{quantity}' and 'servers'."
-        )
-    return count // servers
+    return catalogue.integer(machine, "chips") // catalogue.integer(machine, "servers")
 
 
 def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
@@ -159,7 +145,7 @@ def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
         catalogue,
         catalogue.name(machine, "fabric"),
         _adapter_bytes_per_s(catalogue, machine, catalogue.name(machine, "chip")),
-        _in_server(catalogue, machine, "nics"),
+        catalogue.integer(machine, "nics") // catalogue.integer(machine, "servers"),
     )
 
 

@@ -248,19 +248,18 @@ def _machines(name: str, kind: str, domains: int, catalogue: Catalogue) -> Clust
 
 def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
     """Make Project Rainier, by default with all its UltraServers, or with a number of chips."""
-    chips_each = catalogue.integer(RAINIER_MACHINE, "chips")
-    chips = catalogue.integer(RAINIER, "domains") * chips_each
+    of_unit = catalogue.integer(RAINIER_MACHINE, "chips")
+    chips = catalogue.integer(RAINIER, "domains") * of_unit
     if count is not None:
-        chips = _whole(name, count, f"{RAINIER}:{1024 * chips_each}")
+        chips = _whole(name, count, f"{RAINIER}:{1024 * of_unit}")
         check_chips(name, (chips,))
-    if chips == 0 or chips % chips_each:
-        nearest = max(1, round(chips / chips_each)) * chips_each
+    if chips == 0 or chips % of_unit:
+        nearest = max(1, round(chips / of_unit)) * of_unit
         raise InputError(
-            f"{name}: {chips:,} chips are not whole UltraServers of {chips_each}; "
+            f"{name}: {chips:,} chips are not whole UltraServers of {of_unit}; "
             f"use {RAINIER}:{nearest}"
         )
-    machine = _machines(name, RAINIER_MACHINE, chips // chips_each, catalogue)
-    return _in_buildings(machine, catalogue)
+    return _in_buildings(_machines(name, RAINIER_MACHINE, chips // of_unit, catalogue), catalogue)
 
 
 def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:

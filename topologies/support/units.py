@@ -215,11 +215,7 @@ def parse_count(text: str, what: str, example: str = "15T or 300B") -> int:
 
 
 def share_of(text: str) -> float | None:
-    """Return a number that may be written in per cent; None for other text.
-
-    >>> share_of("50%"), share_of("0.5"), share_of("half")
-    (0.5, 0.5, None)
-    """
+    """Return a number that may be written in per cent; None for other text."""
     try:
         return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
