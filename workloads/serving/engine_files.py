@@ -362,13 +362,15 @@ def _literal(value: Any) -> Any:
 
 
 def _commands(path: Path, text: str) -> Iterator[str]:
-    """Yield the commands of a manifest's containers that launch an engine."""
+    """Yield the commands of a manifest's containers, or of a task, that launch an engine."""
     for part in re.split(r"(?m)^---\s*$", text):
         if KSERVE.search(part):
             yield _by_kserve(yaml_mapping(part, path, content="containers"), path)
         elif any(re.search(launch, part) for launch in LAUNCHES.values()):
             document = yaml_mapping(part, path, content="containers")
-            for command in _of_containers(document):
+            run = document.get("run")  # of a task of SkyPilot
+            tasks = [run] if isinstance(run, str) else []
+            for command in (*tasks, *_of_containers(document)):
                 if any(re.search(launch, command) for launch in LAUNCHES.values()):
                     yield command
 
