@@ -95,7 +95,7 @@ NAME_PARTS = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
 WITHOUT_TIME = re.compile(
     r"\b(host|port|model|name|tokenizer|template|key|log|logs|logging|requests|trust|download|dir|"
     r"seed|parser|choice|revision|ssl|origins|cors|metrics?|path|watchdog|timeout|format|"
-    r"grpc|proxy|title|uvicorn|usage|stats|print|exit|family|config format)\b|^trust"
+    r"grpc|proxy|title|uvicorn|usage|stats|print|exit|family|config format|addr|node rank)\b|^trust"
 )
 """Words of keys about names, files, logs and the server, but not the work of a replica."""
 WITH_TIME = re.compile(r"\b(len|length|max|num|draft|speculative|load balance|cache)\b")
