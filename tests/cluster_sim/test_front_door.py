@@ -133,8 +133,8 @@ def test_names_and_fields_stand_for_what_they_name(tmp_path):
     taken = cs.collective_time("all-reduce", "dgx-h100", size_bytes="1GiB")
     assert taken.interval is not None
     assert taken.interval.low < taken.time_s < taken.interval.high
-    found = cs.search_plans("llama-3.1-8b", "trn2.48xlarge", global_batch=16).frame()
-    assert not found.isna().any(axis=None)
+    plans = cs.search_plans("llama-3.1-8b", "trn2.48xlarge", global_batch=16).frame()
+    assert not plans.isna().any(axis=None)
     rows, head = tmp_path / "faster.csv", "part,quantity,value,unit,grade,source"
     rows.write_text(f"{head}\ntrn2,link_bandwidth,256,GB/s,assumed,A\n")
     faster = cs.cluster("trn2.48xlarge", catalogue=rows)

@@ -582,9 +582,14 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
 
 
 def _by_kind(built: Scenario, notes: Callable[[Machines], Iterable[str]]) -> list[str]:
-    """Return the notes on each kind that are not empty, with its name where there are several."""
-    name = "{0.name}: {1}" if len(built.kinds) > 1 else "{1}"
-    return [name.format(kind, note) for kind in built.kinds for note in notes(kind) if note]
+    """Return the notes on kinds that are not empty, with their names where there are several."""
+    of_kinds: dict[str, list[str]] = {}
+    for kind in built.kinds:
+        for note in filter(None, notes(kind)):
+            of_kinds.setdefault(note, []).append(kind.name)
+    if len(built.kinds) == 1:
+        return list(of_kinds)
+    return [f"{in_words(tuple(names), 'and')}: {note}" for note, names in of_kinds.items()]
 
 
 def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> Demand:

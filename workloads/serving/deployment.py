@@ -344,8 +344,8 @@ class Deployment:
     ) -> tuple[list[tuple[int, int, float]], float | None]:
         """Return the machines of ``count`` such, and their price [USD/h], None if not known."""
         machines = self.machines(each, count)
-        known = all(usd for _, _, usd in machines)
-        return machines, sum(number * usd for number, _, usd in machines) if known else None
+        priced = all(usd for _, _, usd in machines)
+        return machines, sum(number * usd for number, _, usd in machines) if priced else None
 
     def usd(self, each: Economics, span_s: float) -> float | None:
         """Price of all chips for a time [USD]; None if that of some is unknown."""

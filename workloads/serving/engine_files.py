@@ -93,7 +93,7 @@ NAME_PARTS = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
 WITHOUT_TIME = re.compile(
     r"\b(host|port|model|name|tokenizer|template|key|log|logs|logging|requests|trust|download|dir|"
     r"seed|parser|choice|revision|ssl|origins|cors|metrics?|path|watchdog|timeout|format|"
-    r"grpc|proxy|title|uvicorn|usage|stats|print|exit|family|config format)\b|^trust"
+    r"grpc|proxy|title|uvicorn|usage|stats|print|exit|family|config format|addr|node rank)\b|^trust"
 )
 """Words of keys about names, files, logs and the server, but not the work of a replica."""
 WITH_TIME = re.compile(r"\b(len|length|max|num|draft|speculative|load balance|cache)\b")
@@ -356,13 +356,15 @@ def _literal(value: Any) -> Any:
 
 
 def _commands(path: Path, text: str) -> Iterator[str]:
-    """Yield the commands of a manifest's containers that launch an engine."""
+    """Yield the commands of a manifest's containers, or of a task, that launch an engine."""
     for part in re.split(r"(?m)^---\s*$", text):
         if KSERVE.search(part):
             yield _by_kserve(yaml_mapping(part, path, content="containers"), path)
         elif any(re.search(launch, part) for launch in LAUNCHES.values()):
             document = yaml_mapping(part, path, content="containers")
-            for command in _of_containers(document):
+            run = document.get("run")  # of a task of SkyPilot
+            tasks = [run] if isinstance(run, str) else []
+            for command in (*tasks, *_of_containers(document)):
                 if any(re.search(launch, command) for launch in LAUNCHES.values()):
                     yield command
 

@@ -219,8 +219,6 @@ LOANS = (
 )
 LENT = (
     Column("lent_unit_hours", "unit-hours lent tonight", write="{:,.0f}".format),
-    Column("interval.low", "  80 % interval, by a unit's capacity, from", write="{:,.0f}".format),
-    Column("interval.high", "  to", write="{:,.0f}".format),
     Column("training_tokens", "training tokens"),
     Column("training_goodput", "goodput of the loans", write="{:.1%}".format),
     Column("energy_joules", "energy of the loans"),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     """Print a job's goodput, where its time goes, and its failures by cause."""
     from experiments.reports.training import degrees
+    from workloads.remarks import assumed_sentences
 
     plan, ends = result.step.plan, result.interval
     title = (
@@ -47,7 +48,8 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
     basis = document.get("price_basis")
     first = [f"Price: {basis}."] if basis else []
-    for line in (*first, *price_sentences(document), *document.get("remarks", ())):
+    remarks = (*document.get("remarks", ()), *assumed_sentences(result.step))
+    for line in (*first, *price_sentences(document), *remarks):
         print_text(line)
     parts = result.breakdown.items()
     shares = [[part.replace("_", " "), f"{share:.2%}"] for part, share in parts]

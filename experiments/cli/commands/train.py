@@ -236,35 +236,15 @@ def train(
     """
     from experiments.reports.training import document
 
-    if len(names := cluster_names(inputs.cluster)) > 1:
-        measured = beside.measured()
-        if measured and (len(measured) > 1 or not (plan.plan or "global_batch" in stated)):
-            raise InputError(
-                f"--compare {beside.compare}: beside several clusters it is one step, measured on "
-                "the first. State its --global-batch too."
-            )
-        first: list[tuple[dict[str, Any], Iteration]] = []
-
-        def answer(name: str, catalogue: Catalogue, **batch: int) -> dict[str, Any]:
-            """Document of the step on one of the clusters, perhaps of another batch."""
-            there = replace(inputs, cluster=name)
-            step = AskedStep(there, {**stated, **batch}, plan, how).run(catalogue, call)
-            row = {**document(step, call.engine), **job_of(step, beside, call)}
-            return {**row, **_measured_there(measured, first, step, row.get("remarks", []))}
-
-        alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
-        alone |= {"--explain": how.explain}
-        later = f", with later stages on {how.later_stages}" if how.later_stages else ""
-        title = f"{inputs.model}: one optimizer step on {len(names)} clusters{later}"
-        read = catalogue_inputs.read_side_by_side
-        answer_beside("train", title, names, answer, alone, read, call.answer)
+    step_options = AskedStep(inputs, stated, plan, how)
+    if len(cluster_names(inputs.cluster)) > 1:
+        _side_by_side(step_options, beside, sure, catalogue_inputs, call)
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *how.later)
-    measured, asked = beside.measured(), AskedStep(inputs, stated, plan, how)
-    step = asked.run(catalogue, call)
+    measured, step = beside.measured(), step_options.run(catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
-    same = replace(asked, stated={name: getattr(step.plan, name) for name in PLAN_FIELDS})
+    same = replace(step_options, stated={name: getattr(step.plan, name) for name in PLAN_FIELDS})
     rankings = sure.rank(
         lambda moved: same.run(moved, quietly).iteration_s,
         catalogue,
@@ -295,6 +275,42 @@ def job_of(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str,
     from workloads.job.front import whole_job
 
     return whole_job(step, call.seed, **length.length)
+
+
+def _side_by_side(
+    step_options: AskedStep,
+    beside: BesideInputs,
+    sure: SensitivityInputs,
+    catalogue_inputs: WaysToPay,
+    call: Invocation,
+) -> None:
+    """Answer for several clusters, the first of which may have a measured step."""
+    from experiments.reports.training import document
+
+    inputs, stated = step_options.inputs, step_options.stated
+    plan, how = step_options.plan, step_options.how
+    names = cluster_names(inputs.cluster)
+    measured = beside.measured()
+    if measured and (len(measured) > 1 or not (plan.plan or "global_batch" in stated)):
+        raise InputError(
+            f"--compare {beside.compare}: beside several clusters it is one step, measured on "
+            "the first. State its --global-batch too."
+        )
+    first: list[tuple[dict[str, Any], Iteration]] = []
+
+    def answer(name: str, catalogue: Catalogue, **batch: int) -> dict[str, Any]:
+        """Document of the step on one of the clusters, perhaps of another batch."""
+        there = replace(inputs, cluster=name)
+        step = AskedStep(there, {**stated, **batch}, plan, how).run(catalogue, call)
+        row = {**document(step, call.engine), **job_of(step, beside, call)}
+        return {**row, **_measured_there(measured, first, step, row.get("remarks", []))}
+
+    alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
+    alone |= {"--explain": how.explain}
+    later = f", with later stages on {how.later_stages}" if how.later_stages else ""
+    title = f"{inputs.model}: one optimizer step on {len(names)} clusters{later}"
+    read = catalogue_inputs.read_side_by_side
+    answer_beside("train", title, names, answer, alone, read, call.answer)
 
 
 def _measured_there(

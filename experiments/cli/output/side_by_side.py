@@ -255,10 +255,10 @@ def _show_columns(
     title: str, answer: Mapping[str, Any], flat: Rows, lines: Sequence[tuple[str, str]]
 ) -> None:
     """Print a line for each number with a column for each cluster, and what is said of them."""
-    known = [line for line in lines if any(row[line[0]] is not None for row in flat)]
+    shown = [line for line in lines if any(row[line[0]] is not None for row in flat)]
     cells = [
         [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
-        for name, heading in known
+        for name, heading in shown
     ]
     print_table(title, ["", *(row["cluster"] for row in flat)], cells, right=True)
     for sentence in _sentences(answer):

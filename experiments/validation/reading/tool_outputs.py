@@ -483,7 +483,7 @@ MONITOR = LogForm(
 )
 """Reports whose numbers are the FLOP/s that a chip counted."""
 TYPED = LogForm("", "", lambda s, _: s)
-BATCH = re.compile(r"global[ _]batch[ _]size:\s*(\d+)")
+BATCH = re.compile(r"global[ _]batch[ _]size(?:\", \"value\")?:\s*(\d+)")  # MLPerf's in JSON
 
 
 class MeasuredSteps(NamedTuple):

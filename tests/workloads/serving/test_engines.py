@@ -420,3 +420,13 @@ def test_a_command_may_stand_in_place_of_its_file():
     read = read_engine_file(Path("TP=4 vllm serve a/b -tp $TP --max-num-seqs 64"))
     assert (read.tool, read.fields["tp"], read.fields["slots"]) == ("vllm", 4, 64)
     refused("the command is no launch of vLLM", read_engine_file, Path("ls -la"))
+
+
+def test_a_task_of_skypilot_is_read_by_what_it_runs(tmp_path):
+    (path := tmp_path / "task.yaml").write_text(
+        "resources: {gpus: 'H100:8'}\nnum_nodes: 2\nsetup: |\n  pip install 'sglang[all]'\n"
+        "run: |\n  source venv/bin/activate\n  python3 -m sglang.launch_server --model-path a/b "
+        "--tp 16 --enable-dp-attention --dp 2\n"
+    )
+    read = read_engine_file(path)
+    assert (read.tool, read.fields["tp"], read.fields["attention_dp"]) == ("sglang", 16, 2)

@@ -175,14 +175,11 @@ def script_options(
     command decides, and one that is stated twice and differently, is :class:`Unknown`. The word
     after an option of ``flags`` is not its value. Variables of ``environment`` have its values.
 
-    >>> script_options(': "${TP:=8}"\\ntrain --tp $TP')
-    {'tp': '8'}
     >>> script_options("TP=8\\ntrain --tp $TP --pp $PP --bf16")
     {'tp': '8', 'pp': Unknown(why='$PP, which the file does not state as a literal'), 'bf16': True}
     """
     # A comment ends with its line even where that line ends with a backslash.
-    lines = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
-    lines = USUAL.sub(r"\1=\2", lines)
+    lines = USUAL.sub(r"\1=\2", re.sub(r"(?m)^\s*#.*$", "", text)).replace("\\\n", " ")
     lines = ARITHMETIC.sub(lambda part: re.sub(r"\s", "", part[0]), lines)
     # The words of an array, NAME=(…), and of options in quotes are read as if they stood by
     # themselves, so that what the script sets hides no option, except by its arguments, a command

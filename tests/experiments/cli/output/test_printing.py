@@ -258,12 +258,12 @@ def test_a_job_of_weeks_is_priced_by_each_way_to_pay():
     two = document_of(JOB, "--tokens=50B", "--price-basis=capacity-block,owned")
     owned = document_of(JOB, "--tokens=50B", "--price-basis=owned")
     assert two["price_basis"].startswith("p5.48xlarge price 41.528 USD/h")
-    other, known = two["other_prices"]["owned"], owned["interval"]
+    other, ends_alone = two["other_prices"]["owned"], owned["interval"]
     for place, name in (("job.cost_usd", "cost_usd"), (PER_MILLION, PER_MILLION)):
         assert other[place] == pytest.approx(owned[name], rel=1e-12)
         ends = other["interval"][place]
         # Of a sample of all inputs there, by squares of the parts here.
-        assert [ends["low"], ends["high"]] == pytest.approx([*known[name].values()], rel=0.1)
+        assert [ends["low"], ends["high"]] == pytest.approx([*ends_alone[name].values()], rel=0.1)
 
 
 def test_prices_are_of_one_kind_unless_chosen():

@@ -206,6 +206,13 @@ def test_few_steps_of_a_log_are_counted_without_those_that_warm_up(tmp_path):
     assert read_steps(str(log)).times_s(None) == [45.1]
 
 
+def test_the_batch_of_a_log_of_mlperf_is_that_of_its_steps(step, tmp_path):
+    (log := tmp_path / "run.log").write_text(
+        ':::MLLOG {"key": "global_batch_size", "value": 24}\n' + FORMS["MLPerf logging"]
+    )
+    refused("has steps of 24 sequences", compared_step, read_steps(str(log)), step)
+
+
 def test_steps_that_warm_up_are_left_out(step, tmp_path):
     log = tmp_path / "run.log"
     times_ms = [27607, 900, 800, 510, 500, 490, 505, 495]
