@@ -244,6 +244,19 @@ def test_few_domains_of_many_chips_are_timed_by_two_of_them(domains, monkeypatch
     assert hierarchical_ps(call, costs) == pytest.approx(whole_ps, rel=0.05)
 
 
+def test_a_ring_is_cut_into_as_many_slices_as_may_be_run(monkeypatch):
+    """Two ways of 2 ranks by 4 parts over 16 domains are 768 ops a slice: 4,000 leave five."""
+    cut, staged = [], hierarchical.staged_by_few
+    monkeypatch.setattr(hierarchical, "MOST_OPS", 4000)
+    monkeypatch.setattr(
+        hierarchical, "staged_by_few", lambda *call: cut.append(call[-1]) or staged(*call)
+    )
+    call = CollectiveCall("all-reduce", whole(_thin(16, 16)), 2**34)
+    hierarchical._simulated_ps.cache_clear()
+    hierarchical_ps(call, communication_costs(call.group.cluster))
+    assert cut == [5]
+
+
 @pytest.mark.parametrize("domains", [17, 31, 251, 4093])
 def test_below_thin_uplinks_a_prime_number_of_domains_is_as_its_neighbours(domains):
     """Primes ran in stages where others went round a ring: 4,093 domains took a tenth of 4,092."""
