@@ -163,6 +163,8 @@ def test_equal_flows_are_one_class_and_different_ones_are_not():
 
 def test_a_schedule_without_flows_has_no_table_of_capacities():
     columns = OpColumns(kind=[FIXED], resource=[0], duration_ps=[5])
-    plain = schedule(columns, edges=Edges.from_pairs(1, [], []), resources=Resources.table("link", [0], [1]))
+    plain = schedule(
+        columns, edges=Edges.from_pairs(1, [], []), resources=Resources.table("link", [0], [1])
+    )
     number, slot, paths, _ = share_tables(plain, np.empty(0, np.int64))
     assert [len(column) for column in (number, slot, paths.capacity, paths.taken)] == [0] * 4
