@@ -66,16 +66,6 @@ def test_estimates_follow_the_kernels_of_a_framework(name):
     assert estimates_s == pytest.approx(simulated, rel=0.05)
 
 
-def test_plans_of_several_frameworks_are_each_estimated_with_their_own():
-    where = cluster("dgx-a100:2")
-    sharded = plan(dp=16, global_batch=64, zero=3)
-    alike = [replace(sharded, framework=name) for name in ("fsdp", "megatron-core")]
-    together = estimate(TOY, where, [*alike, *alike])
-    alone = [estimate(TOY, where, [one])[0] for one in alike]
-    assert together.tolist() == [*alone, *alone]
-    assert alone[0] > 1.05 * alone[1]
-
-
 @pytest.mark.parametrize(
     ("machine", "overlap"),
     [
@@ -104,13 +94,6 @@ def test_a_host_that_issues_kernels_and_parts_that_are_gathered_are_estimated(de
     step = iteration(TOY, where, one)
     assert step.breakdown_s["host"] > 0
     assert estimate(TOY, where, [one])[0] == pytest.approx(step.iteration_s, rel=apart)
-
-
-def test_agreement_of_one_plan_has_no_order():
-    agreed = agreement([(1.1, 1.0)])
-    assert agreed.kendall_tau is None
-    assert agreed.worst_abs_error == pytest.approx(0.1)
-    assert agreement([(1.0, 2.0), (2.0, 1.0)]).kendall_tau == -1.0
 
 
 estimates = import_module("workloads.search.estimate")  # the package has a function of this name
