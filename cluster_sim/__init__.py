@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cluster_sim import plot
     from cluster_sim.analysis import metrics
     from cluster_sim.collectives.builder import collective
-    from cluster_sim.collectives.duration.duration import collective_time
     from cluster_sim.collectives.group import Group
     from cluster_sim.schedule.table import Schedule
     from cluster_sim.trace.trace import Trace
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from topologies.support.errors import InputError
     from workloads.fleet.front import run_fleet
     from workloads.fleet.lending.front import lend
-    from workloads.front import train
+    from workloads.front import collective_time, train
     from workloads.job.front import run_job
     from workloads.models.huggingface import model
     from workloads.search.search import search_plans
@@ -78,7 +77,7 @@ _PLACES = {
     "Trace": "cluster_sim.trace.trace:Trace",
     "cluster": "topologies.clusters.names:cluster",
     "collective": "cluster_sim.collectives.builder:collective",
-    "collective_time": "cluster_sim.collectives.duration.duration:collective_time",
+    "collective_time": "workloads.front:collective_time",
     "compare": "experiments.reports.differences:compare",
     "lend": "workloads.fleet.lending.front:lend",
     "metrics": "cluster_sim.analysis.metrics:",

@@ -50,7 +50,8 @@ HEAD = """# How accurate
 
 This page shows how large the errors of predictions were, for each kind of answer and each chip.
 All rows of the validation tables count, including those to which constants were fitted. Served
-rows state what users of `serve` do: model, chips, degrees, precision, lengths, users, engine.
+rows state what users of `serve` do: model, chips, degrees, precision, lengths, users, engine and
+its month.
 [Validation](background/validation.md) lists the tables, [large errors](background/large-errors.md)
 says what causes them, and [confidence](background/confidence.md) how intervals follow from them.
 

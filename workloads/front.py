@@ -1,4 +1,4 @@
-"""The function ``train``: a training step from model, cluster and plan, by name or as objects."""
+"""Training steps and collectives in one call, of things by name or as objects."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.registry import AUTO
+from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.duration.duration import CollectiveTime, time_of
+from cluster_sim.collectives.group import Group, as_group
+from cluster_sim.hardware.faults import parse_fault
 from cluster_sim.progress import progress as shown
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.support.arguments import check_fields, check_names, checked
 from topologies.support.errors import InputError
+from topologies.support.units import as_bytes
+from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.remarks import remarks
@@ -151,10 +159,27 @@ def _changed(
     return plan
 
 
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("tokens", "days", "budget"), "Pass it and the step that train returns to cs.run_job."
+    ),
+    **dict.fromkeys(
+        ("nodes", "num_nodes", "gpus", "num_gpus"),
+        "State it with the cluster, such as 'p5.48xlarge:8' for eight servers, or pass chips.",
+    ),
+    "price_basis": "Name it with the cluster, as cs.cluster('p5.48xlarge', "
+    "variant='p5.48xlarge.price=spot').",
+}
+"""Keywords that belong elsewhere, each with its place."""
+
+
 def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
     """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
     parameters = ("model", "cluster", "plan", "detail", "later_stages", "progress")
     names = [*PLAN_FIELDS, *sorted(DETAIL), *sorted(CONDITIONS), "jitter", "seed"]
+    for name in stated:
+        if name in ELSEWHERE:
+            raise InputError(f"train has no {name!r}. {ELSEWHERE[name]}")
     check_names("train", stated, [*parameters, *names])
     plan_fields, detail_fields, conditions = (
         {name: value for name, value in stated.items() if name in names}
@@ -168,5 +193,71 @@ def _divided(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
         detail_fields["disturbed"] = replace(uneven, stragglers=base.stragglers)
     elif "seed" in stated:
         raise InputError("seed changes nothing without jitter. State jitter, or leave seed out.")
+    faults = detail_fields.get("faults")
+    texts = [faults] if isinstance(faults, str) else faults
+    if isinstance(texts, Sequence):
+        detail_fields["faults"] = [
+            parse_fault(each) if isinstance(each, str) else each for each in texts
+        ]
     check_fields(Detail, detail_fields)
     return plan_fields, detail_fields, Conditions(**conditions)
+
+
+@checked()
+def collective_time(
+    kind: str,
+    group: Group | Cluster | str,
+    *,
+    size_bytes: float | str,
+    algorithm: str | Algorithm = AUTO,
+    ideal: bool = False,
+) -> CollectiveTime:
+    """Time of a collective operation on one group of an otherwise idle cluster.
+
+    Parameters
+    ----------
+    kind : str
+        ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``broadcast`` or
+        ``permute``.
+    group : Group, Cluster or str
+        Ranks that take part, in one scale-up domain or several; a cluster or its name stands for
+        all its chips.
+    size_bytes : int or str
+        Size of the buffer as nccl-tests counts it, such as ``2**30`` or ``"1GiB"`` [B]; see
+        :class:`~cluster_sim.collectives.call.CollectiveCall`.
+    algorithm : str or Algorithm, default "auto"
+        A name that ``cluster-sim list algorithms`` shows, or an algorithm of your own; ``auto``
+        takes what the runtime would.
+    ideal : bool, default False
+        Count link rates and latencies only, without efficiencies, launches and memory.
+
+    Returns
+    -------
+    CollectiveTime
+        ``time_s`` [s] with its ``interval``, which should hold 80 % of measured times, the
+        ``algorithm`` that runs, and the ``method`` that gave the time.
+
+    Raises
+    ------
+    InputError
+        If there is no such operation, or the algorithm does not suit the operation or the group.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> eight = Group(cluster("dgx-h100"), range(8))
+    >>> collective_time("all-reduce", eight, size_bytes="1MiB")
+    CollectiveTime(time=27.75 us (80 %: 26.17 us – 63.62 us), algorithm=nccl, method=nccl)
+    >>> collective_time("all-reduce", eight, size_bytes=2**30).method
+    'nccl'
+    >>> collective_time("all-reduce", eight, size_bytes=2**30, algorithm="ring").method
+    'simulated'
+    """
+    ranks, size = as_group(group), as_bytes(size_bytes)
+    taken = time_of(CollectiveCall(kind, ranks, size), algorithm, ideal=ideal)
+    ends = collective_interval(
+        *(ranks.cluster, ranks.ranks, size, taken.time_s),
+        ideal=ideal,
+        crosses=len(ranks.domains) > 1,
+    )
+    return replace(taken, interval=ends)

@@ -407,6 +407,12 @@ def assumed_sentences(step: Iteration) -> list[str]:
     ]
     if shown:
         sentences.append(f"Not stated, and taken as usual: {', '.join(shown)}.")
+    searched = step.choice is not None and step.choice.default_ratio is None  # which says so itself
+    if "global_batch" in step.plan.assumed and not searched:
+        sentences.append(
+            f"Global batch not stated: {step.plan.global_batch:,} sequences, "
+            f"{step.plan.microbatches} microbatches for each replica."
+        )
     return sentences
 
 

@@ -66,7 +66,7 @@ class Routes(NamedTuple):
     receiver: IntArray  # (channels,): final join of the rank that each channel leads to
     core: IntArray  # (channels,) or (0,): CC-Core that issues the messages of each channel
     issue_ps: int  # to issue a message; 0 where messages are not issued
-    speed: IntArray  # (resources,): row of duration_ps that holds for each link
+    speed: IntArray  # (hops,): row of duration_ps that holds for each hop
     duration_ps: IntArray  # (rates, sizes): time of a message of each size at each rate
     forwards: BoolArray  # (resources,): the node behind a link forwards what it still receives
 
@@ -103,7 +103,7 @@ def write_ops(messages: MessageColumns, routes: Routes, ops: OpsAndEdges) -> int
             edge += 1
         hop, last = routes.ptr[channel], routes.ptr[channel + 1] - 1
         resource = routes.resource[hop]
-        duration_ps = _wire_ps(routes, resource, size, alike)
+        duration_ps = _wire_ps(routes, hop, size, alike)
         while True:
             lasts = duration_ps > 0
             ops.kind[op] = FIXED if lasts else JOIN
@@ -117,7 +117,7 @@ def write_ops(messages: MessageColumns, routes: Routes, ops: OpsAndEdges) -> int
             here, here_ps = resource, duration_ps
             hop += 1
             resource = routes.resource[hop]
-            duration_ps = _wire_ps(routes, resource, size, alike)
+            duration_ps = _wire_ps(routes, hop, size, alike)
             if lasts and resource >= 0 and routes.forwards[here]:
                 # A node forwards a message while it receives it, from when the hop before has
                 # begun; where the next link is faster, later, as the last byte is never sent on
@@ -140,11 +140,11 @@ def write_ops(messages: MessageColumns, routes: Routes, ops: OpsAndEdges) -> int
 
 
 @inlined
-def _wire_ps(routes: Routes, resource: int, size: int, alike: int) -> int:
+def _wire_ps(routes: Routes, hop: int, size: int, alike: int) -> int:
     """Return the time of a message on one hop [ps], 0 for an empty message or without a link."""
-    if size == 0 or resource < 0:
+    if size == 0 or routes.resource[hop] < 0:
         return 0
-    return int(routes.duration_ps[routes.speed[resource], alike])
+    return int(routes.duration_ps[routes.speed[hop], alike])
 
 
 Rows = tuple[IntArray, IntArray, IntArray, IntArray]
@@ -439,10 +439,34 @@ def _routes(
         receiver=(ops + channels.dst).astype(np.int32),
         core=core,
         issue_ps=issue_ps,
-        speed=np.minimum(np.searchsorted(rates, fabric.rate), len(rates) - 1),
+        speed=np.searchsorted(rates, _paces(paths, fabric)).clip(max=len(rates) - 1),
         duration_ps=np.ascontiguousarray(transfer_ps(sizes, rates[:, None])),
         forwards=np.ascontiguousarray(fabric.forwards),
     )
+
+
+def _paces(paths: Paths, fabric: Fabric) -> IntArray:
+    """Return the rate at which messages cross each hop, int64 (hops,) [B/s]."""
+    # A fast link between slower ones carries what a node forwards no faster than they do: else the
+    # last byte, which is never sent before it has arrived, would hold up the first on the next one.
+    rate, hop = fabric.rate[paths.resource], np.arange(len(paths.resource))
+    joined = (paths.resource >= 0)[1:] & (paths.resource >= 0)[:-1]
+    joined &= fabric.forwards[paths.resource[:-1]]
+    ends = paths.ptr[(paths.ptr > 0) & (paths.ptr < len(hop))]
+    joined[ends - 1] = False
+    first = np.maximum.accumulate(np.where(np.append(False, joined), 0, hop))
+    rises = np.append(False, joined & (rate[1:] > rate[:-1]))
+    last_rise = np.maximum.accumulate(np.where(rises, hop, -1))
+    if not (joined & (rate[1:] < rate[:-1]) & (last_rise[:-1] > first[:-1])).any():
+        return rate
+    unbound = np.iinfo(np.int64).max
+    slowest_before, slowest_after = np.full((2, len(hop)), unbound)
+    for _ in range(int(np.diff(paths.ptr).max()) - 1):
+        so_far = np.minimum(slowest_before, rate)[:-1], np.minimum(slowest_after, rate)[1:]
+        slowest_before[1:] = np.where(joined, so_far[0], unbound)
+        slowest_after[:-1] = np.where(joined, so_far[1], unbound)
+    slower = np.maximum(slowest_before, slowest_after)
+    return np.asarray(np.minimum(rate, slower))
 
 
 def _distinct_sizes(size: IntArray) -> tuple[IntArray, IntArray]:

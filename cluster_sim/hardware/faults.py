@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 
 FORM = re.compile(
-    r"([A-Za-z][A-Za-z-]*:(s?)(\d+)(?:-s?\d+)?(?:\.\d+)?)@([^:]+):(dead|slow=(\d+)/(\d+))", re.ASCII
+    r"([A-Za-z][A-Za-z-]*:(s?)(\d+)(?:-s?\d+)?(?:\.\d+)?)(?:@([^:]+))?:(dead|slow=(\d+)/(\d+))",
+    re.ASCII,
 )
-"""Fault as text. A node that begins with s is a switch, as in ``link:3-s0``."""
+"""Fault as text. A node that begins with s is a switch, as in ``link:3-s0``; without a time it is
+there from the start."""
 EXAMPLE = "engine:5@1ms:slow=1/2, cable:0-1@0s:slow=1/2, or :dead"
 
 
@@ -45,7 +47,11 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``."""
+    """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``; the time is 0 where it lacks.
+
+    >>> parse_fault("adapter:3:slow=1/2").time_ps
+    0
+    """
     parts = FORM.fullmatch(text.strip())
     if parts is None:
         raise InputError(
@@ -53,7 +59,7 @@ def parse_fault(text: str) -> Fault:
         )
     resource, switch, node, instant, what, top, bottom = parts.groups()
     chip = -1 if switch else int(node)
-    time_ps = parse_ps(instant, "fault time")
+    time_ps = parse_ps(instant or "0s", "fault time")
     if what == "dead":
         return Fault(resource, chip, time_ps, 0, 1)
     numerator, denominator = int(top), int(bottom)

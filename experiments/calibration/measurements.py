@@ -34,10 +34,12 @@ class Measurements:
     """Measurements that were read from files and folders."""
 
     # kernels, training: rows in the columns of ``validate --file``, with a measured time
+    # unread: names of files of a folder in which no measurement is
     kernels: tuple[Mapping[str, Any], ...]
     training: tuple[Mapping[str, Any], ...]
     collectives: tuple[tuple[str, Measured], ...]
     manifest: Manifest | None
+    unread: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         sizes = sum(len(series) for _, series in self.collectives)
@@ -62,12 +64,13 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
     kernels: list[Mapping[str, Any]] = []
     training: list[Mapping[str, Any]] = []
     collectives: list[tuple[str, Measured]] = []
+    unread: list[str] = []
     manifest = next((read_manifest(path) for path in paths if (path / MANIFEST).is_file()), None)
     for path, kit in _files(paths):
         text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.", lenient=True)
         if path.suffix == ".json":
             _read_json(path, text, kernels, collectives)
-        elif path.suffix == ".csv" and _is_rows(text):
+        elif path.suffix == ".csv" and (_is_rows(text) or (kit and path.name in RESULTS)):
             # Faulty rows are left out, unless all are faulty.
             rows = read_rows(text, str(path))
             timed = {"kernel": "kernel_s", "training": "iteration_s"}
@@ -89,9 +92,11 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
             except InputError:
                 if not kit:
                     raise
+                unread.append(path.name)
     if not (kernels or training or collectives):
         raise InputError(f"{', '.join(map(str, paths))}: no measurement in it. Run the kit first.")
-    return Measurements(tuple(kernels), tuple(training), tuple(collectives), manifest)
+    measured = tuple(kernels), tuple(training), tuple(collectives)
+    return Measurements(*measured, manifest, tuple(unread))
 
 
 def _files(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:

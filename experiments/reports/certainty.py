@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.reports.formatting import Column, heading, value_text
+from experiments.reports.formatting import Column, heading, number, value_text
 from topologies.support.errors import InputError
 from workloads.economics import kind_in_words
 
@@ -111,16 +111,36 @@ def price_sentences(document: Document) -> list[str]:
     others = document.get("other_prices", {})
     prices = {kind_in_words(way): entry for way, entry in others.items()}
     if others and "rows" in document:  # a table of plans has no price beside them
-        usd = {place: value_at(document, place) for place in PAID}
-        paid = {place: value for place, value in usd.items() if value}
-        first = {"of the first plan": {**paid, "price_basis": document["price_basis"]}}
-        prices = first | prices
-    return [
-        f"Price {way}: "
-        + ", ".join(f"{value_text('_usd', entry[at])} {PAID[at]}" for at in PAID if at in entry)
-        + f"; {entry['price_basis']}."
-        for way, entry in prices.items()
-    ]
+        usd, ends = paid(document)
+        first = {**usd, "interval": ends, "price_basis": document["price_basis"]}
+        prices = {"of the first plan": first} | prices
+    sentences = []
+    for way, entry in prices.items():
+        amounts = []
+        for place, words in PAID.items():
+            if (usd_of := entry.get(place)) is not None:
+                between = ends_text("_usd", entry["interval"].get(place), _usd, usd_of)
+                between = f" ({between})" if between else ""
+                amounts.append(f"{value_text('_usd', usd_of)} {words}{between}")
+        sentences.append(f"Price {way}: {', '.join(amounts)}; {entry['price_basis']}.")
+    return sentences
+
+
+def _usd(value: Any) -> str:
+    """Price without its unit, beside one that has it."""
+    return value_text("_usd", value).removesuffix(" USD")
+
+
+def paid(results: Document) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return the prices of an answer by their places, and the intervals of those that have one."""
+    usd = {place: value for place in PAID if (value := value_at(results, place))}
+    ends = dict[str, Any]()
+    for place in usd:
+        parent, _, name = place.rpartition(".")
+        within = value_at(results, parent) if parent else results
+        if (interval := interval_at("", within, name)) is not None:
+            ends[place] = interval
+    return usd, ends
 
 
 def interval_band(command: str, results: Document) -> dict[str, Any]:
@@ -242,8 +262,9 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
         kinds = dict.fromkeys(kind for entry in mine for kind in entry.get("price_kinds", ()))
         paid = f", {next(iter(kinds))}" if len(kinds) == 1 else ""
         numbers = ", ".join(
-            f"{entry['ratio']:.3g} times {entry['number']}"
-            f"{paid * ('price_kinds' in entry)} (80 %: {entry['low']:.3g} – {entry['high']:.3g})"
+            f"{_three(entry['ratio'])} times {entry['number']}"
+            f"{paid * ('price_kinds' in entry)} (80 %: {_three(entry['low'])} – "
+            f"{_three(entry['high'])})"
             for entry in mine
         )
         sure = " and ".join(entry["number"] for entry in mine if entry["differs"])
@@ -267,6 +288,15 @@ def ratio_sentences(entries: Rows, prices: str = "") -> list[str]:
         )
         prices += " Such ratios say little of the machines: --price-basis chooses one kind for all."
     return [*sentences, *filter(None, [prices])]
+
+
+def _three(value: float) -> str:
+    """Write a number to three digits, without a power of ten.
+
+    >>> _three(2804.0), _three(0.7256)
+    ('2,800', '0.726')
+    """
+    return number(float(f"{value:.3g}"))
 
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six")

@@ -76,6 +76,13 @@ RATIOS = {
 """Words in the names of numbers without a unit that are written in per cent."""
 
 
+SHARES = {
+    "useful", "lost_work", "checkpoint", "restart", "detection", "waiting_for_spares", "stragglers",
+    "fewer_replicas", "neighbours", "down", "idle", "used", "idle_beside_waiting", "scattered",
+}  # fmt: skip
+"""Names of shares of the time of jobs and servers, by themselves or in a ``breakdown``."""
+
+
 def number(value: Any) -> str:
     """Text of a number without a unit: integers in full, others and very large ones to four digits.
 
@@ -126,6 +133,8 @@ def value_text(name: str, value: Any) -> str:
     if not -LARGEST <= value <= LARGEST:  # type: ignore[operator]
         return "beyond 1e300"
     unit = unit_of(f"_{name}")
+    if name in SHARES or (name.startswith("breakdown.") and not unit):
+        return f"{100 * value:.4g} %"
     if not unit and RATIOS.intersection(re.split(r"[_.]", name)):
         return f"{100 * value:.4g} %"
     return UNITS.get(unit, number)(value)

@@ -119,6 +119,8 @@ def _sections(
     """Yield sections in the order of a reader: answers, figures, certainty, sources."""
     contents = record["contents"]
     lines = [str(line) for key in ("remarks", "notes") for line in results.get(key) or ()]
+    if "other_prices" in results and "rows" not in results:
+        lines.append(f"Price: {results['price_basis']}.")
     lines += price_sentences(results)
     texts = [{"kind": "text", "text": line[:1].upper() + line[1:]} for line in lines]
     yield _section("Remarks", texts)
@@ -186,7 +188,8 @@ def _memory(results: Mapping[str, Any]) -> list[Block]:
     holder = results if "memory_bytes" in results else results["rows"][0]
     memory = dict(holder["memory_bytes"])
     capacity, total = memory.pop("capacity"), memory.pop("total")
-    used = f"{format_memory(total)} of {format_memory(capacity)} are used."
+    verb = "used" if total <= capacity else "likely to be needed"
+    used = f"{format_memory(total)} of {format_memory(capacity)} are {verb}."
     parts = {part: value for part, value in memory.items() if value}
     return [stack("memory_bytes", parts, capacity, "free"), {"kind": "text", "text": used}]
 
@@ -483,7 +486,19 @@ def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
             yield from ({"kind": "text", "text": line} for line in value)
         elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             yield {"kind": "head", "text": heading(key)}
-            yield table_block(pd.DataFrame(value[:MOST_ROWS]))
+            yield table_block(pd.DataFrame([_with_parts(row) for row in value[:MOST_ROWS]]))
+
+
+def _with_parts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with a cell for each part of an object of numbers."""
+    cells: dict[str, Any] = {}
+    for key, value in row.items():
+        parts = value if isinstance(value, dict) else {}
+        if parts and all(isinstance(each, int | float) for each in parts.values()):
+            cells |= {f"{key}.{part}": each for part, each in parts.items()}
+        else:
+            cells[key] = value
+    return cells
 
 
 def parts_table(key: str, value: Mapping[str, Any]) -> Block:

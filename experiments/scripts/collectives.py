@@ -262,9 +262,9 @@ def draw_half_rate_z(frame: pd.DataFrame) -> Figure:
     gains = ", ".join(f"{row.collective} {row.gain:.0%}" for row in large.itertuples())
     size = format_bytes(int(faster.size_bytes.max()))
     title = (
-        f"With Z {frame.z.max():g} times as fast, {size} would take less time by: {gains}\n"
+        f"With links of axis Z {frame.z.max():g} times as fast, {size} saves time: {gains}\n"
         f"{faster.cluster.iloc[0]}, the fastest algorithm each"
     )
     shown = faster.assign(percent=100 * faster.gain, mib=faster.size_bytes // 2**20)
-    labels = ("buffer of a chip [MiB]", "less time than with Z as it is [%]")
+    labels = ("buffer of a chip [MiB]", "less time than with the links as they are [%]")
     return lines(shown, "mib", "percent", "collective", title, labels=labels)

@@ -21,6 +21,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.shapes.basic import Torus
 from topologies.support.files.reading import csv_rows
+from workloads.economics import kind_in_words, kind_of_price
 from workloads.kernels.times import gemm_s
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
@@ -30,7 +31,7 @@ from workloads.training.usual_plan import describe
 
 MACHINES = (
     "trn1.32xlarge:4", "trn2-ultraserver", "trn3-gen1", "trn4-ultraserver",
-    "dgx-a100:8", "dgx-h100:8", "p5en.48xlarge:8", "dgx-b200:8", "gb200-nvl72",
+    "p4de.24xlarge:8", "p5.48xlarge:8", "p5en.48xlarge:8", "p6-b200.48xlarge:8", "gb200-nvl72",
     "mi300x-platform:8", "tpu-v5p-pod", "tpu-v6e-pod", "tpu7x-pod",
 )  # fmt: skip
 """Machines of 64 chips, or larger ones that are cut to a slice."""
@@ -47,9 +48,14 @@ CUBE = 4
 
 
 PRECISIONS = ("bf16", "fp8")
+PAID = "capacity-block"  # kind of price that most machines have, so that they compare
 ASSUMED = (
     "* a chip that is not built, or kernels at the shares of peak of another family: left out of "
     "the title"
+)
+PAID_OTHERWISE = (
+    "Dollars by Capacity Block (prices of July to October 2026), or as named beside a bar and then "
+    "left out of the title"
 )
 
 
@@ -65,17 +71,22 @@ def generations(
 
     Each machine trains in bf16 and, where its chip has a faster fp8, also in fp8; the better of the
     two steps counts. Throughput is compared at equal chips, equal power (the limit of the chip) and
-    equal dollars (the catalogue's default price). Vendors' claims are listed beside it with a
-    verdict and, where the two differ, the cause of the difference.
+    equal dollars (the price of a Capacity Block, or the catalogue's default where a machine has
+    none). Vendors' claims are listed beside it with a verdict and, where the two differ, the cause
+    of the difference. The first line leaves out machines with kernels ``assumed`` (a chip that is
+    not built, or one at the shares of peak of another family), and of dollars all that are paid in
+    another way, which ``price`` names.
 
     ``machines``: named machines with similar numbers of chips. ``global_batch``: sequences of one
     optimizer step on every machine. ``finalists``: best estimates that are simulated on each
     machine; the fastest is kept.
 
     Returns one row for each machine and precision: ``chip``, ``precision``, ``plan``, ``kernels``
-    (grade of the kernels of its family; ``assumed`` where its peak is), ``iteration_s``, ``mfu``,
-    ``tokens_per_s_per_chip``, ``tokens_per_joule`` and ``tokens_per_usd`` (NaN where the catalogue
-    states no power or price), and ``best``, which marks the faster precision of a machine.
+    (grade of the kernels of its family; ``assumed`` where its peak is), ``iteration_s``, ``mfu``
+    (of the peak in that precision), ``tokens_per_s_per_chip``, ``tokens_per_joule`` and
+    ``tokens_per_usd`` (NaN where the catalogue states no power or price), ``price`` (its kind in
+    words, or ``assumed``; empty without one), and ``best``, which marks the faster precision of a
+    machine.
     """
     shape, catalogue = read_model(model), shipped_catalogue()
     points = []
@@ -118,6 +129,7 @@ def _row(
     ends = plan_interval(ranking, best)
     tokens_per_s_per_chip = best.tokens_per_s / fabric.chips
     watts = catalogue.value(fabric.chip, "tdp", float("nan"))
+    usd_per_s, paid = _price(catalogue, name.partition(":")[0])
     family = f"family.{chip_family(fabric.chip).name}"
     rows = ((family, "kernels"), (fabric.chip, "bf16_peak"))
     grades = [catalogue.entry(*row).grade for row in rows]
@@ -135,15 +147,23 @@ def _row(
         "mfu": best.mfu,
         "tokens_per_s_per_chip": tokens_per_s_per_chip,
         "tokens_per_joule": tokens_per_s_per_chip / watts,
-        "tokens_per_usd": tokens_per_s_per_chip / _price(catalogue, name.partition(":")[0]),
+        "tokens_per_usd": tokens_per_s_per_chip / usd_per_s,
+        "price": paid,
     }
 
 
-def _price(catalogue: Catalogue, instance: str) -> float:
-    """Price of one chip [USD/s]; NaN where the catalogue has none."""
+def _price(catalogue: Catalogue, instance: str) -> tuple[float, str]:
+    """Return the price of one chip [USD/s] and its kind in words; NaN and nothing without one."""
     if not catalogue.has(instance, "price") or not catalogue.has(instance, "chips"):
-        return float("nan")
-    return catalogue.value(instance, "price") / catalogue.value(instance, "chips")
+        return float("nan"), ""
+    offered = {row.variant for row in catalogue.variants(instance, "price")}
+    if PAID in offered:
+        catalogue = catalogue.with_variants({f"{instance}.price": PAID})
+    row = catalogue.entry(instance, "price")
+    kind = (
+        row.grade if row.grade == "assumed" else kind_in_words(kind_of_price(catalogue, instance))
+    )
+    return row.value / catalogue.value(instance, "chips"), kind
 
 
 def draw_generations(frame: pd.DataFrame) -> Figure:
@@ -155,7 +175,9 @@ def draw_generations(frame: pd.DataFrame) -> Figure:
         for name, kind, guess in zip(shown.cluster, shown.precision, assumed, strict=True)
     ]
     judged = shown if assumed.all() else shown[~assumed]
-    lines = [ASSUMED] * bool(assumed.any()) + verdicts(frame)
+    otherwise = (shown.price != kind_in_words(PAID)) & shown.tokens_per_usd.notna()
+    judged = judged.assign(tokens_per_usd=judged.tokens_per_usd.mask(otherwise))
+    lines = [ASSUMED] * bool(assumed.any()) + [PAID_OTHERWISE] + verdicts(frame)
     panels = {
         "tokens_per_s_per_chip": "per second per chip",
         "tokens_per_joule": "per joule",
@@ -167,7 +189,8 @@ def draw_generations(frame: pd.DataFrame) -> Figure:
         stated = shown[column].dropna()
         base = stated.index[0] if len(stated) else None
         title += "" if base is None else f" ({shown.cluster[base]} = 1)"
-        _bars(axes, shown[column] / (stated.iloc[0] if len(stated) else 1.0))
+        remarks = shown.price.where(otherwise & (column == "tokens_per_usd"), "")
+        _bars(axes, shown[column] / (stated.iloc[0] if len(stated) else 1.0), remarks)
         axes.set_title(f"Tokens {title}", loc="left", fontsize=9)
         axes.set_yticks(range(len(shown)), labels, fontsize=9)
     every[0].invert_yaxis()
@@ -187,13 +210,13 @@ def _finding(shown: pd.DataFrame, panels: Mapping[str, str]) -> str:
     return "Most tokens " + ", ".join(f"{what}: {cluster}" for what, cluster in most.items())
 
 
-def _bars(axes: Axes, ratios: pd.Series[Any]) -> None:
-    """Draw one bar a machine with its number, or a remark where there is none."""
-    for row, value in enumerate(ratios):
+def _bars(axes: Axes, ratios: pd.Series[Any], remarks: pd.Series[Any]) -> None:
+    """Draw one bar a machine with its number and remark, or that there is none."""
+    for row, (value, remark) in enumerate(zip(ratios, remarks, strict=True)):
         stated = value == value
         if stated:
             axes.barh(row, value, color="#4477aa")
-        text = f" {value:.2f}" if stated else " not stated"
+        text = f" {value:.2f} {remark}" if stated else " not stated"
         axes.annotate(text, (value if stated else 0.0, row), va="center", fontsize=8)
     axes.margins(x=0.18)
     axes.spines[["top", "right"]].set_visible(False)
@@ -217,10 +240,11 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare vendors' claims with our ratios, in a claim's precision or the faster of each chip.
 
     Returns one row a claim: ``claim``, ``claimed_low``, ``claimed_high``, ``ours``, ``verdict``
-    (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` (ratio of tokens
-    a second, or of what is claimed) and ``dearer`` (ratio of watts or dollars of a chip), whose
-    quotient is ``ours``, ``per`` (``power``, ``price``, or empty where it is neither),
-    ``apart`` (reason of the difference) and ``source``.
+    (``agrees``, ``ours is lower``, ``ours is higher``, ``taken as claimed`` where the catalogue
+    has its number from the claim, ``not known``), ``faster`` (ratio of tokens a second, or of what
+    is claimed) and ``dearer`` (ratio of watts or dollars of a chip), whose quotient is ``ours``,
+    ``per`` (``power``, ``price``, or empty where it is neither), ``apart`` (reason of the
+    difference) and ``source``.
     """
     text = (files("experiments.scripts") / "claims.csv").read_text(encoding="utf-8")
     rows = []
@@ -236,6 +260,8 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
             dearer = _ratio(pair, "tokens_per_s_per_chip") / _ratio(pair, claim["per"])
         ours = faster / dearer
         judged = verdict(ours, low, high)
+        if judged != "not known" and _is_assumed(claim["new"], claim["quantity"]):
+            judged = "taken as claimed"
         rows.append(
             {
                 "claim": claim["text"],
@@ -251,6 +277,12 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _is_assumed(chip: str, quantity: str) -> bool:
+    """Tell whether a quantity is a row of the catalogue that no source measures or states."""
+    catalogue = shipped_catalogue()
+    return catalogue.has(chip, quantity) and catalogue.entry(chip, quantity).grade == "assumed"
 
 
 def _ratio(pair: Sequence[Mapping[Any, Any]], quantity: str) -> float:

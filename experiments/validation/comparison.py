@@ -46,9 +46,16 @@ from workloads.confidence.kinds import (
     training_kind,
 )
 from workloads.confidence.residuals import Residual, Residuals
-from workloads.confidence.split_conformal import LEAST, interval, rank_correlation
+from workloads.confidence.split_conformal import (
+    LEAST,
+    interval,
+    margin,
+    rank_correlation,
+    ratio_ends,
+)
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration
+from workloads.training.usual_plan import training_features
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -312,6 +319,24 @@ def compared_steps(measured: Sequence[MeasuredSteps], step: Iteration) -> dict[s
         word = normal(change, 1 / usual, usual)
         last |= {"before": before, "change": change, "usual_change": usual, "change_normal": word}
     return last
+
+
+def carried_over(compared: Mapping[str, Any], there: Iteration, here: Iteration) -> dict[str, Any]:
+    """Return the time of a step here that a measured one there stands for, with its 80 % ends [s].
+
+    Two steps on chips of one kind share most of their errors, so that the end of the interval is
+    that of a ratio of two such predictions; elsewhere both are as uncertain as alone.
+    """
+    value = compared["measured_s"] * here.iteration_s / there.iteration_s
+    if there.cluster.measured_chip == here.cluster.measured_chip:
+        then, now = (training_features(s.model, s.plan, s.cluster) for s in (there, here))
+        half = margin(then, now)
+        low, high = (value * math.exp(sign * half) for sign in (-1, 1))
+    else:
+        alone = ((s.interval.low, s.iteration_s, s.interval.high) for s in (here, there))
+        least, ratio, most = ratio_ends(*alone)
+        low, high = value * least / ratio, value * most / ratio
+    return {"measured_on": there.joined.name, "iteration_s": value, "low": low, "high": high}
 
 
 def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:

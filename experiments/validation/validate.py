@@ -22,7 +22,7 @@ from experiments.validation.comparison import (
     with_intervals,
 )
 from experiments.validation.predictions import collectives, jobs, kernels, serving, training
-from experiments.validation.predictions.training import FLAGS, STATED
+from experiments.validation.predictions.training import STATED
 from experiments.validation.reading.rows import TRAINING, Kind, Outcome, Row, Rows, read_file, table
 from topologies.catalogue.catalogue import Catalogue
 from topologies.support import display
@@ -246,10 +246,12 @@ def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     framework = str(values.get("framework") or "").partition(":")[0] or None
     # The power limit of a machine is known to who owns it, as its chips are.
     hidden = {"variant", "source", "name", *CONDITIONS, *UNTOLD} - {"power_limit_w"}
+    if "prompt_tokens" in values:  # who serves knows the release of the engine
+        hidden.discard("date")
     if level != FRAMEWORK:
         hidden.add("framework")
     if level == BARE:
-        hidden |= {*STATED, *FLAGS} - {*ALWAYS}
+        hidden |= {*STATED} - {*ALWAYS}
     kept = {**values, "framework": framework} if "framework" in values else dict(values)
     shown = {name: None if name in hidden else value for name, value in kept.items()}
     # So are its adapters: of numbers that a row names, those of its machine are told.
@@ -267,9 +269,6 @@ def as_told(rows: Rows, level: str) -> Rows:
 
 def _as_told(row: Row, level: str) -> Row:
     values = stripped(row.values, level)
-    # Who serves today runs no engine of before.
-    if "prompt_tokens" in values and serving.before_nxd(row.values):
-        values |= {"date": serving.month(row.values)}
     # A name stays as a label of the row; a framework stays without its settings.
     shown = {name: "" for name in row.cells if name != "name" and values.get(name, 0) is None}
     stated = {name: str(values[name]) for name in ("framework", "variant") if values.get(name)}

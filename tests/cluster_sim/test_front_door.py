@@ -118,6 +118,11 @@ def test_names_and_fields_stand_for_what_they_name(tmp_path):
     assert (chunks.plan.dp, chunks.level) == (1, "collective")
     with pytest.raises(cs.InputError, match=r"train has no 'tpp'\. Did you mean tp\?"):
         cs.train("llama-3.1-8b", "trn2.48xlarge", tpp=4)
+    with pytest.raises(cs.InputError, match=r"train has no 'tokens'\. Pass it .* to cs\.run_job"):
+        cs.train("llama-3.1-8b", "trn2.48xlarge", tokens="1T")
+    texts = [cs.train("llama-3.1-8b", "trn2.48xlarge", plan, faults=each).time_s
+             for each in ("engine:3:slow=1/2", ["engine:3@0s:slow=1/2"])]  # fmt: skip
+    assert texts[0] == texts[1] > step.time_s
     group = cs.Group(cs.cluster("trn2.48xlarge"), range(16))
     times = {
         cs.collective_time("all-reduce", who, size_bytes=size).time_ps
@@ -125,6 +130,11 @@ def test_names_and_fields_stand_for_what_they_name(tmp_path):
         for size in (2**20, "1MiB")
     }
     assert len(times) == 1
+    taken = cs.collective_time("all-reduce", "dgx-h100", size_bytes="1GiB")
+    assert taken.interval is not None
+    assert taken.interval.low < taken.time_s < taken.interval.high
+    found = cs.search_plans("llama-3.1-8b", "trn2.48xlarge", global_batch=16).frame()
+    assert not found.isna().any(axis=None)
     rows, head = tmp_path / "faster.csv", "part,quantity,value,unit,grade,source"
     rows.write_text(f"{head}\ntrn2,link_bandwidth,256,GB/s,assumed,A\n")
     faster = cs.cluster("trn2.48xlarge", catalogue=rows)

@@ -2,12 +2,13 @@
 
 import contextlib
 import io
+import itertools
 import json
 import shlex
 
 import click
 
-from experiments.cli.main import run
+from experiments.cli.main import app, run
 from experiments.cli.options.from_fields import as_options
 from experiments.cli.registry import COMMANDS
 
@@ -27,12 +28,26 @@ def command(name):
     return call
 
 
+def _without(words, more):
+    """Words without the options that more states again, but for those that may be repeated."""
+    again = {word.partition("=")[0] for word in more if word.startswith("--")}
+    if again.isdisjoint(word.partition("=")[0] for word in words):
+        return words
+    params = app.get_command(None, words[0]).params
+    again -= {flag for each in params if getattr(each, "multiple", False) for flag in each.opts}
+    return [
+        word
+        for before, word in itertools.pairwise(["", *words])
+        if word.partition("=")[0] not in again and (before not in again or word.startswith("--"))
+    ]
+
+
 def ended(words, *more):
-    """Exit status, output and errors of a command line in this process."""
+    """Exit status, output and errors of a line; what more states again replaces what words do."""
     output, errors = io.StringIO(), io.StringIO()
     line = shlex.split(words) if isinstance(words, str) else list(words)
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        status = run([*line, *more])
+        status = run([*_without(line, more), *more])
     return status, output.getvalue(), errors.getvalue()
 
 

@@ -129,6 +129,7 @@ def test_a_graph_of_no_known_shape_is_refused(tmp_path, graph, message):
 
 @pytest.mark.parametrize(("ending", "content", "message"), [
     ("json", "[" * 100_000, r"no JSON"),
+    ("json", '{"nodes": [], "edges": [{"source": 0, "source": 1}]}', r"\(source appears twice\)"),
     ("json", '{"nodes": [1], "edges": 2}', r"no node-link JSON"),
     ("graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml/>", r"declares a document type"),
     ("graphml", "not xml", r"no GraphML"),

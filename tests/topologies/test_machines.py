@@ -129,3 +129,14 @@ def test_a_rack_of_the_ualink_generation_is_one_switch_away():
     assert [tier.size for tier in shape.tiers] == [2, 72, 1]
     assert routes(shape, [0], [71]).hops.tolist() == [2]
     assert shape.tiers[1].bandwidth_bytes_per_s == 1024 * 10**9
+
+
+@pytest.mark.parametrize(("name", "changed", "message"), [
+    ("trn2-ultraserver", "rows=x2", "64 chips and 4 servers, and its torus has 128 chips"),
+    ("trn3-gen1", "board_chips=x1.5", "64 chips and 4 servers, and its tiered has 60 chips"),
+    ("trn4-ultraserver", "servers=x0.888889", "72 chips and 16 servers, and its switch has 72"),
+])  # fmt: skip
+def test_sizes_of_a_machine_that_do_not_make_its_chips_are_refused(name, changed, message):
+    refused(f"{name} has rows of {message}", cluster, name, variant=f"{name}.{changed}")
+    halves = cluster("trn4-ultraserver", variant="trn4-ultraserver.servers=x2")
+    assert (halves.servers, halves.chips_per_server) == (36, 2)

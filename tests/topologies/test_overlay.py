@@ -113,6 +113,7 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, shipped, line, messag
 @pytest.mark.parametrize(("content", "message"), [
     (b"part,value\n",
      f" line 1: no column quantity, unit, grade, source; a catalogue has {HEADER}."),
+    (HEADER.encode() + b"\n", " holds no rows. Add rows to it, or leave the file out."),
     (HEADER.encode() + b",notes\n", " line 1 has no 'notes'. Did you mean note?"),
     (b"", " line 1: no column part, quantity, value, unit, grade, source;"),
     (b"x" * 5_000_001, " is over the limit of 5 MB."),

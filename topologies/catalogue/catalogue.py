@@ -206,6 +206,8 @@ class Catalogue:
         and a quantity or a part that no command reads.
         """
         overlay = read_entries(Path(path), str(path))
+        if not overlay:
+            raise InputError(f"{path} holds no rows. Add rows to it, or leave the file out.")
         check_overlay(self.rows, self._in_force, overlay, str(path))
         # A price that is replaced is paid in another way, if the file does not say that it is not.
         priced = {row.part for _, row in overlay if row[1:3] == ("price", "")}

@@ -25,7 +25,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import AXIS_NAMES, Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.links import domain_links
 from topologies.support.errors import InputError, shown
-from topologies.support.files.reading import read_text
+from topologies.support.files.reading import once_each, read_text
 from topologies.support.units import PS_PER_S, parse_ps, parse_rate
 
 # Recognition of the shape of a graph: a ring, grid or torus, a full mesh, or one switch.
@@ -306,7 +306,7 @@ def _graphml(text: str) -> nx.Graph[Hashable]:
 
 def _node_link(text: str) -> nx.Graph[Hashable]:
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=once_each)
     except (ValueError, RecursionError) as mistake:
         raise InputError(f"no JSON ({shown(str(mistake), 80)}). Write the file again.") from None
     keys = set(document) if isinstance(document, dict) else set()

@@ -8,7 +8,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
-from topologies.support.errors import check_choice
+from topologies.support.errors import InputError, check_choice
 
 
 def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
@@ -124,7 +124,12 @@ def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
     """Build the scale-up domain of a machine."""
     word = catalogue.name(machine, "shape")
     check_choice(f"the shape of {machine}", word, SHAPES)
-    return SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
+    shape = SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
+    chips, servers = (catalogue.integer(machine, name) for name in ("chips", "servers"))
+    if shape.chips != chips or chips % servers:
+        stated = f"{machine} has rows of {chips:,} chips and {servers:,} servers"
+        raise InputError(f"{stated}, and its {word} has {shape.chips:,} chips. Correct its rows.")
+    return shape
 
 
 def chips_per_server(catalogue: Catalogue, machine: str) -> int:

@@ -225,10 +225,7 @@ def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
             "(.graphml, .json). Name one of those, or a machine, such as p5.48xlarge:8."
         )
     if "," in text:
-        return (
-            f"unknown cluster {shown(text, 80)!r}. Name one here; train, plan, serve and "
-            "collective take several, side by side."
-        )
+        return _several(text)
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
         f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "
@@ -251,19 +248,18 @@ def _machines(name: str, kind: str, domains: int, catalogue: Catalogue) -> Clust
 
 def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
     """Make Project Rainier, by default with all its UltraServers, or with a number of chips."""
-    chips_each = catalogue.integer(RAINIER_MACHINE, "chips")
-    chips = catalogue.integer(RAINIER, "domains") * chips_each
+    of_unit = catalogue.integer(RAINIER_MACHINE, "chips")
+    chips = catalogue.integer(RAINIER, "domains") * of_unit
     if count is not None:
-        chips = _whole(name, count, f"{RAINIER}:{1024 * chips_each}")
+        chips = _whole(name, count, f"{RAINIER}:{1024 * of_unit}")
         check_chips(name, (chips,))
-    if chips == 0 or chips % chips_each:
-        nearest = max(1, round(chips / chips_each)) * chips_each
+    if chips == 0 or chips % of_unit:
+        nearest = max(1, round(chips / of_unit)) * of_unit
         raise InputError(
-            f"{name}: {chips:,} chips are not whole UltraServers of {chips_each}; "
+            f"{name}: {chips:,} chips are not whole UltraServers of {of_unit}; "
             f"use {RAINIER}:{nearest}"
         )
-    machine = _machines(name, RAINIER_MACHINE, chips // chips_each, catalogue)
-    return _in_buildings(machine, catalogue)
+    return _in_buildings(_machines(name, RAINIER_MACHINE, chips // of_unit, catalogue), catalogue)
 
 
 def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
@@ -294,7 +290,16 @@ def _in_buildings(machine: Cluster, catalogue: Catalogue) -> Cluster:
     return replace(machine, scale_out=replace(fabric, climb_ps=tuple(climbs_ps)))
 
 
+def _several(text: str) -> str:
+    return (
+        f"unknown cluster {shown(text, 80)!r}. Name one here; train, plan, serve and collective "
+        "take several, side by side."
+    )
+
+
 def _whole(text: str, count: str, example: str) -> int:
+    if "," in text:
+        raise InputError(_several(text))
     if not re.fullmatch(r"\d{1,9}", count, re.ASCII):
         raise InputError(
             f"{text[:80]}: the count must be a whole number of 1 to {MAX_CHIPS:,}, as {example}"

@@ -7,7 +7,6 @@ megaseconds.
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -215,14 +214,18 @@ def parse_count(text: str, what: str, example: str = "15T or 300B") -> int:
     return round(value)
 
 
+def share_of(text: str) -> float | None:
+    """Return a number that may be written in per cent; None for other text."""
+    try:
+        return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        return None
+
+
 def parse_share(text: str, where: str) -> float:
     """Read a share below 1, as ``99.9%`` or ``0.999``."""
-    plain = text.strip()
-    try:
-        value = float(plain.removesuffix("%")) / (100.0 if plain.endswith("%") else 1.0)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
+    value = share_of(text.strip())
+    if value is None or not 0 < value < 1:
         raise InputError(f"{where} is {text!r}; write a share such as 99.9% or 0.999.")
     return round(value, 12)
 

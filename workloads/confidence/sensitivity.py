@@ -225,12 +225,28 @@ class Uncertain:
         up = math.hypot(math.log(self.high), math.log(other.low))
         return Uncertain(math.exp(-down), math.exp(up), f"{self.basis}; {other.basis}")
 
-    def times(self, value: float, ends: Mapping[str, float]) -> dict[str, float]:
-        """Return the ends of a value that is in proportion to this input, from its other ends."""
-        if self.is_point or not 0 < ends["low"] <= value <= ends["high"]:
-            return {**ends}
-        down = math.hypot(math.log(value / ends["low"]), math.log(self.low))
-        up = math.hypot(math.log(ends["high"] / value), math.log(self.high))
+    def times(
+        self, value: float, ends: Mapping[str, float], instead_of: Uncertain | None = None
+    ) -> dict[str, float]:
+        """Return the ends of a value that is in proportion to this input, from its other ends.
+
+        ``instead_of``: the input in place of this one that the ends were found with.
+
+        >>> priced = Uncertain(0.5, 1.5).times(2.0, {"low": 1.5, "high": 4.0})
+        >>> Uncertain().times(2.0, priced, Uncertain(0.5, 1.5))
+        {'low': 1.5, 'high': 4.0}
+        """
+        was = instead_of or Uncertain()
+        if (self.is_point and was.is_point) or not 0 < ends["low"] <= value <= ends["high"]:
+            return {"low": ends["low"], "high": ends["high"]}
+        squares = (
+            math.log(other) ** 2 - math.log(before) ** 2 + math.log(mine) ** 2
+            for other, before, mine in (
+                (value / ends["low"], was.low, self.low),
+                (ends["high"] / value, was.high, self.high),
+            )
+        )
+        down, up = (math.sqrt(max(0.0, square)) for square in squares)
         return {"low": value * math.exp(-down), "high": value * math.exp(up)}
 
     def document(self) -> dict[str, float | str]:

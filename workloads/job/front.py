@@ -4,349 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from topologies.clusters.cluster import Cluster
-from topologies.support import display
 from topologies.support.arguments import Seed, check_names, checked
-from topologies.support.arrays import FloatArray
 from topologies.support.errors import InputError
 from topologies.support.options import described
 from topologies.support.units import format_seconds
-from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest
-from workloads.confidence.sensitivity import (
-    Uncertain,
-    each_of,
-    ends_of,
-    finite_ends,
-    lattice,
-    price_of,
-    sampled,
-)
-from workloads.economics import TOKENS, Economics, bought_s
+from workloads.economics import bought_s
 from workloads.job.causes import FailureRates, failure_rates, read_failures
 from workloads.job.checkpoints import State, job_state, peer_copies
-from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
+from workloads.job.goodput import daly_interval_s, search_interval, smooth_goodput
 from workloads.job.job import DAYS, MAINTENANCE, Job, Outcome, Recovery, Replicas, Stragglers
-from workloads.job.replan import Replan, replans
+from workloads.job.replan import replans
+from workloads.job.result import DAY_S, JobResult
 from workloads.job.simulate import simulate
-from workloads.options.job import AUTO, JobInputs, usd_of
+from workloads.options.job import AUTO, JobInputs, budget_entry
 from workloads.options.keywords import read_options
 from workloads.training.iteration import Iteration
 from workloads.training.plan.plan import ParallelPlan
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-DAY_S = 86400.0
-Share = TypeVar("Share", float, FloatArray)
-LOW, HIGH = 0.1, 0.9  # quantiles of the runs between which 80 % of them lie
-
-
-@display.by_facts("Training job")
-@dataclass(frozen=True, eq=False)
-class JobResult:
-    """A simulated job of weeks.
-
-    Attributes
-    ----------
-    step : Iteration
-        One optimizer step of the job.
-    job : Job
-        Inputs of the simulation.
-    state : State
-        Checkpoint of the job.
-    unit_chips : int
-        Chips of a unit that a spare replaces.
-    outcomes : tuple of Outcome
-        Runs at the stated failure rates, one for each seed.
-    varied : tuple of Outcome
-        Runs whose failure rates were drawn from their published range.
-    curve : Curve or None
-        Goodput at several checkpoint intervals; None where nothing fails.
-    goal : int, optional
-        Tokens that determined the length of the run; None for a run of another length.
-    budget_usd : int, optional
-        Price that determined the length of the run [USD]; None where nothing or less was stated.
-    notes : tuple of str
-        Remarks: a length that did not converge to the tokens, and what ``elastic`` would give.
-    replans : tuple of Replan
-        Plans by which it goes on without one unit, two and so on where no spare is left.
-    """
-
-    step: Iteration
-    job: Job
-    state: State
-    unit_chips: int
-    outcomes: tuple[Outcome, ...]
-    varied: tuple[Outcome, ...] = field(repr=False)
-    curve: Curve | None = field(repr=False)
-    goal: int | None = None
-    budget_usd: int | None = None
-    notes: tuple[str, ...] = ()
-    replans: tuple[Replan, ...] = ()
-
-    @property
-    def chips(self) -> int:
-        """Chips that compute and chips that wait as spares."""
-        return self.step.chips + self.job.spares * self.unit_chips
-
-    @cached_property
-    def breakdown(self) -> dict[str, float]:
-        """Share of time of each part, as the mean over the runs; the shares sum to 1."""
-        total = sum(outcome.span_ms for outcome in self.outcomes)
-        return {
-            part: sum(outcome.parts_ms[part] for outcome in self.outcomes) / total
-            for part in self.job.parts
-        }
-
-    @property
-    def goodput(self) -> float:
-        """Useful share of time, as the mean over the runs."""
-        return self.breakdown["useful"]
-
-    @property
-    def failures_by_cause(self) -> dict[str, float]:
-        """Failures by cause, as the mean over the runs."""
-        causes = self.outcomes[0].failures
-        return {
-            name: float(np.mean([outcome.failures[name] for outcome in self.outcomes]))
-            for name in causes
-        }
-
-    @property
-    def interval(self) -> Interval:
-        """Interval of the goodput, from runs of all seeds and at rates drawn from their range."""
-        seen = np.array([outcome.goodput for outcome in (*self.outcomes, *self.varied)])
-        low, high = np.quantile(seen, (LOW, HIGH))
-        rates = self.job.rates
-        ranged = (
-            f"failure rates × {rates.low:.2g} to {rates.high:.2g}, as published clusters differ"
-            if rates.high > rates.low
-            else "failure rates as stated"
-        )
-        basis = f"{len(seen)} runs of different seeds; {ranged}"
-        return Interval(min(float(low), self.goodput), max(float(high), self.goodput), basis=basis)
-
-    @property
-    def tokens(self) -> float:
-        """Tokens that the job trains on."""
-        return self.goodput * self.job.span_s * self.step.tokens_per_s
-
-    @property
-    def _basis(self) -> str:
-        return f"goodput: {self.interval.basis}; step time: {self.step.interval.basis}"
-
-    @cached_property
-    def _drawn(self) -> dict[str, FloatArray]:
-        """Amounts of all inputs together, by their keys in the document; (points,) for each."""
-        # A run of stated tokens is as long, and as dear, as these ask for.
-        _, _, steps, failures, price = lattice()
-        runs = (*self.outcomes, *self.varied)
-        goodput = np.clip(sampled([each.goodput for each in runs], failures), 0.0, 1.0)
-        working = sampled([sum(each.shares[part] for part in WORKING) for each in runs], failures)
-        slower = Uncertain.of(self.step.interval).factors(steps)
-        tokens = goodput * self.job.span_s * self.step.tokens_per_s / slower
-        longer, usd, watts = np.ones(len(tokens)), self.cost_usd, self._power_w(working)
-        if self.goal is not None:
-            longer = each_of(self.tokens, tokens)
-        elif self.budget_usd is not None:  # a dearer chip buys fewer days
-            longer = 1 / self._price.factors(price)
-        bought = tokens * (1.0 if self.goal is not None else longer)
-        drawn = {"tokens": bought, "days": self.job.span_s / DAY_S * longer}
-        if self.goal is None:
-            drawn["steps"] = bought / self.step.plan.tokens
-        if usd is not None:
-            cost = usd * self._price.factors(price)
-            drawn["cost_usd"] = cost * longer
-            drawn["usd_per_million_tokens"] = each_of(cost * TOKENS, tokens)
-        if watts is not None:
-            drawn["energy_joules"] = self.job.span_s * longer * watts
-        return drawn
-
-    @property
-    def _price(self) -> Uncertain:
-        """Factor on the price of a chip."""
-        return price_of([(1.0, Economics.of(self.step.cluster))])
-
-    @property
-    def cost_usd(self) -> float | None:
-        """Price of all chips, spares included, for the whole run; None without a known price."""
-        usd_per_chip_s = Economics.of(self.step.cluster).usd_per_chip_s
-        return self.chips * self.job.span_s * usd_per_chip_s if usd_per_chip_s else None
-
-    @property
-    def energy_joules(self) -> float | None:
-        """Energy drawn from the grid [J]; spares, and all chips outside of steps, are idle."""
-        watts = self._power_w(sum(self.breakdown[part] for part in WORKING))
-        return None if watts is None else self.job.span_s * watts
-
-    def _power_w(self, working: Share) -> Share | None:
-        """Mean power where chips compute for a share of the time; None if it is not known."""
-        economics = Economics.of(self.step.cluster)
-        step_j = self.step.cost.energy_joules
-        if step_j is None:
-            return None
-        idle_w = economics.pue * economics.idle_w
-        spares = self.job.spares * self.unit_chips * idle_w
-        waiting = self.step.chips * idle_w
-        return working * (step_j / self.step.iteration_s) + (1 - working) * waiting + spares
-
-    def document(self) -> dict[str, Any]:
-        """All results under the keys of the command line."""
-        return {**self._document, "interval": self._interval_document()}
-
-    @cached_property
-    def _document(self) -> dict[str, Any]:
-        job, usd = self.job, self.cost_usd
-        mtbf_s, curve = job.rates.mtbf_s, self.curve
-        failed = self.failures_by_cause
-        return {
-            "model": self.step.model.name,
-            "cluster": self.step.cluster.name,
-            "chips": self.step.chips,
-            "days": job.span_s / DAY_S,
-            "goodput": self.goodput,
-            "breakdown": self.breakdown,
-            "failures": sum(failed.values()),
-            "failures_by_cause": failed,
-            "mtbf_s": None if math.isinf(mtbf_s) else mtbf_s,
-            "checkpoint_interval_s": job.interval_s,
-            "best_checkpoint_interval_s": curve.best_s if curve else None,
-            "young_daly_interval_s": daly_interval_s(mtbf_s, job.stall_s) if curve else None,
-            "checkpoint_bytes": self.state.checkpoint_bytes,
-            "checkpoint_stall_s": job.stall_s,
-            "checkpoint_write_s": self.state.write_s,
-            "restart_s": job.recovery.restart_s,
-            "detection_s": job.recovery.detection_s,
-            "repair_s": job.recovery.repair_s,
-            "spares": job.spares,
-            "spare_chips": job.spares * self.unit_chips,
-            "most_spares_used": max(outcome.spares_used for outcome in self.outcomes),
-            **self._peer_document(),
-            "elastic": job.replicas is not None,
-            **self._planned_document(),
-            "iteration_s": self.step.iteration_s,
-            "tokens": self.tokens,
-            "steps": self.tokens / self.step.plan.tokens,
-            "tokens_per_s": self.tokens / job.span_s,
-            "cost_usd": usd,
-            "usd_per_million_tokens": usd * 1e6 / self.tokens if usd and self.tokens else None,
-            "energy_joules": self.energy_joules,
-            "runs": len(self.outcomes) + len(self.varied),
-            "curve": self.curve_rows(),
-            **({"notes": list(self.notes)} if self.notes else {}),
-        }
-
-    def _interval_document(self) -> dict[str, Any]:
-        """Intervals of goodput, step time, and the amounts that follow from both."""
-        step, document = self.step.interval, self._document
-        ends = finite_ends(self._drawn, document)
-        ends = {name: each for name, each in ends.items() if each["low"] < each["high"]}
-        return {
-            **self.interval.document(),
-            **ends,
-            "tokens": {**ends_of(self._drawn["tokens"], self.tokens), "basis": self._basis},
-            **({} if self._price.is_point else {"price": self._price.document()}),
-            "iteration_s": {"low": step.low, "high": step.high, "basis": step.basis},
-        }
-
-    def _peer_document(self) -> dict[str, Any]:
-        """Copies in host memory, and the restart with warm spares; empty without either."""
-        peers, saved_s = self.job.peers, self.job.recovery.warm_saves_s
-        document: dict[str, Any] = {}
-        if peers is not None:
-            document = {
-                "peer_copy_interval_s": peers.every_s,
-                "peer_copy_s": peers.copy_s,
-                "peer_bytes_per_server": peers.bytes_per_server,
-                "host_bytes_per_server": peers.host_bytes,
-                "peer_restart_s": peers.restart_s,
-                "peer_pairs_lost": float(
-                    np.mean([outcome.pairs_lost for outcome in self.outcomes])
-                ),
-            }
-        if saved_s:
-            document["warm_restart_s"] = (peers or self.job.recovery).restart_s - saved_s
-        return document
-
-    def _planned_document(self) -> dict[str, Any]:
-        """Planned downtime, and plans without some units; empty without either."""
-        windows = [window.text for window in self.job.windows]
-        plans = [
-            {"units": each.units, "plan": each.degrees, "iteration_s": each.iteration_s}
-            for each in self.replans
-        ]
-        return {
-            **({"maintenance": windows} if windows else {}),
-            **({"plans_without_units": plans} if plans else {}),
-        }
-
-    def curve_rows(self) -> list[dict[str, float]]:
-        """Simulated goodput at each checkpoint interval of the search."""
-        if self.curve is None:
-            return []
-        pairs = zip(self.curve.interval_s, self.curve.goodput, strict=True)
-        return [{"checkpoint_interval_s": s, "goodput": share} for s, share in pairs]
-
-    def frame(self) -> pd.DataFrame:
-        """Return a table with one row a run: share of each part, failures, checkpoints, spares.
-
-        ``varied`` marks the runs whose failure rates were drawn.
-        """
-        import pandas as pd
-
-        rows = [(False, outcome) for outcome in self.outcomes] + [
-            (True, outcome) for outcome in self.varied
-        ]
-        return pd.DataFrame(
-            {
-                "varied": varied,
-                **outcome.shares,
-                "failures": sum(outcome.failures.values()),
-                "checkpoints": outcome.checkpoints,
-                "replaced": outcome.replaced,
-                "spares_used": outcome.spares_used,
-            }
-            for varied, outcome in rows
-        )
-
-    def timeline(self) -> pd.DataFrame:
-        """Return the first run in slices of time, one row a slice.
-
-        ``day`` is the end of the slice; the other columns are the share of each part. Work counts
-        in the slice in which a checkpoint saves it or a failure loses it.
-        """
-        import pandas as pd
-
-        rows, previous_ms = [], dict.fromkeys(self.job.parts, 0)
-        for at_ms, parts_ms in self.outcomes[0].slices:
-            spent = {part: ms - previous_ms[part] for part, ms in parts_ms.items()}
-            total = sum(spent.values())
-            if total:
-                shares = {part: ms / total for part, ms in spent.items()}
-                rows.append({"day": at_ms / 1000 / DAY_S, **shares})
-                previous_ms = dict(parts_ms)
-        return pd.DataFrame(rows)
-
-    @property
-    def _facts(self) -> dict[str, object]:
-        ends = self.interval
-        return {
-            "model": self.step.model.name,
-            "chips": f"{self.step.chips:,} and {self.job.spares * self.unit_chips:,} spare",
-            "days": f"{self.job.span_s / DAY_S:g}",
-            "goodput": f"{self.goodput:.1%} (80 %: {ends.low:.1%} – {ends.high:.1%})",
-            "failures": f"{sum(self.failures_by_cause.values()):,.1f}",
-            "tokens": f"{self.tokens:.4g}",
-        }
-
 
 LARGEST_UNIT_CHIPS = 144
 """Chips of the largest scale-up domain that a spare replaces whole; in a larger one, a server is
@@ -355,9 +35,10 @@ ENOUGH = 0.999  # share of time in which the default number of spares is enough
 CLOSE = 1e-4
 """Relative difference between the tokens of a run and those stated that is close enough."""
 PASSES = 5  # most corrections of the length of a run that trains on a number of tokens
-WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")  # parts in which chips compute
 NO_OTHER_PLAN = "--replan: no plan fits the units that are left without one, so that the job waits."
 MOST_LACKING = 3  # most units without which a job goes on by another plan
+LITTLE = 0.001  # change of goodput below which a remark names no number
+DEAR = 0.1  # share of a job's price from which a remark says what its spares cost
 WORTH = 0.01
 """Gain in goodput from which a remark says what going on with fewer replicas would give."""
 SLICES = 90  # parts into which the timeline divides the first run
@@ -451,7 +132,7 @@ def whole_job(step: Iteration, seed: int = 0, **length: Any) -> dict[str, Any]:
     ends = {name: document["interval"].get(name) for name in OF_A_WHOLE_JOB}
     ends = {name: value for name, value in ends.items() if value and name not in length}
     job = {name: document[name] for name in OF_A_WHOLE_JOB}
-    job |= {"budget_usd": usd} if (usd := usd_of(length.get("budget"))) else {}
+    job |= budget_entry(length.get("budget"))
     return {"job": {**job, "interval": ends, **({"notes": [*run.notes]} if run.notes else {})}}
 
 
@@ -572,6 +253,8 @@ def _notes(result: JobResult, how: JobInputs, missed: float, seed: int) -> tuple
     remarks = (
         _missed_note(result.goal, missed),
         _elastic_note(result, how, seed),
+        _spares_note(result, how, seed),
+        _interval_note(result, how, seed),
         *(other.sentence(result.step) for other in result.replans),
         NO_OTHER_PLAN if how.replan and not result.replans else "",
         _windows_note(result, seed),
@@ -612,6 +295,41 @@ def _elastic_note(result: JobResult, how: JobInputs, seed: int) -> str:
         "all replicas wait while a failed one is replaced; --elastic --checkpoint peer goes on "
         f"with the others, for a goodput of {gained:.1%} ({goodput:.1%} without)."
     )
+
+
+def _spares_note(result: JobResult, how: JobInputs, seed: int) -> str:
+    """Return what fewer spares would cost, where nobody stated those that make the job dearer."""
+    job, unit = result.job, result.unit_chips
+    share = job.spares * unit / result.chips
+    if how.spares != AUTO or share < DEAR or not result.cost_usd:
+        return ""
+    goodput, saved = {}, {}
+    for spares in {0, 1, job.spares // 4, job.spares // 2} - {job.spares}:
+        goodput[spares] = simulate(replace(job, spares=spares), _rng(seed, 0)).goodput
+        chips = result.step.chips + spares * unit
+        paid = math.inf if not goodput[spares] else chips / result.chips / goodput[spares]
+        saved[spares] = 1 - paid * result.goodput
+    fewer = max(saved, key=saved.__getitem__)
+    text = f"{share:.0%} of the price is for spares, whose number is not stated"
+    if saved[fewer] < WORTH:
+        return f"{text}; fewer of them would make tokens no cheaper."
+    return (
+        f"{text}; with --spares {fewer} tokens would be {saved[fewer]:.0%} cheaper, at a goodput "
+        f"of {goodput[fewer]:.1%} ({result.goodput:.1%} with {job.spares})."
+    )
+
+
+def _interval_note(result: JobResult, how: JobInputs, seed: int) -> str:
+    """Return what the best checkpoint interval would give, where another one is stated."""
+    job, curve = result.job, result.curve
+    if how.interval_s is None or curve is None or job.peers is not None:
+        return ""
+    gained = simulate(replace(job, interval_s=curve.best_s), _rng(seed, 0)).goodput
+    gained -= result.outcomes[0].goodput  # of the same failures
+    best = f"checkpoints every {format_seconds(curve.best_s)}, the best interval found, would"
+    if gained < LITTLE:
+        return f"{best} change the goodput by less than {LITTLE:.1%}."
+    return f"{best} raise the goodput by {gained:.1%}."
 
 
 def _lacking(job: Job) -> int:

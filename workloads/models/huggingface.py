@@ -143,20 +143,10 @@ def _document(path: Path) -> Fields:
     """Object of a JSON file, which may not be larger than a config is."""
     remedy = "Name the config, not the weights."
     content = read_bytes(path, limit_bytes=LARGEST_CONFIG_BYTES, remedy=remedy)
-    document = json_value(content, path, "Fetch the file again.", object_pairs_hook=_once_each)
+    document = json_value(content, path, "Fetch the file again.")
     if not isinstance(document, dict):
         raise InputError(f"{path} holds no JSON object. Name a model's config.json.")
     return document
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, in which no key may stand twice, as one value would be unread."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{shown(twice, 40)} appears twice")
-    return fields
 
 
 def from_fields(fields: Fields, name: str) -> Model:
@@ -167,7 +157,7 @@ def from_fields(fields: Fields, name: str) -> Model:
     # missing or wrong, by name, and for a structure that is not modelled.
     text, left_out = _decoder(fields)
     kind = _kind(text)
-    family = families().get(kind, Family())
+    family = families().get(kind, Family(of=()))
     read = Reader({**family.absent, **{k: v for k, v in text.items() if v is not None}}, name)
     structure = facts()["not_modelled_families"].get(kind) or next(
         (f"{words} ({key})" for key, words in facts()["not_modelled"].items() if read.value(key)),
@@ -454,7 +444,7 @@ def _details(stated: dict[str, Any]) -> str:
 class Family:
     """Properties of a family of models that its code decides and no field states."""
 
-    of: Sequence[str] = ()  # names of the family, as ``model_type`` has them
+    of: Sequence[str]  # names of the family, as ``model_type`` has them
     # Values of config fields that a file may leave out
     absent: Mapping[str, Any] = field(default_factory=dict)
     # Attributes of :class:`~workloads.models.model.Model` that hold whatever the fields say
@@ -471,6 +461,9 @@ def facts() -> Mapping[str, Any]:
 @cache
 def families() -> Mapping[str, Family]:
     """Return the families with facts of their own, by ``model_type``."""
-    every = [Family(**row) for row in facts()["families"]]
-    pairs = [(name, family) for family in every for name in family.of]
-    return dict(sorted(pairs))
+    named: dict[str, Family] = {}
+    for family in (Family(**row) for row in facts()["families"]):
+        if twice := named.keys() & family.of:
+            raise ValueError(f"two rows of {FACTS.name} are of {min(twice)}; join them")
+        named |= dict.fromkeys(family.of, family)
+    return dict(sorted(named.items()))

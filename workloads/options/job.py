@@ -94,6 +94,11 @@ def usd_of(budget: str | None) -> int | None:
     )
 
 
+def budget_entry(budget: str | None) -> dict[str, int]:
+    """Return the entry of a job's document with its budget [USD]; empty without one."""
+    return {"budget_usd": usd} if (usd := usd_of(budget)) else {}
+
+
 def check_tokens(tokens: object, **others: object) -> None:
     """Refuse a job whose tokens are stated and its length in another way too."""
     for name, length in others.items():

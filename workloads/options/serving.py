@@ -110,6 +110,11 @@ class ReplicaInputs:
         "alone, its plug-in of 2026",
         choices=("vllm", "sglang", "tensorrt-llm"),
     )
+    date: str | None = setting(
+        None,
+        "Month of the serving engine's release, such as 2025-10",
+        default="the newest that is known",
+    )
     poll: int | None = setting(
         None,
         "Passes of decode between two looks for new requests",

@@ -19,6 +19,8 @@ read for any other. Before that, null and ``auto`` leave a field open in all fil
 Write = Callable[[Any, Fields], Any]
 """Function of a field's value and all fields that returns the value of a key; None for no key."""
 NOTHING: Mapping[str, Any] = {}
+SETTING = "setting of "
+"""Beginning of fields that no plan has: settings of the framework that a file states."""
 
 
 class Key(NamedTuple):

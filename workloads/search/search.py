@@ -190,9 +190,13 @@ class Search:
         """Return the simulated plans as a table, the fastest first."""
         import pandas as pd  # takes half a second, and no command needs the table
 
+        # A field that one plan has and another leaves at its default stands for both.
+        names = dict.fromkeys(
+            name for f in self.finalists for name in display.stated_fields(f.plan)
+        )
         return pd.DataFrame(
             {
-                **display.stated_fields(finalist.plan),
+                **{name: getattr(finalist.plan, name) for name in names},
                 "estimate_s": finalist.estimate_s,
                 "iteration_s": finalist.iteration_s,
                 "mfu": finalist.mfu,

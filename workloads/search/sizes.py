@@ -16,7 +16,8 @@ from topologies.support.arguments import check_names, checked
 from topologies.support.errors import InputError
 from topologies.support.units import parse_count
 from workloads.economics import bought_s
-from workloads.job.front import DAY_S, whole_job
+from workloads.job.front import whole_job
+from workloads.job.result import DAY_S
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.options.job import LEAST_DAYS, MOST_DAYS, check_tokens, usd_of

@@ -3,19 +3,28 @@
 vLLM V1 (``--max-num-batched-tokens``) has 8,192 tokens an iteration on chips with 70 GiB and more,
 2,048 on smaller ones and the A100; from 0.14 (January 2026) it plans one iteration ahead by
 default. SGLang (``--chunked-prefill-size``) runs prompts first unless ``--enable-mixed-chunk`` is
-set: 8,192 tokens on chips below 160 GiB, else 16,384. TensorRT-LLM (``max_num_tokens``) runs whole
-prompts beside decode, 8,192 tokens, as ``enable_chunked_prefill`` is off. Both plan one iteration
-ahead.
+set: 8,192 tokens on chips of 60 to 160 GiB, 4,096 on smaller ones and TPUs, 16,384 on larger.
+TensorRT-LLM (``max_num_tokens``) runs whole prompts beside decode, 8,192 tokens, as
+``enable_chunked_prefill`` is off. Both plan one iteration ahead. SGLang fills what memory it does
+not keep for iterations and graphs, the others nine tenths.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
-from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import (
+    Catalogue,
+    chip_family,
+    shipped_catalogue,
+    usable_hbm_bytes,
+)
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
+from workloads.serving.rank.share import USUAL_SHARE
+from workloads.serving.releases import release_month, release_variants
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
 """Lengths that a Neuron replica is compiled for; shorter prompts and caches are padded."""
@@ -61,6 +70,7 @@ class Batching:
     # Below 1 it may fill up, and then the requests admitted last give way
     reserved: float = 1.0
     engine: str = ""
+    date: str = ""  # month of the engine's release; empty for today's
 
     def __post_init__(self) -> None:
         check_choice("prompts", self.prompts, PROMPTS)
@@ -122,8 +132,9 @@ class Batching:
         return self.slots if self.runs_empty_slots else min(self.slots, held)
 
 
-LARGE_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 70 * 2**30
-"""Memory from which SGLang's pieces of prompts are longer, and below which vLLM's are shorter."""
+LARGE_CHIP_BYTES, LEAST_CHIP_BYTES, SMALL_CHIP_BYTES = 160 * 2**30, 60 * 2**30, 70 * 2**30
+"""Memory from which SGLang's pieces of prompts are longer, and below which they, and vLLM's, are
+shorter."""
 PROMPTS_OF = {"vllm": BESIDE, "sglang": FIRST, "tensorrt-llm": WHOLE}
 """Make-up of each engine's iterations with prompts."""
 ENGINES = tuple(PROMPTS_OF)
@@ -138,6 +149,7 @@ the checkpoint says, and NVIDIA's of 8 bits and fewer say FP8."""
 OVERHEADS = (
     *("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection"),
     *("layer_host", "scan_chunk", "cache_share", "request_states", "delta_states"),
+    "mixed_attention",
 )
 """Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
 CATALOGUES = 32  # catalogues with the numbers of an engine that are kept
@@ -164,7 +176,7 @@ def engine_batching(
             f"scheduler {engine}: {cluster.chip} is served by Neuron's engine or vLLM's plug-in, "
             "which run whole prompts one at a time. Write vllm and no chunk, or leave it out."
         )
-    tokens = chunk_tokens or max(_usual_tokens(cluster, alike), slots + 1)
+    tokens = chunk_tokens or max(_usual_tokens(cluster.chip, cluster.numbers, alike), slots + 1)
     passes, share = read_gather(gather) if gather else (0, 0.0)
     return Batching(
         slots,
@@ -180,29 +192,54 @@ def engine_batching(
 
 
 @lru_cache(CATALOGUES)
-def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
-    """Return a catalogue in which the overheads are those of an engine, where it has its own."""
+def engine_numbers(
+    catalogue: Catalogue, engine: str, chip: str = "", date: str = "", groups: int = 1
+) -> Catalogue:
+    """Return a catalogue with an engine's overheads where it has its own, as of a month."""
     # A value that the catalogue's user has replaced or chosen stays.
     part, shipped = "serving.gpu", shipped_catalogue()
     variants = {
         f"{part}.{quantity}": engine
         for quantity in OVERHEADS
-        if engine
-        and catalogue.entry(part, quantity) == shipped.entry(part, quantity)
-        and any(row.variant == engine for row in catalogue.variants(part, quantity))
+        if engine and any(row.variant == engine for row in catalogue.variants(part, quantity))
+    } | release_variants(catalogue, chip, engine, date)
+    kept = {
+        name: variant
+        for name, variant in variants.items()
+        if catalogue.entry(*(place := name.rsplit(".", 1))) == shipped.entry(*place)
     }
-    return catalogue.with_variants(variants) if variants else catalogue
+    numbers = catalogue.with_variants(kept) if kept else catalogue
+    family = chip_family(chip, catalogue) if chip and engine == "sglang" else None
+    if family is not None and family.serving == part and family.name != "tpu":
+        return _with_usual_share(numbers, chip, groups)
+    return numbers
 
 
-def _usual_tokens(cluster: Cluster, engine: str) -> int:
+def _with_usual_share(catalogue: Catalogue, chip: str, groups: int) -> Catalogue:
+    """Return a catalogue with the share of a chip's memory that SGLang fills if none is stated."""
+    part, quantity = "serving.gpu", "memory_share"
+    entry = catalogue.entry(part, quantity)
+    if entry != shipped_catalogue().entry(part, quantity):
+        return catalogue
+    kept_bytes = (
+        catalogue.value(part, "sglang_token_memory") * _usual_tokens(chip, catalogue, "sglang")
+        + catalogue.value(part, "sglang_kept_memory")
+        + catalogue.value(part, "sglang_group_memory") * (groups if groups > 1 else 0)
+    )
+    share = Fraction(1 - kept_bytes / usable_hbm_bytes(chip, catalogue))
+    return catalogue.with_rows([entry._replace(exact=share, grade="derived", source=USUAL_SHARE)])
+
+
+def _usual_tokens(chip: str, catalogue: Catalogue, engine: str) -> int:
     """Tokens of an iteration with prompts that an engine takes on a chip if none are stated."""
-    catalogue = cluster.numbers
-    hbm_bytes = catalogue.value(cluster.chip, "hbm_bytes")
+    hbm_bytes = catalogue.value(chip, "hbm_bytes")
+    family = chip_family(chip, catalogue).name
+    if engine == "sglang" and (family == "tpu" or hbm_bytes < LEAST_CHIP_BYTES):
+        return 4_096
     if engine == "sglang" and hbm_bytes >= LARGE_CHIP_BYTES:
         return 16_384
-    family = chip_family(cluster.chip, catalogue).name
     if engine == "vllm" and family == "tpu":
-        return catalogue.integer(cluster.chip, "vllm_tokens", 2_048)
+        return catalogue.integer(chip, "vllm_tokens", 2_048)
     a100 = family == "a100"
     if engine == "vllm" and (hbm_bytes < SMALL_CHIP_BYTES or a100):
         return 2_048
@@ -221,7 +258,8 @@ def usual_slots(cluster: Cluster, engine: str | None = None, chunk: int | None =
     elif engine not in (None, "vllm"):
         slots = 2_048
     else:
-        slots = 1_024 if _usual_tokens(cluster, "vllm") > 2_048 else 256
+        tokens = _usual_tokens(cluster.chip, cluster.numbers, "vllm")
+        slots = 1_024 if tokens > 2_048 else 256
     return min(slots, max(1, chunk - 1)) if chunk else slots
 
 
@@ -252,9 +290,15 @@ def batching_from(
     scheduler: str | None = None,
     poll: int = 1,
     gather: str | None = None,
+    date: str | None = None,
 ) -> Batching:
     """Return the batching that these options describe."""
-    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    trainium, month = chip_family(cluster.chip, cluster.catalogue).is_neuron, release_month(date)
+    if month and not (trainium or scheduler):
+        raise InputError(
+            f"--date {month} is the month of an engine's release, and no engine is stated; add "
+            f"--scheduler {', '.join(ENGINES[:-1])} or {ENGINES[-1]}, or leave --date out."
+        )
     stated, slots = slots is not None, slots or usual_slots(cluster, scheduler, chunk)
     if scheduler is not None and prefill != "auto":
         raise InputError(
@@ -262,9 +306,10 @@ def batching_from(
         )
     check_choice("prefill", prefill, PREFILLS)
     if scheduler or prefill == "chunked" or (prefill == "auto" and not trainium):
-        return engine_batching(
+        how = engine_batching(
             cluster, scheduler or "", slots, chunk_tokens=chunk, poll_passes=poll, gather=gather
         )
+        return replace(how, date=month)
     if chunk is not None:
         raise InputError(
             f"--chunk {chunk} cuts prompts, but prefill is separate here; "
@@ -276,4 +321,5 @@ def batching_from(
             "add --prefill chunked, or leave --gather out."
         )
     buckets = BUCKETS if trainium else ()
-    return Batching(slots, 0, buckets, runs_empty_slots=trainium and stated, poll_passes=poll)
+    runs_all = trainium and stated
+    return Batching(slots, 0, buckets, runs_empty_slots=runs_all, poll_passes=poll, date=month)

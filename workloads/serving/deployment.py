@@ -339,6 +339,14 @@ class Deployment:
             needed.append((math.ceil(count * chips / used), size, usd_per_h))
         return needed
 
+    def rented(
+        self, each: Economics, count: int
+    ) -> tuple[list[tuple[int, int, float]], float | None]:
+        """Return the machines of ``count`` such, and their price [USD/h], None if not known."""
+        machines = self.machines(each, count)
+        known = all(usd for _, _, usd in machines)
+        return machines, sum(number * usd for number, _, usd in machines) if known else None
+
     def usd(self, each: Economics, span_s: float) -> float | None:
         """Price of all chips for a time [USD]; None if that of some is unknown."""
         kinds = self.by_price(each)
@@ -435,15 +443,14 @@ class Deployed:
         }
         if self.demand_per_s is not None:
             count = math.ceil(self.demand_per_s / self.rate_per_s)
-            machines = self.deployment.machines(each, count)
-            usd_per_h = sum(number * usd for number, _, usd in machines)
+            machines, usd_per_h = self.deployment.rented(each, count)
             numbers["demand"] = {
                 "requests_per_s": self.demand_per_s,
                 "deployments": count,
                 "chips": count * chips,
                 "machines": sum(number for number, _, _ in machines),
                 "machine_chips": sum(number * size for number, size, _ in machines),
-                "usd_per_h": usd_per_h if usd_per_s else None,
+                "usd_per_h": usd_per_h,
             }
         other = self.other_precision.document() if self.other_precision else {}
         return numbers | (self.search.summary() if self.search else {}) | other
@@ -576,11 +583,9 @@ def with_intervals(
         highest = per_token.scaled(document["max_rate_per_s"], rate=True)
         complete["max_rate_per_s_interval"] = highest
     if demand := document.get("demand"):
-        least, most = (
-            math.ceil(demand["requests_per_s"] / highest[end]) for end in ("high", "low")
-        )
-        ends = {"low": least, "high": most}
-        complete["demand"] = {**demand, "deployments_interval": ends}
+        few, many = (math.ceil(demand["requests_per_s"] / highest[end]) for end in ("high", "low"))
+        needed = {"low": few, "high": many}
+        complete["demand"] = {**demand, "deployments_interval": needed}
     rate, slow_run = rate_ends(document["tokens_per_s"], deployed, per_token)
     complete["tokens_per_s_interval"] = rate
     usd = document.get("usd_per_million_tokens")
@@ -590,6 +595,10 @@ def with_intervals(
     )
     if not price.is_point:
         complete["price_interval"] = price.document()
+    if demand and (usd_per_h := demand["usd_per_h"]) is not None:
+        least, most = (deployed.deployment.rented(each, needed[end])[1] for end in ("low", "high"))
+        rents = {"low": least or usd_per_h, "high": most or usd_per_h}
+        complete["demand"]["usd_per_h_interval"] = price.times(usd_per_h, rents)
     if usd is not None:
         at = usd * document["tokens_per_s"]
         ends = {"low": at / rate["high"], "high": at / rate["low"]}

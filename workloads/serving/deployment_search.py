@@ -212,7 +212,8 @@ class ServingOptions:
     ) -> Deployment:
         """Return the replicas that serve a model on the first chips of a cluster."""
         batching = (self.batching or batching_from(cluster)).of_groups(self.attention_dp)
-        numbers = engine_numbers(cluster.numbers, batching.engine)
+        engine = batching.engine, cluster.chip, batching.date, self.attention_dp
+        numbers = engine_numbers(cluster.numbers, *engine)
         cache = self.cache_precision or USUAL_CACHE.get(batching.engine)
         sizes: Mapping[str, Any] = {
             "precision": precision, "ep": self.ep or 1, "cache_precision": cache,
@@ -257,7 +258,7 @@ class ServingOptions:
         if place != cluster:
             how = batching_from(place).of_groups(self.attention_dp)
         catalogue = place.numbers
-        numbers = engine_numbers(catalogue, how.engine)
+        numbers = engine_numbers(catalogue, how.engine, place.chip, how.date, self.attention_dp)
         replica = profile(model, place, tp=self.prefill_tp, catalogue=numbers, **sizes)
         named = [machine_of(cluster), machine_of(place)]
         priced, prices = one_kind_of_price(cluster.catalogue or catalogue, named)

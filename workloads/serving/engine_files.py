@@ -14,8 +14,7 @@ from typing import Any
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
-from topologies.support.files.reading import read_text
-from topologies.support.files.tool_files import Unknown, flattened, in_environment, script_options
+from topologies.support.files.tool_files import Unknown, file_or_command, flattened, script_options
 from topologies.support.files.yaml_documents import yaml_mapping
 from workloads.models.model import Model
 from workloads.options.tool_keys import (
@@ -73,9 +72,7 @@ class EngineFile(ToolFile):
     def options(self, stated: Keys, cluster: Cluster) -> dict[str, Any]:
         """Return stated options, then the file's; :data:`GPU_ALONE` only on GPUs."""
         fields = {"tp": 1, "scheduler": self.tool, **self.fields}
-        if is_neuron(cluster):
-            fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
-        if "prefill" in stated:
+        if is_neuron(cluster) or "prefill" in stated:
             fields = {name: value for name, value in fields.items() if name not in GPU_ALONE}
         return {**fields, **stated}
 
@@ -279,8 +276,8 @@ HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTA
 
 def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
     """Read a replica from an engine's file, perhaps behind values as in ``TP=8 launch.sh``."""
-    path, environment = in_environment(path)
-    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name an engine's file.")
+    limit_bytes, remedy = LARGEST_FILE_BYTES, "Name an engine's file."
+    path, text, environment = file_or_command(path, limit_bytes=limit_bytes, remedy=remedy)
     is_yaml = path.suffix in (".yaml", ".yml")
     command = "\n".join(_commands(path, text)) if is_yaml else text
     engines = [name for name, launch in LAUNCHES.items() if re.search(launch, _code(command))]
@@ -305,15 +302,11 @@ def read_engine_file(path: Path, stated: Collection[str] = ()) -> EngineFile:
     fields, ignored = fields_of_keys(left, table, path)
     # An engine takes the precision of a checkpoint from its own files; here its name tells it.
     if engines and not {"precision", "quantization"} & {*fields, *stated, *keys}:
-        fields |= _of_checkpoint(_code(command))
+        names = rf"\w/[\w.-]*[-_]({'|'.join(QUANTIZATION)})\b"
+        suffix = re.search(names, _code(command), re.IGNORECASE)
+        if precision := suffix and QUANTIZATION[suffix[1].lower()]:
+            fields["precision"] = precision
     return EngineFile(engine, {"scheduler": engine, **fields}, tuple(sorted(ignored)), values)
-
-
-def _of_checkpoint(command: str) -> dict[str, str]:
-    """Return the precision in the name of the checkpoint that a command loads, if it has one."""
-    named = re.search(rf"\w/[\w.-]*[-_]({'|'.join(QUANTIZATION)})\b", command, re.IGNORECASE)
-    precision = named and QUANTIZATION[named[1].lower()]
-    return {"precision": precision} if precision else {}
 
 
 def _unabbreviated(key: str, table: Mapping[str, Key]) -> str:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 DRAWING = ("count", "rate", "prompt", "output", "shortest_lengths", "service")
 """Options about requests that are drawn or read."""
-BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
+BATCHING = ("prefill", "chunk", "slots", "scheduler", "date", "poll", "gather")
 """Options about the batching of a replica."""
 
 

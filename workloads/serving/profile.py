@@ -27,7 +27,7 @@ from topologies.support.arrays import FloatArray, distinct
 from topologies.support.errors import InputError, check_choice
 from workloads.kernels.precision import ELEMENT_BYTES, SERVING_CACHES
 from workloads.models.model import ATTENTION, Model, expert_parameters
-from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.share import USUAL_SHARE, RankShare
 from workloads.serving.rank.times import (
     EXPERT_BLOCK,
     KeyTimes,
@@ -91,17 +91,6 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
     return chips
 
 
-def check_mixers(model: Model) -> None:
-    """Refuse a model without keys and values, whose requests would take no room in the cache."""
-    if model.recurrence is not None and all(
-        layer.mixer not in ATTENTION for layer in model.each_layer
-    ):
-        raise InputError(
-            f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "
-            "keep a state and no keys and values. Use a model with some attention."
-        )
-
-
 def check_groups(rank: RankShare) -> None:
     """Refuse numbers of groups that do not divide the ranks, or the ranks and the experts."""
     some, ep, dp = rank.model.experts, rank.ep, rank.attention_dp
@@ -135,56 +124,46 @@ Tokens = TypeVar("Tokens", float, FloatArray)
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Times and sizes of one replica.
-
-    ``tokens`` (sizes,): numbers of tokens of an iteration for which ``linear_s`` is computed,
-        ascending.
-    ``linear_s`` (sizes,): time of matrix products, all-reduces and the overhead of an iteration
-        [s].
-    ``decode_kv_s``: attention time for each cached token of each decoding request, in layers that
-        read all and in indexers, which score all [s].
-    ``prefill_token_s``: overhead of each prompt token, over all layers [s].
-    ``prefill_square_s``: attention time of a prompt token for each token before it, likewise [s].
-    ``weights_bytes, kv_bytes_per_token, kv_budget_bytes``: weights, cache of a token, and room for
-        the cache, of the whole replica [B].
-    ``decode_request_s``: time of each decoding request that does not depend on its cached tokens,
-        in attention and on the host [s].
-    ``request_s``: time in network, tokenizer and scheduler before the engine sees a request [s].
-    ``prompt_linear_s`` (sizes,): times as in ``linear_s`` of an iteration with prompts, where they
-        differ [s].
-    ``window_tokens``: tokens that layers with windows or selected keys read of each request; 0
-        without such layers.
-    ``decode_window_s``: attention time of these layers for each token that they read [s].
-    ``prefill_window_tokens, prefill_window_s``: the same of a prompt token and those before it.
-    ``cache_precision``: precision of cached keys and values.
-    ``state_bytes``: memory that a request's recurrent states take from the cache [B].
-    ``most_requests``: requests whose states fit where they have a memory of their own.
-    ``weights_text``: sentence on how weights are held, where it is not in the products' precision.
-    """
+    """Times and sizes of one replica."""
 
     name: str
     chips: int
+    # (sizes,): numbers of tokens of an iteration for which ``linear_s`` is computed, ascending
     tokens: FloatArray
-    linear_s: FloatArray
+    linear_s: FloatArray  # (sizes,): matrix products, all-reduces and an iteration's overhead [s]
+    # Attention time for each cached token of each decoding request, in layers that read all and in
+    # indexers, which score all [s]
     decode_kv_s: float
-    prefill_token_s: float
-    prefill_square_s: float
+    prefill_token_s: float  # overhead of each prompt token, over all layers [s]
+    prefill_square_s: float  # attention time of a prompt token for each token before it [s]
+    # weights_bytes, kv_bytes_per_token, kv_budget_bytes: weights, cache of a token, and room for
+    # the cache, of the whole replica [B]
     weights_bytes: float
     kv_bytes_per_token: float
     kv_budget_bytes: float
-    request_s: float = 0.0
+    request_s: float = 0.0  # in network, tokenizer and scheduler, before the engine sees it [s]
+    # Time of each decoding request that does not depend on its cached tokens, in attention and on
+    # the host [s]
     decode_request_s: float = 0.0
+    # (sizes,): times as in ``linear_s`` of an iteration with prompts, where they differ [s]
     prompt_linear_s: FloatArray | None = None
     expert_groups: int = 1
     precision: str = ""
-    cache_precision: str = ""
+    cache_precision: str = ""  # of cached keys and values
+    # Tokens that layers with windows or selected keys read of each request, and the attention time
+    # for each of them [s]; 0 without such layers
     window_tokens: int = 0
     decode_window_s: float = 0.0
+    # The same of a prompt token and those before it
     prefill_window_tokens: int = 0
     prefill_window_s: float = 0.0
-    weights_text: str = ""
-    state_bytes: float = 0.0
+    weights_text: str = ""  # sentence on how weights are held, if not in the products' precision
+    state_bytes: float = 0.0  # memory that a request's recurrent states take from the cache [B]
+    # Requests whose states fit where they have a memory of their own
     most_requests: int = MOST_REQUESTS
+    # Rows of the attention kernel of prompts that one decoding request takes where it runs in that
+    # kernel; 0 where it has its own
+    mixed_rows: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
@@ -232,6 +211,13 @@ class Profile:
         windowed: Tokens = np.minimum(cached_tokens, self.window_tokens * requests)
         return seconds + self.decode_window_s * windowed
 
+    def mixed_attention_s(self, requests: int, cached_tokens: float) -> float:
+        """Attention time of one token for each of some requests beside prompts [s]."""
+        # A kernel that takes queries of any number runs whole blocks of rows of one query head, of
+        # which a request that decodes has one, so that its block computes as much as a full one.
+        padded_s = self.mixed_rows * self.prefill_square_s * cached_tokens
+        return max(self.attention_s(requests, cached_tokens), padded_s)
+
     def growth_s(self, requests: int, cached_tokens: float, growing: float) -> float:
         """Time that ``growing`` more cached tokens add to a token for each of some requests [s]."""
         within = cached_tokens < self.window_tokens * requests
@@ -249,7 +235,11 @@ def profile(
     **shared: Any,
 ) -> Profile:
     """Return the times of a replica of a model on the first chips of a cluster."""
-    check_mixers(model)
+    if model.recurrence and all(layer.mixer not in ATTENTION for layer in model.each_layer):
+        raise InputError(
+            f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "
+            "keep a state and no keys and values. Use a model with some attention."
+        )
     precision = precision or model.precision
     catalogue = catalogue or cluster.numbers
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
@@ -304,7 +294,18 @@ def _profile_of(rank: RankShare) -> Profile:
         state_bytes=0.0 if divided else rank.state_bytes + alone.window_bytes,
         most_requests=int(divided * left / rank.kept_state_bytes) if divided else MOST_REQUESTS,
         request_s=rank.overhead("request_overhead"),
+        mixed_rows=_mixed_rows(rank),
     )
+
+
+def _mixed_rows(rank: RankShare) -> float:
+    """Rows of the attention kernel of prompts that one decoding request takes beside prompts."""
+    # Latent and windowed attention have kernels of their own.
+    model, part = rank.model, chip_family(rank.cluster.chip, rank.catalogue).kernels
+    windows = any(layer.window for layer in model.each_layer)
+    if model.latent or windows or not rank.catalogue.has(part, "unpacked_rows"):
+        return 0.0
+    return rank.overhead("mixed_attention") * rank.catalogue.value(part, "unpacked_rows")
 
 
 def prompt_overhead_s(rank: RankShare) -> float:
@@ -360,8 +361,11 @@ def _token_counts(rank: RankShare) -> FloatArray:
 def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     """Memory that the weights leave to the cache [B]."""
     chip, catalogue = rank.cluster.chip, rank.catalogue
-    share = catalogue.value(chip_family(chip, catalogue).serving, "memory_share")
-    budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue) * share
+    whole = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue)
+    share = catalogue.entry(chip_family(chip, catalogue).serving, "memory_share")
+    budget = whole * share.value
+    if weights >= budget and share.source == USUAL_SHARE:  # its user has to state more
+        budget = whole * (share.high or share.value)
     if weights >= budget:
         degree, most, unit = rank.chips, rank.cluster.chips_per_domain, "chip"
         if rank.cores:  # --tp counts cores

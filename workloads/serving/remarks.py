@@ -30,7 +30,9 @@ def serving_remarks(
 
     ``document``: its numbers with intervals, by their key in ``cluster-sim serve --json``.
     """
-    older = _older(cluster, deployed.deployment.batching.engine, document["tpot_s"]["p50"])
+    batching = deployed.deployment.batching
+    engine = "" if batching.date else batching.engine
+    older = _older(cluster, engine, document["tpot_s"]["p50"])
     grouped = _in_groups(model, cluster, deployed, document["prompt_tokens_mean"])
     return [*grouped, *_of_requests(deployed, document), *older, *unsure_share(document)]
 
@@ -106,7 +108,7 @@ def _in_groups(
         )
 
 
-def _older(cluster: Cluster, engine: str | None, tpot_s: float | None) -> Iterator[str]:
+def _older(cluster: Cluster, engine: str, tpot_s: float | None) -> Iterator[str]:
     """Name the host's time in earlier releases of an engine, where it makes a token a tenth later.
 
     Its variant is the engine's name and the last release of which it holds, as ``vllm-0.13``.
@@ -120,8 +122,8 @@ def _older(cluster: Cluster, engine: str | None, tpot_s: float | None) -> Iterat
         if name == engine and row.value - now.value > NAMED * tpot_s:
             yield (
                 f"The host takes {format_seconds(now.value)} of an iteration, as in {engine} after "
-                f"{release}; before, it took {format_seconds(row.value)}: "
-                f"--variant {'.'.join(where)}={row.variant}."
+                f"{release}; before, it took {format_seconds(row.value)}: --date states the month "
+                "of a release."
             )
 
 

@@ -495,7 +495,7 @@ def _with_prompts(state: State) -> None:
     linear = profile.prompt_linear if taken else profile.linear
     took_s = linear(verified + taken) + extra_s
     if batch:
-        took_s += profile.attention_s(batch, state.cached_tokens)
+        took_s += profile.mixed_attention_s(batch, state.cached_tokens)
     if state.speculation is not None:
         took_s += state.speculation.draft_s(profile, batch, state.cached_tokens) if batch else 0.0
         took_s += state.speculation.prefill_s(taken, 0) if taken else 0.0

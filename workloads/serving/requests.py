@@ -15,6 +15,7 @@ import numpy as np
 from topologies.support.arrays import FloatArray, IntArray
 from topologies.support.errors import InputError, check_choice, shown, suggestion
 from topologies.support.files.table import read_table
+from topologies.support.units import share_of
 from workloads.demand.bundled import data_file
 from workloads.demand.read import MAX_BYTES, meanings, stated_times
 from workloads.demand.request_logs import BLOCKS, HASHES, is_json_log, read_json_log
@@ -398,12 +399,8 @@ def with_prefix_cache(requests: Requests, text: str, *, kv_tokens: int) -> Reque
     if text.strip() == TRACE:
         return replace(requests, cached=_of_trace(requests, kv_tokens))
     value, _, state = text.strip().partition(":")
-    whole = value.endswith("%")
-    try:
-        share = float(value.removesuffix("%")) / (100 if whole else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1 or state not in ("", COLD):
+    share = share_of(value)
+    if share is None or not 0 <= share < 1 or state not in ("", COLD):
         raise InputError(
             f"--prefix-cache {text[:80]!r} must be a share of prompts' tokens below 1, such as 50% "
             "or 50%:cold, or trace."

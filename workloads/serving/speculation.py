@@ -13,6 +13,7 @@ import numpy as np
 
 from topologies.support.arrays import IntArray
 from topologies.support.errors import InputError
+from topologies.support.units import share_of
 from workloads.serving.profile import Profile, Tokens
 
 MOST = 64  # most proposals of one pass
@@ -117,11 +118,8 @@ def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation
     remedy = "write TOKENS:ACCEPTANCE[:DRAFT], such as 4:0.8 or 7:0.9:llama-3.2-1b."
     if len(parts) < 2 or not parts[0].isdecimal() or len(parts[0]) > 9:
         raise InputError(f"--speculate {text[:80]!r} does not begin with two numbers; {remedy}")
-    whole = parts[1].endswith("%")
-    try:
-        acceptance = float(parts[1].removesuffix("%")) / (100 if whole else 1)
-    except ValueError:
-        raise InputError(f"--speculate {text[:80]!r} has no acceptance; {remedy}") from None
+    if (acceptance := share_of(parts[1])) is None:
+        raise InputError(f"--speculate {text[:80]!r} has no acceptance; {remedy}")
     proposer: Profile | float = 0.0
     if len(parts) > 2:
         try:

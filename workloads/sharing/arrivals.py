@@ -211,13 +211,17 @@ def _check_number(jobs: Sequence[object], named: str) -> None:
 
 Record = Iterator[Arrival | str]
 """Jobs of a scheduler's record, and in place of what is no job of the queue a word for it."""
+TRACKED = ("AllocTRES", "ReqTRES")
+NODES = ("NNodes", "AllocNodes", *TRACKED)
+"""Columns of Slurm with the nodes of a job, the first that a file has counts."""
 NEVER_RAN = "jobs that never ran or have not ended"
 
 
 def _slurm(text: str, named: str, cluster: Cluster) -> Record:
     """Read the output of ``sacct --parsable2``: jobs of whole nodes that have ended."""
     header, rows = csv_rows(text, named, delimiter="|")
-    needed = ("JobID", "Submit", "Start", "End", "NNodes")
+    nodes = next((name for name in NODES if name in header), "NNodes")
+    needed = ("JobID", "Submit", "Start", "End", nodes)
     if missing := [column for column in needed if column not in header]:
         raise InputError(
             f"{named} line 1: no column {missing[0]}. Export it with sacct --parsable2 "
@@ -232,7 +236,10 @@ def _slurm(text: str, named: str, cluster: Cluster) -> Record:
             yield NEVER_RAN
             continue
         try:
-            chips = whole_number(cells["NNodes"], "NNodes") * cluster.chips_per_server
+            # Trackable resources are written as billing=64,gres/gpu=64,node=8.
+            counted = re.search(r"(?:^|,)node=([^,]*)", cells[nodes]) if nodes in TRACKED else None
+            held = counted[1] if counted else cells[nodes]
+            chips = whole_number(held, nodes) * cluster.chips_per_server
             limit_s = _slurm_limit(cells.get("Timelimit", ""))
             priority = whole_number(cells.get("Priority") or 0, "Priority", *PRIORITIES)
             job = _ran(cells["JobID"], moments, chips, limit_s)

@@ -16,6 +16,7 @@ from topologies.support.arguments import check_names
 from topologies.support.arrays import BoolArray, IntArray
 from topologies.support.errors import InputError, check_choice, shown
 from topologies.support.files.yaml_documents import read_yaml
+from topologies.support.units import parse_seconds
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.training.plan.other_tools import field_value
@@ -41,6 +42,8 @@ class Job:
     plan: ParallelPlan
     placement: str = "packed"
     start: int | None = None
+    starts_at_s: float = 0.0  # time at which it starts [s]
+    steps: int | None = None  # steps after which it ends; it runs on beside others if None
 
     @property
     def chips(self) -> int:
@@ -48,20 +51,29 @@ class Job:
         return -(-self.plan.ranks // self.plan.ranks_per_chip)
 
 
-def chips_of_jobs(jobs: Sequence[Job], cluster: Cluster, placement: str = "") -> list[IntArray]:
+def chips_of_jobs(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    placement: str = "",
+    running: Sequence[tuple[Job, IntArray]] = (),
+) -> list[IntArray]:
     """Return the chips of each job, int64 (chips,)."""
     # Jobs with a first chip of their own are placed first, the others in their order.
-    # ``placement``: placement of all jobs without a first chip, in place of their own. Raises
-    # InputError for jobs that need more chips than there are, explicit places that overlap, and a
-    # job for which the free chips do not suffice in its placement.
-    needed = sum(job.chips for job in jobs)
+    # ``placement``: placement of all jobs without a first chip, in place of their own. ``running``:
+    # jobs that have their chips. Raises InputError for jobs that need more chips than there are,
+    # explicit places that overlap, and a job for which the free chips do not suffice in its
+    # placement.
+    every = [*jobs, *(job for job, _ in running)]
+    needed = sum(job.chips for job in every)
     if needed > cluster.chips:
-        counts = ", ".join(f"{job.name} {job.chips:,}" for job in jobs)
+        counts = ", ".join(f"{job.name} {job.chips:,}" for job in every)
         raise InputError(
             f"the jobs use {needed:,} chips ({counts}), but {cluster.name} has "
             f"{cluster.chips:,}. Use fewer or smaller jobs, or a larger cluster."
         )
     owner = np.full(cluster.chips, -1)
+    for number, (_, chips) in enumerate(running, start=len(jobs)):
+        owner[chips] = number
     places: list[IntArray] = [np.empty(0, np.int64)] * len(jobs)
     in_order = sorted(range(len(jobs)), key=lambda number: jobs[number].start is None)
     for number in in_order:
@@ -70,7 +82,7 @@ def chips_of_jobs(jobs: Sequence[Job], cluster: Cluster, placement: str = "") ->
             picked = _free(job, cluster, owner < 0, placement or job.placement)
         else:
             picked = job.start + np.arange(job.chips)
-            _check_stated(job, picked, jobs, owner)
+            _check_stated(job, picked, every, owner)
         places[number], owner[picked] = picked, number
     return places
 
@@ -126,8 +138,9 @@ def _unit(cluster: Cluster, placement: str) -> int:
 
 
 LARGEST_FILE_BYTES = 2**20
-OWN_KEYS = ("name", "model", "plan", "chips", "placement", "start")
+OWN_KEYS = ("name", "model", "plan", "chips", "placement", "start", "starts_at", "steps")
 """Keys of a job that are no fields of a plan; ``plan`` names a file of such fields."""
+MOST_STEPS_OF_A_JOB = 10**9
 DEGREES = ("tp", "pp", "cp", "dp")
 
 
@@ -172,6 +185,15 @@ def _job(entry: dict[str, Any], number: int, cluster: Cluster, folder: Path) -> 
     if "model" not in stated:
         raise InputError(f"job {name} has no model. Name one, such as llama-3.1-8b.")
     placement, start = stated.pop("placement", "packed"), stated.pop("start", None)
+    starts_at_s, steps = (
+        _starts_at_s(name, stated.pop("starts_at", "0s")),
+        stated.pop("steps", None),
+    )
+    if steps is not None and (type(steps) is not int or not 1 <= steps <= MOST_STEPS_OF_A_JOB):
+        raise InputError(
+            f"job {name}: steps {shown(str(steps), 40)!r} must be a whole number from 1 to "
+            f"{MOST_STEPS_OF_A_JOB:,}. Correct it, or leave it out for a job that runs on."
+        )
     check_choice(f"job {name}: placement", placement, PLACEMENTS)
     if start is not None and "placement" in entry:
         raise InputError(f"job {name} states placement and start. State one of them.")
@@ -187,7 +209,15 @@ def _job(entry: dict[str, Any], number: int, cluster: Cluster, folder: Path) -> 
         plan = complete(fields, model, cluster, chips=chips or _chips(fields, cluster))
     except InputError as mistake:
         raise InputError(f"job {name}: {mistake}") from None
-    return Job(name, model, plan, placement, start)
+    return Job(name, model, plan, placement, start, starts_at_s, steps)
+
+
+def _starts_at_s(name: str, text: object) -> float:
+    """Read the time at which a job starts [s]."""
+    what = f"job {name}: starts_at"
+    if not isinstance(text, str):
+        raise InputError(f"{what} {shown(str(text), 40)} has no unit. Write a time, such as 90min.")
+    return parse_seconds(text, what)
 
 
 def _check_count(name: str, key: str, value: object, least: int, cluster: Cluster) -> None:

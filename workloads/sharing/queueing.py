@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from workloads.sharing.arrivals import Arrival, arrivals_from, read_arrivals
 from workloads.sharing.hazards import Hazards, hazards_of
 from workloads.sharing.servers import DISCIPLINES, OVERHEADS, PLACES, Servers, Started
 from workloads.sharing.teams import Teams, teams_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RUNS = 8  # runs of other seeds, from whose spread the interval comes
 
@@ -76,6 +79,38 @@ class Queue:
         """Share of all server-hours, until the last job ends, that are so many servers."""
         lengths_s = np.diff(self.times_s, append=self.end_s)
         return float(servers @ lengths_s / (self.cluster.servers * self.end_s))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return each job in order of arrival: its times [s], servers, stops and parts."""
+        return [
+            {
+                "name": each.job.name,
+                "submit_s": each.job.submit_s,
+                "start_s": each.start_s,
+                "end_s": each.end_s,
+                "wait_s": each.wait_s,
+                "recorded_wait_s": each.job.recorded_wait_s,
+                "chips": each.job.chips,
+                "servers": each.servers,
+                "domains": each.domains,
+                "least_domains": each.least_domains,
+                "priority": each.job.priority,
+                "team": each.job.team or None,
+                "run_s": each.held_s,
+                "failures": each.failures,
+                "preemptions": each.preemptions,
+                "parts_s": dict(each.parts_s),
+            }
+            for each in self.jobs
+        ]
+
+    def frame(self) -> pd.DataFrame:
+        """Return a table with one row a job, in order of arrival; each part has a column."""
+        import pandas as pd
+
+        rows = self.rows()
+        parts = [{f"{part}_s": s for part, s in row.pop("parts_s").items()} for row in rows]
+        return pd.DataFrame([row | of_row for row, of_row in zip(rows, parts, strict=True)])
 
     @property
     def used(self) -> float:
@@ -165,7 +200,10 @@ def with_ends(queue: Queue, jobs: Sequence[Arrival], hazards: Hazards) -> Queue:
     return queue
 
 
-@checked(cluster=CLUSTER_REMEDY, jobs="Pass a file of jobs, or a list of dictionaries.")
+@checked(
+    cluster=CLUSTER_REMEDY,
+    jobs="Pass a file of jobs, or a list of dictionaries, as frame.to_dict('records') is.",
+)
 def queue_jobs(
     cluster: Cluster | str,
     jobs: Sequence[Mapping[str, Any]] | str | Path,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from topologies.support import display
 from topologies.support.arguments import checked
 from topologies.support.arrays import FloatArray, IntArray
 from topologies.support.errors import InputError, check_choice
-from topologies.support.units import format_memory
+from topologies.support.units import format_memory, format_seconds
 from workloads.sharing.jobs import PLACEMENTS, Job, chips_of_jobs, jobs_from, read_jobs
+from workloads.sharing.periods import Period, periods
 from workloads.training.detail import Detail, chip_catalogue
 from workloads.training.execution.links import (
     LinkUse,
@@ -35,6 +36,9 @@ from workloads.training.plan.placement import place
 from workloads.training.program.groups import SharedParts
 from workloads.training.program.program import Draws, Exchange, Program, program
 from workloads.training.program.stage import Stream
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def together(programs: Sequence[Program]) -> Program:
@@ -228,6 +232,8 @@ class JobShare:
     ``chips``: chips of its ranks.
     ``alone_ps, beside_ps`` (steps,): times of the steps that end while all jobs that it meets still
         run, alone and beside them [ps].
+    ``weight`` (steps,): steps of the job that each of these stands for; 1 where all jobs start
+        together and run on.
     ``call_changes_s``: by how much calls take longer than alone, by the axis of their groups, mean
         over ranks and steps [s]. Overlapped calls may take longer and cost the step nothing.
     ``meets``: names of the jobs whose calls share links with its own, directly or through others.
@@ -238,23 +244,24 @@ class JobShare:
     chips: IntArray
     alone_ps: IntArray
     beside_ps: IntArray
+    weight: FloatArray
     call_changes_s: dict[str, float]
     meets: tuple[str, ...]
 
     @property
     def alone_s(self) -> float:
         """Mean time of a step alone [s]."""
-        return float(self.alone_ps.sum()) / len(self.alone_ps) / PS_PER_S
+        return float(np.average(self.alone_ps, weights=self.weight)) / PS_PER_S
 
     @property
     def beside_s(self) -> float:
         """Mean time of a step beside the other jobs [s]."""
-        return float(self.beside_ps.sum()) / len(self.beside_ps) / PS_PER_S
+        return float(np.average(self.beside_ps, weights=self.weight)) / PS_PER_S
 
     @property
     def slowdown(self) -> float:
         """Time of a step beside the others, relative to alone."""
-        return int(self.beside_ps.sum()) / int(self.alone_ps.sum())
+        return float(self.beside_ps @ self.weight) / float(self.alone_ps @ self.weight)
 
     @property
     def slowdowns(self) -> FloatArray:
@@ -280,6 +287,7 @@ class Sharing:
     ``ops``: ops that were simulated, of jobs alone and beside each other.
     ``others``: the same jobs in other placements, if they were asked for; a placement that has no
         room for them has the reason instead.
+    ``periods``: periods in which the same jobs run, where a job states ``starts_at`` or ``steps``.
     """
 
     cluster: Cluster
@@ -289,11 +297,29 @@ class Sharing:
     engine: str
     ops: int
     others: dict[str, Sharing | str] = field(default_factory=dict)
+    periods: tuple[Period, ...] = ()
 
     @property
     def _facts(self) -> dict[str, object]:
         slower = {each.job.name: f"{each.slowdown:.3f} × alone" for each in self.jobs}
         return {"cluster": self.cluster.name, **slower}
+
+    def frame(self) -> pd.DataFrame:
+        """Return a table with one row a job: its step alone and beside the others [s]."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "name": each.job.name,
+                "model": each.job.model.name,
+                "chips": len(each.chips),
+                "alone_s": each.alone_s,
+                "beside_s": each.beside_s,
+                **{f"{end}_s": each.interval[end] for end in ("low", "high")},
+                "slowdown": each.slowdown,
+            }
+            for each in self.jobs
+        )
 
     def lost(self, best_s: Sequence[float] = ()) -> float:
         """Return the share of the jobs' chip-hours that sharing and placement lose.
@@ -302,12 +328,19 @@ class Sharing:
         one.
         """
         least = best_s or [each.alone_s for each in self.jobs]
-        chips = [len(each.chips) for each in self.jobs]
-        kept = [
-            count * alone_s / each.beside_s
-            for count, alone_s, each in zip(chips, least, self.jobs, strict=True)
+        hours = [
+            len(each.chips) * (self.ran_s(number) if self.periods else 1)
+            for number, each in enumerate(self.jobs)
         ]
-        return 1 - sum(kept) / sum(chips)
+        kept = [
+            spent * alone_s / each.beside_s
+            for spent, alone_s, each in zip(hours, least, self.jobs, strict=True)
+        ]
+        return 1 - sum(kept) / sum(hours)
+
+    def ran_s(self, number: int) -> float:
+        """Return the time for which a job runs in all periods [s]."""
+        return sum(each.length_s for each in self.periods if number in each.running)
 
     @property
     def placements(self) -> dict[str, Sharing | str]:
@@ -341,16 +374,22 @@ def _shared(
     if not 1 <= steps <= MOST_STEPS:
         raise InputError(f"steps is {steps}; it must be from 1 to {MOST_STEPS:,}.")
     shared, patterns = SharedParts(), Patterns()
-    by_chips: dict[bytes, Sharing] = {}
+    by_chips: dict[tuple[object, ...], Sharing] = {}
 
-    def placed(name: str) -> Sharing:
-        """Simulate the jobs in a placement, once for the same chips."""
-        places = chips_of_jobs(jobs, cluster, name)
-        key = b"".join(chips.tobytes() for chips in places)
+    def beside(numbers: Sequence[int], places: Sequence[IntArray], name: str) -> Sharing:
+        """Simulate some jobs on their chips, once for the same chips."""
+        key = (*numbers, b"".join(chips.tobytes() for chips in places))
         if key not in by_chips:
-            ready = ready_jobs(cluster, jobs, places, steps, shared)
+            those = [jobs[number] for number in numbers]
+            ready = ready_jobs(cluster, those, places, steps, shared)
             by_chips[key] = _side_by_side(cluster, ready, patterns, name, engine)
         return replace(by_chips[key], placement=name)
+
+    def placed(name: str) -> Sharing:
+        """Simulate the jobs in a placement."""
+        if any(job.starts_at_s or job.steps for job in jobs):
+            return _by_periods(cluster, jobs, steps, name, beside)
+        return beside(range(len(jobs)), chips_of_jobs(jobs, cluster, name), name)
 
     answer = placed(placement)
     if not study:
@@ -363,6 +402,66 @@ def _shared(
             except InputError as mistake:
                 others[name] = str(mistake)
     return replace(answer, others=others)
+
+
+def _by_periods(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    steps: int,
+    placement: str,
+    beside: Callable[[Sequence[int], Sequence[IntArray], str], Sharing],
+) -> Sharing:
+    """Simulate the jobs that run in each period side by side, each job on its first chips."""
+    chips, simulated = dict[int, IntArray](), dict[tuple[int, ...], Sharing]()
+
+    def step_times(now_s: float, running: tuple[int, ...]) -> list[float]:
+        """Give chips to the jobs that start now, and simulate all that run."""
+        running_jobs = [(jobs[number], chips[number]) for number in running if number in chips]
+        starting = [number for number in running if number not in chips]
+        try:
+            places = chips_of_jobs(
+                [jobs[number] for number in starting], cluster, placement, running_jobs
+            )
+        except InputError as mistake:
+            raise InputError(f"{format_seconds(now_s)} after the beginning: {mistake}") from None
+        chips.update(zip(starting, places, strict=True))
+        simulated[running] = beside(running, [chips[number] for number in running], placement)
+        return [each.beside_s for each in simulated[running].jobs]
+
+    lasting = [float(job.steps or math.inf) for job in jobs]
+    in_order = tuple(periods([job.starts_at_s for job in jobs], lasting, step_times, steps))
+    parts: list[list[tuple[float, JobShare]]] = [[] for _ in jobs]
+    for period in in_order:
+        for number, each in zip(period.running, simulated[period.running].jobs, strict=True):
+            parts[number].append((period.steps(number), each))
+    sets = [simulated[running] for running in {period.running: None for period in in_order}]
+    fullest = dict[tuple[str, ...], SharedLinks]()
+    for link in sorted((link for each in sets for link in each.links), key=lambda link: link.load):
+        fullest[link.kind, *link.crossed_by] = link
+    return replace(
+        sets[0],
+        jobs=tuple(map(_mean_share, parts)),
+        links=tuple(fullest.values()),
+        ops=sum(each.ops for each in sets),
+        periods=in_order,
+    )
+
+
+def _mean_share(parts: Sequence[tuple[float, JobShare]]) -> JobShare:
+    """Return the mean of a job over periods, each with the steps that the job makes in it."""
+    weights, shares = np.array([steps for steps, _ in parts]), [each for _, each in parts]
+    changes = {
+        axis: float(np.average([each.call_changes_s[axis] for each in shares], weights=weights))
+        for axis in shares[0].call_changes_s
+    }
+    return replace(
+        shares[0],
+        alone_ps=np.concatenate([each.alone_ps for each in shares]),
+        beside_ps=np.concatenate([each.beside_ps for each in shares]),
+        weight=np.concatenate([each.weight * steps / len(each.weight) for steps, each in parts]),
+        call_changes_s=changes,
+        meets=tuple(dict.fromkeys(name for each in shares for name in each.meets)),
+    )
 
 
 def pair_slowdowns(
@@ -460,6 +559,7 @@ def _share(
         *(ready.job, ready.step, ready.chips),
         np.diff(alone_ps[:counted], prepend=0),
         np.diff(ends_ps[:counted], prepend=0),
+        np.ones(counted),
         {axis: now[axis] - usual[axis] for axis in now},
         meets,
     )
@@ -481,7 +581,8 @@ def share(
     """Simulate training jobs side by side on one cluster, and each of them alone.
 
     All collectives of all jobs are flows on the links and adapters that they cross; where these are
-    full, calls of one job slow those of another. All jobs start together and run on.
+    full, calls of one job slow those of another. Jobs start together and run on, unless they state
+    ``starts_at`` and ``steps``.
 
     Parameters
     ----------
@@ -489,7 +590,8 @@ def share(
         Object, or its name as :func:`cluster_sim.cluster` takes it.
     jobs : list of mappings, str or Path
         For each job ``name``, ``model``, fields of its plan such as ``tp``, or ``plan``, a file of
-        them; ``chips`` or ``dp``; ``placement`` or ``start``. Or a YAML file with ``jobs``.
+        them; ``chips`` or ``dp``; ``placement`` or ``start``; ``starts_at`` (``"90min"``) and
+        ``steps``. Or a YAML file with ``jobs``.
     placement : str, optional
         Placement of all jobs without a ``start`` of their own.
     study : bool, optional
@@ -502,7 +604,8 @@ def share(
     Returns
     -------
     Sharing
-        ``jobs``, with ``alone_s``, ``beside_s``, ``slowdown``; ``links``; ``best`` placement.
+        ``jobs``, with ``alone_s``, ``beside_s``, ``slowdown``; ``links``; ``best`` placement;
+        ``periods`` in which the same jobs run.
 
     Raises
     ------

@@ -298,6 +298,8 @@ def groups_beside(paths: Sequence[Path]) -> Groups:
                 continue
             if isinstance(document, dict):
                 groups |= _members(document.items())
+            elif "group" in file.name:
+                raise InputError(f"{file} is no object of process groups by name. Correct it.")
     return groups
 
 

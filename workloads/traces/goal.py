@@ -41,7 +41,7 @@ def read_goal(paths: Sequence[Path]) -> Recording:
     if len(paths) != 1:
         raise InputError(f"{paths[0]}: a GOAL file holds all ranks. Give one file.")
     path = paths[0]
-    text = read_bounded(path).decode("utf-8", "replace")
+    text = read_bounded(path).decode("utf-8-sig", "replace")
     columns, rank, ranks = Columns(), -1, 0
     rows: dict[str, int] = {}
     for number, raw in enumerate(io.StringIO(text), start=1):

@@ -144,11 +144,13 @@ def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPl
 
 def _with_large_microbatches(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
     """Return a plan whose microbatches, where nobody stated their size, surely fit in memory."""
-    # Layers that are divided fill their ranks with larger ones only, against which without a
-    # pipeline nothing but memory speaks. On Trainium one is usual.
+    # Layers that are divided, and hosts that issue the kernels of small ones, fill their chips with
+    # larger ones only, against which without a pipeline nothing but memory speaks. Whoever shards
+    # parameters has chosen for memory; on Trainium one is usual.
     open_fields = {"microbatch", "global_batch"} & {*plan.assumed}
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
-    if open_fields != {"microbatch"} or plan.tp == 1 or plan.pp > 1 or on_neuron:
+    sharded = plan.tp == 1 and plan.zero == 3
+    if open_fields != {"microbatch"} or sharded or plan.pp > 1 or on_neuron:
         return plan
     catalogue = framework_of(plan, cluster).on(cluster, model).numbers
     for size in reversed(MICROBATCHES):
@@ -433,6 +435,8 @@ def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
         kinds = {"divided"}
     else:
         kinds = {"divided", "tensor"} if plan.tp > 1 else {"sharded"}
+        # One chip of a server is as much alone as a machine of one chip.
+        kinds |= {"alone"} if plan.ranks <= plan.ranks_per_chip else set()
     stacks = (framework(name) for name in names())
     return tuple(
         stack.name for stack in stacks if runtime in stack.usual_on and kinds & {*stack.usual_for}

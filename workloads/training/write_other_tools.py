@@ -338,6 +338,7 @@ def _maxtext_launch(plan: ParallelPlan, model: Model, cluster: Cluster) -> dict[
         "fsdp" if plan.zero == 3 else "data": plan.dp // plan.ep, "pipeline": plan.pp,
     }  # fmt: skip
     keys: dict[str, Any] = {"base_config": "base.yml", **_maxtext(plan, model, cluster)}
+    keys["use_iota_embed"] = "fetched" not in plan.framework
     keys |= {f"{net}_{axis}_parallelism": 1 for axis in ("fsdp", "data") for net in ("ici", "dcn")}
     room = cluster.chips_per_domain
     for axis, degree in axes.items():

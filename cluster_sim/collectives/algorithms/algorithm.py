@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -105,23 +106,62 @@ def one_step_wins(group: Group, size_bytes: int) -> bool:
 
 def tree_wins(group: Group, size_bytes: int) -> bool:
     """Return whether whole buffers, once a level, cost less than the steps of a ring of slices."""
-    catalogue, domains = group.cluster.catalogue, len(group.domains)
-    if catalogue is None:
+    if group.cluster.catalogue is None:
         return False
-    rates = _rates_out(group)  # each level crosses one axis, so that slow ones count as often
-    link = int(1 / np.mean(1 / rates)) if len(rates) else 1
+    if len(group.domains) > 1:
+        ways = broadcast_ps(group, size_bytes)
+        return ways.tree < ways.ring
+    link = _mean_rate(group)
+    return levels(group.ranks) * size_bytes * PS_PER_S < _steps_ps(group, size_bytes) * link
+
+
+def sum_wins(group: Group, size_bytes: int) -> bool:
+    """Return whether a broadcast over domains costs less as a sum of zeros and one buffer."""
+    if group.cluster.catalogue is None or len(group.domains) == 1:
+        return False
+    ways = broadcast_ps(group, size_bytes)
+    return ways.sum < min(ways.tree, ways.ring)
+
+
+class BroadcastTimes(NamedTuple):
+    """Estimated times of a broadcast over several domains [ps]."""
+
+    tree: float
+    ring: float
+    sum: float
+
+
+def broadcast_ps(group: Group, size_bytes: int) -> BroadcastTimes:
+    """Estimate the times of a broadcast over several domains by tree, ring and sum."""
+    costs, domains = communication_costs(group.cluster), len(group.domains)
+    ranks, chips = -(-group.ranks // domains), -(-len(group.chips) // domains)
+    hop_ps, out, adapter = _hop_ps(group), int(_rates_out(group).sum()), costs.scale_out_bytes_per_s
+    far, near = levels(domains), levels(ranks)
+    # A tree sends the whole buffer at each level; a ring, in slices, round by round, over two
+    # adapters or more of a domain. A sum sends a share over each adapter and all links of a chip.
+    tree_s = near / _mean_rate(group) + far / adapter
+    ring_s = 1 / (2 * adapter)
+    sum_s = 2 * (1 - 1 / domains) / (chips * adapter) + 2 * (1 - 1 / chips) / max(1, out)
+    steps_ps = _steps_ps(group, size_bytes) + group.ranks * costs.issue_ps
+    return BroadcastTimes(
+        far * hop_ps + size_bytes * tree_s * PS_PER_S,
+        (domains - 1) * hop_ps + steps_ps + size_bytes * ring_s * PS_PER_S,
+        2 * (far * hop_ps + near * costs.step_ps) + size_bytes * sum_s * PS_PER_S,
+    )
+
+
+def _mean_rate(group: Group) -> int:
+    """Return the rate of links between chips of a group, where each axis is crossed as often."""
+    rates = _rates_out(group)  # so that slow ones count as often
+    return int(1 / np.mean(1 / rates)) if len(rates) else 1
+
+
+def _steps_ps(group: Group, size_bytes: int) -> int:
+    """Return the time that slices take round a ring of all ranks [ps]."""
     # A slice takes a step and its own time on each link; a short buffer is a slice for each chain.
-    slice_ps = min(size_bytes // 2, PACKET_BYTES) * PS_PER_S // link
-    steps_ps = (group.ranks - 1) * (catalogue.ps(group.cluster.chip, "collective_step") + slice_ps)
-    if domains == 1:
-        return levels(group.ranks) * size_bytes * PS_PER_S < steps_ps * link
-    # Rings cross two adapters or more at once; of d domains, the farthest is log2(d) hops away.
-    costs = communication_costs(group.cluster)
-    near, far = levels(-(-group.ranks // domains)), 2 * levels(domains) - 1
-    hops = domains - domains.bit_length()
-    steps_ps += group.ranks * costs.issue_ps
-    whole_ps = near * PS_PER_S // link + far * PS_PER_S // (2 * costs.scale_out_bytes_per_s)
-    return size_bytes * whole_ps < steps_ps + hops * _hop_ps(group)
+    slice_ps = min(size_bytes // 2, PACKET_BYTES) * PS_PER_S // _mean_rate(group)
+    step_ps = communication_costs(group.cluster).step_ps
+    return (group.ranks - 1) * (step_ps + slice_ps)
 
 
 def levels(number: int) -> int:

@@ -322,10 +322,7 @@ def all_rings(group: Group, share_bytes: int | None = None) -> Cycles:
     # ``share_bytes``: payload for each message that a chip sends along one cycle [B]; by default
     # CC-Cores are taken to issue messages faster than links carry them.
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
-        # Every stride that has no factor in common with the size is a cycle.
-        chips = len(group.chips)
-        strides = [stride for stride in range(1, max(2, chips)) if math.gcd(stride, chips) == 1]
-        return _with_cores(np.outer(strides, np.arange(chips)) % chips, group)
+        return _with_cores(mesh_rings(len(group.chips)), group).both_ways
     filled = ordered_box(group)
     if filled is None:
         return one_ring(group).both_ways
@@ -412,11 +409,43 @@ def _searched(grid: Grid) -> BoxCycles:
     )
 
 
+def mesh_rings(chips: int) -> IntArray:
+    """Return as many rings of chips that all have cables to each other as share no cable.
+
+    They are Walecki's (1892): one chip stays, and a zigzag through the others, which stand in a
+    circle, is turned by a place from ring to ring. All cables are used if their number is odd.
+
+    >>> mesh_rings(5).tolist()
+    [[4, 0, 1, 3, 2], [4, 1, 2, 0, 3]]
+    """
+    others = chips - 1
+    if others < 2:
+        return np.arange(chips)[None, :]
+    place = np.arange(others)
+    zigzag = np.where(place % 2, (place + 1) // 2, -(place // 2))
+    turn = np.arange(others // 2)[:, None]
+    return np.hstack([np.full_like(turn, others), (zigzag + turn) % others])
+
+
 def snake(sizes: tuple[int, ...]) -> IntArray:
-    """Return a cycle back and forth along rows, of neighbours if the first side is even."""
-    order = np.arange(1)
-    for side in sizes[::-1]:
-        # The order inside a layer, forwards in even layers and backwards in odd ones.
+    """Return a cycle back and forth along rows, of neighbours if a side is even."""
+    if not sizes:
+        return np.arange(1)
+    even = next((axis for axis, side in enumerate(sizes) if side % 2 == 0), 0)
+    rest = (*sizes[:even], *sizes[even + 1 :])
+    row = _back_and_forth(np.arange(1), rest[::-1])
+    numbers = np.moveaxis(np.arange(math.prod(sizes)).reshape(sizes), even, 0).ravel()
+    if sizes[even] % 2 or len(row) == 1:
+        return np.asarray(numbers[_back_and_forth(row, sizes[even : even + 1])])
+    # The first place of each row is left out on the way there, and leads back.
+    back = np.arange(sizes[even])[::-1] * len(row) + row[0]
+    there = _back_and_forth(row, sizes[even : even + 1]).reshape(-1, len(row))
+    return np.asarray(numbers[np.append(there[there % len(row) != row[0]], back)])
+
+
+def _back_and_forth(order: IntArray, sides: tuple[int, ...]) -> IntArray:
+    """Repeat an order along further sides, forwards in even layers and backwards in odd ones."""
+    for side in sides:
         layers = np.tile(np.stack([order, order[::-1]]), ((side + 1) // 2, 1))[:side]
         order = (layers + np.arange(side)[:, None] * len(order)).ravel()
     return order

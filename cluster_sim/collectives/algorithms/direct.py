@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,7 @@ from cluster_sim.collectives.algorithms.algorithm import (
 )
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.few_ranks import schedule_of_few
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import (
     EVERY,
@@ -23,11 +25,13 @@ from cluster_sim.collectives.messages import (
     no_messages,
     one_chunk_messages,
 )
-from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import Edges
+from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
+from cluster_sim.schedule.table import PS_PER_S, Edges
+from cluster_sim.trace.trace import run
+from topologies.clusters.cluster import Cluster
 from topologies.routing import Routes, routes
 from topologies.shapes.basic import Torus
-from topologies.shapes.links import coordinates
+from topologies.shapes.links import coordinates, domain_links
 from topologies.support.arrays import BoolArray, IntArray, distinct, pointers
 
 
@@ -287,6 +291,53 @@ def _ordered_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the messages: one for each pair and order of axes, two where the pair is half-way."""
     pairs = call.ranks * (call.ranks - 1)
     return len(filled_box(call, NAME).sizes) * (pairs + _tied_pairs(call.group))
+
+
+MOST_COUNTED = 512
+"""Ranks up to which the load of links by all pairs is counted."""
+
+
+def whole_messages_win(call: CollectiveCall) -> bool:
+    """Return whether whole messages end before their parts by axes, which take long to issue."""
+    group, costs = call.group, communication_costs(call.group.cluster)
+    few = costs.issue_ps and group.ranks <= MOST_COUNTED
+    if not few or group.ranks_per_chip > 1 or group.filled_box is None:
+        return False
+    issue_ps = _ordered_count(call, costs) * costs.issue_ps // (group.ranks * costs.cc_slots)
+    chips = group.chips.tobytes()
+    each_bytes = call.size_bytes // group.ranks
+    wire_ps = each_bytes * _busiest_ps(group.cluster, costs, chips)
+    # Near the size at which links need as long as CC-Cores, both are run.
+    if not issue_ps <= 4 * wire_ps < 4 * issue_ps:
+        return wire_ps < issue_ps
+    return _whole_end_first(group.cluster, costs, chips, call.size_bytes)
+
+
+@functools.lru_cache(64)  # groups: a step calls each with many sizes
+def _busiest_ps(cluster: Cluster, costs: CommunicationCosts, chips: bytes) -> float:
+    """Return how long the busiest link is for a byte from each chip to each other [ps]."""
+    local = np.frombuffer(chips, np.int64) % cluster.chips_per_domain
+    src, dst = np.nonzero(~np.eye(len(local), dtype=np.bool_))
+    links = domain_links(cluster.shape)
+    bytes_on = np.bincount(routes(cluster.shape, local[src], local[dst]).link, minlength=len(links))
+    return float((bytes_on / costs.scale_up(links.bandwidth_bytes_per_s)).max()) * PS_PER_S
+
+
+@functools.lru_cache(1024)
+def _whole_end_first(
+    cluster: Cluster, costs: CommunicationCosts, chips: bytes, size_bytes: int
+) -> bool:
+    """Run whole messages and their parts by axes, and say whether the former end first."""
+    group = Group(cluster, np.frombuffer(chips, np.int64))
+    call = CollectiveCall("all-to-all", group, size_bytes)
+    whole, parts = (
+        run(schedule_of_few(messages, cluster, group.chips, costs)).total_ps
+        for messages in (
+            direct(group, size_bytes),
+            dimension_ordered(group, filled_box(call, NAME), size_bytes),
+        )
+    )
+    return whole <= parts
 
 
 def _tied_pairs(group: Group) -> int:

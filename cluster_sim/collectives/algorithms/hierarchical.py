@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -177,16 +177,20 @@ def rank_table(group: Group) -> IntArray | None:
     if counts.min() != counts.max():
         return None
     order = np.argsort(group.domain, kind="stable").reshape(len(domains), -1)
-    local = group.chips[order] % group.cluster.chips_per_domain
-    if not (local == local[0]).all():
+    place = group.chips % group.cluster.chips_per_domain
+    if not (place[order] == place[order[0]]).all():  # each domain has an order of its own
+        order = np.lexsort((place, group.domain)).reshape(len(domains), -1)
+    if not (place[order] == place[order[0]]).all():
         return None
     cores = np.arange(group.ranks_per_chip)
     return (order[:, :, None] * group.ranks_per_chip + cores).reshape(len(domains), -1)
 
 
 def inside_first(group: Group) -> Group:
-    """Return the group's chips in its first domain, as a group."""
-    first = group.chips[group.domain == group.domain[0]]
+    """Return the group's chips in its first domain, in the order of its places, as a group."""
+    table, first = rank_table(group), group.chips[group.domain == group.domain[0]]
+    if table is not None:
+        first = group.chip_of_rank[table[0, :: group.ranks_per_chip]]
     return Group(group.cluster, first, group.ranks_per_chip)
 
 
@@ -397,14 +401,29 @@ def _memory_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fractio
     return count(call, costs)
 
 
+T = TypeVar("T")
+
+
+def _as_sum(
+    of_call: Callable[[CollectiveCall, CommunicationCosts], T],
+) -> Callable[[CollectiveCall, CommunicationCosts], T]:
+    """Answer for a broadcast as for a sum to which all ranks but one add zeros, as torch-xla's."""
+
+    def of_sum(call: CollectiveCall, costs: CommunicationCosts) -> T:
+        summed = replace(call, kind="all-reduce") if call.kind == "broadcast" else call
+        return of_call(summed, costs)
+
+    return of_sum
+
+
 HIERARCHICAL = Algorithm(
     name="hierarchical",
     summary="reduce-scatter inside each domain, all-reduce between equal places, all-gather inside",
-    kinds=RING_KINDS,
+    kinds=(*RING_KINDS, "broadcast"),
     suits=lambda call: is_symmetric(call.group),
-    messages=lambda call, costs: hierarchical(call, stage_slices(call)),
-    message_count=_message_count,
-    rounds=_steps,
-    memory_accesses=_memory_accesses,
-    stands_for=hierarchical_ps,
+    messages=_as_sum(lambda call, costs: hierarchical(call, stage_slices(call))),
+    message_count=_as_sum(_message_count),
+    rounds=_as_sum(_steps),
+    memory_accesses=_as_sum(_memory_accesses),
+    stands_for=_as_sum(hierarchical_ps),
 )

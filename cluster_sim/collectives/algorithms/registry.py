@@ -18,6 +18,7 @@ from cluster_sim.collectives.algorithms.algorithm import (
     is_trainium,
     one_step_wins,
     ops_foreseen,
+    sum_wins,
     tree_wins,
 )
 from cluster_sim.collectives.algorithms.direct import (
@@ -25,6 +26,7 @@ from cluster_sim.collectives.algorithms.direct import (
     DIRECT,
     MESH,
     SINGLE_STEP_MESH,
+    whole_messages_win,
 )
 from cluster_sim.collectives.algorithms.hierarchical import HIERARCHICAL
 from cluster_sim.collectives.algorithms.ring import BIDIRECTIONAL_RING, MULTI_RING, RING
@@ -60,7 +62,7 @@ def _preferences(call: CollectiveCall) -> Preferences:
     """List algorithms that are preferred for a call, whether they make sense for it or not."""
     group = call.group
     if call.kind in ("all-to-all", "permute"):
-        return (DIMENSION_ORDERED, DIRECT)
+        return (DIRECT,) if whole_messages_win(call) else (DIMENSION_ORDERED, DIRECT)
     if call.kind == "broadcast" and is_trainium(group.cluster):
         return _broadcast(call)
     domains = len(group.domains)
@@ -100,10 +102,11 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
 
 
 def _broadcast(call: CollectiveCall) -> Preferences:
-    """Prefer single messages, a tree, or slices along rings; the runtime states no choice."""
+    """Prefer single messages, a sum, a tree, or slices along rings; none is documented."""
     if one_step_wins(call.group, call.size_bytes):
         return (MESH,)
-    return (RDH,) if tree_wins(call.group, call.size_bytes) else (MULTI_RING,)
+    summed = (HIERARCHICAL,) if sum_wins(call.group, call.size_bytes) else ()
+    return (*summed, RDH if tree_wins(call.group, call.size_bytes) else MULTI_RING)
 
 
 AUTO, BEST = "auto", "best"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from experiments.calibration.fit import Group
     from experiments.calibration.measurements import Measurements
     from experiments.reports.run_directory import Run
-    from topologies.catalogue.reader import Entry
 
 WORSE = 0.01  # growth of the error of rows that took no part in a fit from which it is named
 
@@ -65,7 +64,7 @@ def calibrate(
     tell from another keeps its value and is named. Fits to collectives use their times, never the
     printed bandwidths, whose GB may be GiB.
     """
-    from experiments.calibration.fit import fit_all
+    from experiments.calibration.fit import fit_all, overlay_text
     from experiments.calibration.measurements import read_measurements
 
     catalogue = catalogue_inputs.read()
@@ -73,25 +72,20 @@ def calibrate(
     idle = _idle_options(inputs, stated)
     measured = stated.named(inputs.collective, inputs.ranks)
     groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
-    text = _overlay([entry for group in groups for entry in group.fit.entries], inputs.overlay)
+    text = overlay_text([entry for group in groups for entry in group.fit.entries])
+    if inputs.overlay is not None:
+        with whole_file(inputs.overlay) as part:
+            part.write_text(text, encoding="utf-8")
     results = _document(groups, measured)
     call.answer(
         {**results, **idle_entry(idle)},
-        lambda _: _print(groups, results, text),
+        lambda _: _print(groups, results, "" if inputs.overlay else text),
         lambda run, _: _write(run, results),
-        notes=idle_sentences(idle),
+        notes=[
+            *idle_sentences(idle),
+            *(f"File {name} holds no measurement." for name in stated.unread),
+        ],
     )
-
-
-def _overlay(entries: Sequence[Entry], path: Path | None) -> str:
-    """Write rows to a file, or return their text to be printed where none is named."""
-    from experiments.calibration.fit import overlay_text
-
-    if path is None:
-        return overlay_text(entries)
-    with whole_file(path) as part:
-        part.write_text(overlay_text(entries), encoding="utf-8")
-    return ""
 
 
 def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str, str]:

@@ -164,7 +164,10 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
     has_progress = WATCH in inspect.signature(script.run).parameters
     watched = {WATCH: call.watch} if has_progress else {}
     frame = script.run(**values, **watched)
-    inputs = _by_option(values)
+    inputs: dict[str, Any] = {}
+    for name, value in values.items():  # a dataclass has an option for each field
+        several = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        inputs |= dataclasses.asdict(value) if several else {name: value}
     from experiments.reports.drawing import headline
 
     figure = script.plot(frame)
@@ -185,8 +188,7 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
         """Print the answer and its rows, then what others claim."""
         print_experiment((chosen.question, answer, about(script.run)), frame)
         if beside is not None:
-            headings, texts = table_text(beside.drop(columns="source"))
-            print_table("\nClaims beside these ratios", headings, texts)
+            _print_claims(beside)
         if call.out is not None:
             sys.stderr.write(f"written to {call.out}\n")
 
@@ -200,20 +202,20 @@ def _run(chosen: Experiment, script: Script, values: Mapping[str, Any], call: In
     call.answer(document, show, write, inputs=inputs)
 
 
+def _print_claims(beside: pd.DataFrame) -> None:
+    """Print claims with their verdicts, then the reason of each that differs."""
+    columns = ["claim", "claimed_low", "claimed_high", "ours", "verdict"]
+    print_table("\nClaims beside these ratios", *table_text(beside[columns]))
+    for row in beside[beside.apart != ""].to_dict("records"):
+        reason = row["apart"]
+        print_text(f"{row['claim']}: {row['verdict']}. {reason[0].upper()}{reason[1:]}.")
+
+
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of a frame; an empty cell, such as a missing price, is null."""
     columns = columns_of(frame)
     cells = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in cells]
-
-
-def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``run`` by option; a dataclass has one for each field."""
-    inputs: dict[str, Any] = {}
-    for name, value in values.items():
-        several = dataclasses.is_dataclass(value) and not isinstance(value, type)
-        inputs |= dataclasses.asdict(value) if several else {name: value}
-    return inputs
 
 
 ENDS = {"low": "80 % from", "high": "80 % to"}  # headings of the ends of an interval

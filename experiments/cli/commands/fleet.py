@@ -443,17 +443,14 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
     capacity = scenario.sizing.unit_capacity_requests_per_s
     ends = capacity_interval(scenario.services, capacity)
     needed = scenario.sizing.units_needed_peak
-    needs = {
+    return {
+        **ends.document(),
         "units_needed_peak_low": needed * capacity / ends.high,
         "units_needed_peak_high": needed * capacity / ends.low,
-    }
-    follows = {
-        **needs,
         "lendable_share": lendable_share(scenario),
         "lendable_share_low": lendable_share(scenario, ends.low / capacity),
         "lendable_share_high": lendable_share(scenario, ends.high / capacity),
     }
-    return {**ends.document(), **follows}
 
 
 def _row(name: str, result: FleetResult) -> dict[str, Any]:

@@ -35,15 +35,8 @@ if TYPE_CHECKING:
     from workloads.fleet.scenario import Scenario
 
 HISTORY_ONLY = (
-    "demand",
-    "start_day",
-    "weight",
-    "average",
-    "service",
-    "noise",
-    "batch_share",
-    "batch_demand",
-)
+    "demand", "start_day", "weight", "average", "service", "noise", "batch_share", "batch_demand",
+)  # fmt: skip
 """Options about a history that is read at once, which a source that grows has not."""
 
 

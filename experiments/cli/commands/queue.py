@@ -18,7 +18,6 @@ from workloads.options.job import HazardInputs
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from workloads.sharing.queueing import Queue
-    from workloads.sharing.servers import Started
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def document(queue: Queue) -> dict[str, Any]:
         "mean_wait_ends_s": queue.wait_ends_s,
         "failure_ends_s": queue.failure_ends_s,
         "recorded_mean_wait_s": sum(waits_s) / len(waits_s) if waits_s else None,
-        "jobs": [_row(each) for each in queue.jobs],
+        "jobs": queue.rows(),
         "teams": queue.teams,
         "reservations": [
             {
@@ -177,20 +176,6 @@ def _summary(queue: Queue) -> dict[str, Any]:
         "failures": sum(each.failures for each in queue.jobs),
         "preemptions": sum(each.preemptions for each in queue.jobs),
         "breakdown": queue.breakdown,
-    }
-
-
-def _row(each: Started) -> dict[str, Any]:
-    return {
-        **values_of(each.job, "name", "submit_s"),
-        **values_of(each, "start_s", "end_s", "wait_s"),
-        **values_of(each.job, "recorded_wait_s", "chips"),
-        **values_of(each, "servers", "domains", "least_domains"),
-        "priority": each.job.priority,
-        "team": each.job.team or None,
-        "run_s": each.held_s,
-        **values_of(each, "failures", "preemptions"),
-        "parts_s": dict(each.parts_s),
     }
 
 
@@ -253,16 +238,10 @@ def _print(results: Mapping[str, Any]) -> None:
 
 def _write(out: Run, queue: Queue, results: Mapping[str, Any]) -> None:
     """Add results, tables and a picture to a run directory."""
-    import pandas as pd
-
     from experiments.figures.jobs import occupancy
 
     out.json("results", results, title="Results")
-    jobs = [
-        {**job, **{f"{part}_s": seconds for part, seconds in job["parts_s"].items()}}
-        for job in results["jobs"]
-    ]
-    out.table("jobs", pd.DataFrame(jobs).drop(columns="parts_s"), title="Jobs in order of arrival")
+    out.table("jobs", queue.frame(), title="Jobs in order of arrival")
     if queue.teams:
         out.table("teams", queue.teams, title="Teams")
     if queue.others:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
+from experiments.cli.commands.train import AskedStep, PlanInputs
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import Invocation, PricedInputs, SensitivityInputs, TrainedModel
-from experiments.cli.output.printing import SPENT, print_table, print_text
-from experiments.reports.certainty import facts
+from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
+from experiments.cli.output.printing import SPENT, other_prices, print_table, print_text
+from experiments.reports.certainty import facts, price_sentences
 from experiments.reports.formatting import Column, idle_entry, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
-from workloads.options.job import JobInputs
+from workloads.options.job import JobInputs, budget_entry
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     shown = {**document, "spares": f"{spares:,} {of_chips}"}
     shown |= {} if result.goal is None else {"interval": sure}
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
-    for line in document.get("remarks", ()):
+    basis = document.get("price_basis")
+    first = [f"Price: {basis}."] if basis else []
+    for line in (*first, *price_sentences(document), *document.get("remarks", ())):
         print_text(line)
     parts = result.breakdown.items()
     shares = [[part.replace("_", " "), f"{share:.2%}"] for part, share in parts]
@@ -53,11 +55,9 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
     rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
     print_table("", ["failures", "in the run"], rows)
-    click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
-
-
-def _after_failure(elastic: bool) -> str:
-    return "other replicas go on" if elastic else "all replicas wait"
+    low, high = f"{ends.low:.1%}", f"{ends.high:.1%}"
+    between = f"between {low} and {high}" if low != high else f"at {low}"
+    print_text(f"80 % of runs lie {between}: {ends.basis}.")
 
 
 RESULTS = (
@@ -80,7 +80,8 @@ RESULTS = (
     Column("peer_restart_s", "  from a peer's copy"),
     Column("warm_restart_s", "  with warm standbys"),
     Column("repair_s", "repair"),
-    Column("elastic", "after a failure", write=_after_failure),
+    Column("elastic", "after a failure",
+           write=lambda elastic: "other replicas go on" if elastic else "all replicas wait"),
     Column("maintenance", "maintenance", write=", ".join),
     Column("spares", "spares"),
     Column("spare_chips", "  chips"),
@@ -88,7 +89,7 @@ RESULTS = (
     Column("days", "length in days"),
     Column("tokens", "tokens"),
     *SPENT,
-)
+)  # fmt: skip
 LISTED = ("curve", "plan", "plans_without_units", "without_effect", "notes", "searched", "remarks")
 """Keys of the document that are no numbers of the table of results."""
 
@@ -99,7 +100,7 @@ def run_job(
     plan: PlanInputs,
     how: JobInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: PricedInputs,
+    catalogue_inputs: WaysToPay,
     call: Invocation,
 ) -> None:
     """Run a training job of weeks through its failures.
@@ -117,7 +118,7 @@ def run_job(
     cluster = inputs.read_cluster(catalogue)
     if how.failures is not None:
         read_failures(how.failures, cluster, cluster.chips)  # refused before a plan is searched
-    step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
+    step = AskedStep(inputs, stated, plan).run(catalogue, call, search="always")
     filed = plan.file_beside(step)
     result = run(step, how, seed=call.seed)
     document = {
@@ -127,6 +128,8 @@ def run_job(
         **remarks_entry(step),
         **(filed.document() if filed else {}),
     }
+    whole = {**document, "job": {**document, **budget_entry(how.budget)}}
+    document |= other_prices(whole, catalogue, inputs.cluster, catalogue_inputs.others)
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
         document,
@@ -150,6 +153,7 @@ def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
 
     from experiments.figures.jobs import causes_figure, curve_figure, timeline_figure
     from experiments.reports.training import metrics
+    from workloads.job.job import MAINTENANCE
 
     ends = dict(document["interval"])
     cells = {name: value for name, value in document.items() if name not in LISTED}
@@ -165,6 +169,8 @@ def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
         run.figure("interval", curve_figure(result), title="Goodput against checkpoint interval")
         run.table("curve", pd.DataFrame(result.curve_rows()), title="Checkpoint intervals")
     run.figure("failures", causes_figure(result), title="Failures by cause")
-    run.table("runs", result.frame(), title="Runs", note="varied: failure rates drawn")
-    run.table("timeline", result.timeline(), title="Timeline of the first run")
+    shares = {MAINTENANCE: f"{MAINTENANCE}_share"}  # units of a fleet have a column of this name
+    runs, timeline = (each.rename(columns=shares) for each in (result.frame(), result.timeline()))
+    run.table("runs", runs, title="Runs", note="varied: failure rates drawn")
+    run.table("timeline", timeline, title="Timeline of the first run")
     run.json("results", document, title="Results")

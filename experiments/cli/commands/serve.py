@@ -23,7 +23,7 @@ from experiments.cli.output.printing import (
     print_text,
 )
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from experiments.reports.certainty import facts, price_sentences
+from experiments.reports.certainty import ends_text, facts, price_sentences
 from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.support.errors import InputError
@@ -212,7 +212,12 @@ def _demand(document: Mapping[str, Any]) -> dict[str, str]:
         return {}
     demand = document["demand"]
     ends = demand["deployments_interval"]
-    usd = "" if demand["usd_per_h"] is None else f", {demand['usd_per_h']:,.2f} USD/h"
+    usd = ""
+    if demand["usd_per_h"] is not None:
+        between = ends_text(
+            "_usd", demand["usd_per_h_interval"], "{:,.0f}".format, demand["usd_per_h"]
+        )
+        usd = f", {demand['usd_per_h']:,.2f} USD/h{f' ({between})' * bool(between)}"
     return {
         "needed": f"{demand['deployments']:,} for {demand['requests_per_s']:g} requests/s "
         f"(80 %: {ends['low']:,} – {ends['high']:,})",
@@ -245,6 +250,11 @@ def _check_search(replica: ReplicaInputs, sure: SensitivityInputs) -> None:
     if replica.search and sure.sensitivity:
         raise InputError(
             "--sensitivity is for stated replicas. State the options that --search finds."
+        )
+    if "," in (replica.precision or "") and not replica.search:
+        raise InputError(
+            f"--precision {replica.precision} is several, of which --search finds the best. Add "
+            "--search, or name one."
         )
 
 

@@ -25,7 +25,7 @@ class SharingInputs:
     cluster: str = required("Named machine or YAML file, such as trn2-ultraserver:4", argument=True)
     jobs: Path = required(
         "YAML file with a list under jobs: a name, model, fields of a plan or its file, chips or "
-        "dp, placement or start",
+        "dp, placement or start, starts_at and steps",
         metavar="FILE.yaml",
     )
     placement: str | None = setting(
@@ -44,7 +44,8 @@ def share(inputs: SharingInputs, catalogue_inputs: CatalogueInputs, call: Invoca
     """Run several jobs on one cluster, and see what they lose.
 
     Each job runs alone and beside the others. Where links or adapters that several jobs cross are
-    full, their collectives slow each other.
+    full, their collectives slow each other. Jobs that state starts_at or steps meet only while both
+    run.
     """
     from topologies.clusters.names import machine
     from workloads.sharing.sharing import share as run
@@ -77,7 +78,7 @@ JOBS = (
     Column("low_s", "80 % from"),
     Column("high_s", "to"),
     Column("slowdown", "slowdown", write="{:.3f}".format),
-    Column("steps", "steps"),
+    Column("steps", "steps", write="{:,.0f}".format),
 )
 LINKS = (
     Column("kind", "kind"),
@@ -117,7 +118,8 @@ def document(shared: Sharing) -> dict[str, Any]:
         "cluster": shared.cluster.name,
         "chips": shared.cluster.chips,
         "placement": shared.placement or None,
-        "jobs": [_job(shared, job) for job in shared.jobs],
+        "jobs": [_job(shared, number) for number in range(len(shared.jobs))],
+        **({"periods": _periods(shared)} if shared.periods else {}),
         "links": [each._asdict() for each in shared.links],
         "net_loss": shared.lost(),
         "remarks": _sureness(shared),
@@ -131,9 +133,33 @@ def _row(job: JobShare) -> dict[str, Any]:
     return {"name": job.job.name, **values_of(job, "alone_s", "beside_s", "slowdown")}
 
 
-def _job(shared: Sharing, job: JobShare) -> dict[str, Any]:
+def _periods(shared: Sharing) -> list[dict[str, Any]]:
+    """Return the periods in which the same jobs run, with their steps in each."""
+    alone_s = [job.alone_s for job in shared.jobs]
+    return [
+        {
+            "begins_at_s": each.begin_s,
+            "ends_at_s": each.end_s,
+            "jobs": [
+                {
+                    "name": shared.jobs[number].job.name,
+                    "step_s": step_s,
+                    "slowdown": step_s / alone_s[number],
+                    "steps": each.steps(number),
+                }
+                for number, step_s in zip(each.running, each.step_s, strict=True)
+            ],
+        }
+        for each in shared.periods
+    ]
+
+
+def _job(shared: Sharing, number: int) -> dict[str, Any]:
     from experiments.reports.training import stated
 
+    job = shared.jobs[number]
+    ran = [each for each in shared.periods if number in each.running]
+    times = {"starts_at_s": ran[0].begin_s, "ends_at_s": ran[-1].end_s} if ran else {}
     interval = {**job.interval, "level": job.step.interval.level, "basis": job.step.interval.basis}
     return {
         **_row(job),
@@ -146,7 +172,8 @@ def _job(shared: Sharing, job: JobShare) -> dict[str, Any]:
         "interval": interval,
         "least_slowdown": float(job.slowdowns.min()),
         "most_slowdown": float(job.slowdowns.max()),
-        "steps": len(job.beside_ps),
+        "steps": job.job.steps or (float(job.weight.sum()) if ran else len(job.beside_ps)),
+        **times,
         "tokens_per_s": job.job.plan.tokens / job.beside_s,
         "call_changes_s": job.call_changes_s,
         "meets": list(job.meets),
@@ -168,6 +195,8 @@ def _print(shared: Sharing, results: Mapping[str, Any]) -> None:
             f"Placement {shared.best} loses least: {lost} of the jobs' chip-hours against each job "
             "alone in its best placement."
         )
+    if shared.periods:
+        _print_periods(results)
     if results["links"]:
         print_rows("Links that they share", LINKS, results["links"], left=2)
     if shared.others:
@@ -182,6 +211,20 @@ def _print(shared: Sharing, results: Mapping[str, Any]) -> None:
         print_table("Placements", columns, rows)
 
 
+def _print_periods(results: Mapping[str, Any]) -> None:
+    """Print when which jobs run, with the step and slowdown of each."""
+    names = [job["name"] for job in results["jobs"]]
+    rows = []
+    for each in results["periods"]:
+        now = {
+            job["name"]: f"{format_seconds(job['step_s'])} ({job['slowdown']:.3f})"
+            for job in each["jobs"]
+        }
+        until = map(format_seconds, (each["begins_at_s"], each["ends_at_s"]))
+        rows.append((*until, *(now.get(name, "") for name in names)))
+    print_table("Periods in which the same jobs run", ["from", "to", *names], rows)
+
+
 def _sureness(shared: Sharing) -> list[str]:
     """Say how sure slowdowns are on the kinds of links on which jobs meet."""
     kinds = dict.fromkeys(each.kind if each.kind in SURE else "" for each in shared.links)
@@ -192,7 +235,8 @@ def _due_to(shared: Sharing, job: JobShare) -> str:
     """Say what the slowdown of a job is due to."""
     name = job.job.name
     if not job.meets:
-        return f"{name} crosses no full link that another job crosses, so it loses nothing."
+        when = " at the same time" if shared.periods else ""
+        return f"{name} crosses no full link that another job crosses{when}, so it loses nothing."
     others = ", ".join(job.meets)
     if abs(job.slowdown - 1) < SMALL:
         return f"{name} shares links with {others}, and loses less than 0.05 % of a step."
@@ -222,6 +266,13 @@ def _write(out: Run, shared: Sharing, results: Mapping[str, Any]) -> None:
     pairs = zip(shared.jobs, results["jobs"], strict=True)
     jobs = [{**_row(job), **{name: row[name] for name in IN_JOBS}} for job, row in pairs]
     out.table("jobs", jobs, title="Jobs alone and beside each other")
+    if shared.periods:
+        periods = [
+            {"begins_at_s": each["begins_at_s"], "ends_at_s": each["ends_at_s"], **job}
+            for each in results["periods"]
+            for job in each["jobs"]
+        ]
+        out.table("periods", periods, title="Periods in which the same jobs run")
     links = [{**row, "crossed_by": _axes_by_job(row["crossed_by"])} for row in results["links"]]
     if links:
         out.table("links", links, title="Links that they share")

@@ -50,6 +50,9 @@ class SweepInputs:
 def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
     """Run a table of parameters on all processors.
 
+    A study with the lines command: train, fixed: {model: llama-3.1-8b, cluster: p5.48xlarge:8} and
+    grid: {precision: [bf16, fp8], global-batch: [256, 512]} has four runs.
+
     With --out, finished runs are kept, and the same sweep started again continues from them. The
     exit status is 1 if a run crashed.
     """

@@ -86,7 +86,9 @@ def topology(
     """
     from topologies.views.measures import measure
 
-    assumed = _assumed(machine)
+    unstated = [name for name in ASSUMED if getattr(machine, name) is None]
+    is_plain = machine.cluster.partition(":")[0] in PLAIN
+    assumed = {name: ASSUMED[name] for name in unstated if is_plain}
     cluster = replace(machine, **assumed).read(catalogue_inputs.watched(machine.cluster))
     sizes, alone = measure(cluster), None
     if call.out is not None and call.out.suffix.lower() == GRAPHML:
@@ -109,13 +111,6 @@ def topology(
         "places": _places(cluster),
     }
     call.answer(document, _print, lambda run, _: _write(run, cluster, document))
-
-
-def _assumed(machine: MachineInputs) -> dict[str, str]:
-    """Return the default rates that a plain shape without stated ones gets."""
-    if machine.cluster.partition(":")[0] not in PLAIN:
-        return {}
-    return {name: value for name, value in ASSUMED.items() if getattr(machine, name) is None}
 
 
 ROW = ("value", "unit", "low", "high", "grade", "source", "note")  # of a row of the catalogue

@@ -24,7 +24,7 @@ from experiments.reports.certainty import price_sentences
 from experiments.reports.formatting import idle_sentences, table_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.support.errors import check_choice
+from topologies.support.errors import InputError, check_choice
 from topologies.support.options import setting
 from topologies.support.units import format_seconds
 from workloads.models.model import PREDICTION
@@ -173,6 +173,51 @@ class BesideInputs(TokensInputs):
         return read_runs(self.compare)
 
 
+@dataclass(frozen=True)
+class AskedStep:
+    """Options of one training step."""
+
+    inputs: TrainedModel
+    stated: Mapping[str, Any]  # fields of the plan
+    plan: PlanInputs
+    how: RunInputs = RunInputs()
+
+    def run(self, catalogue: Catalogue, call: Invocation, search: When = "compared") -> Iteration:
+        """Simulate the step of the options; where these leave the plan open, it may be searched."""
+        from workloads.remarks import remarks
+        from workloads.training.iteration import iteration
+        from workloads.training.plan.stages import check_chips
+        from workloads.training.usual_plan import complete, is_open
+
+        inputs, plan, how = self.inputs, self.plan, self.how
+        model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
+        if plan.chips is not None:
+            check_chips(plan.chips, cluster)
+        detail, fields = how.detail(call), plan.fields(self.stated, cluster)
+        size = {"lnc": plan.lnc, "chips": plan.chips}
+        if how.later_stages:
+            from topologies.clusters.names import machine
+            from workloads.search.unlike import unlike_step
+
+            clusters = [cluster, *(machine(name, catalogue=catalogue) for name in how.later)]
+            fields["chips"] = plan.chips
+            with progress_bars(quiet=call.quiet) as report:
+                step = unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
+            return replace(step, tell=remarks)
+        if is_open(fields) and not (plan.plan or how.allow_oversized):
+            from workloads.search.choice import usual_or_searched  # costly, and seldom needed
+
+            chosen, choice = usual_or_searched(
+                fields, model, cluster, search=search, watch=call.watch, **size
+            )
+        else:
+            chosen, choice = complete(fields, model, cluster, **size), None
+        with progress_bars(quiet=call.quiet) as report:
+            part = plan.chips is not None
+            step = iteration(model, cluster, chosen, detail, partial=part, progress=report)
+        return replace(step, choice=choice, tell=remarks)
+
+
 def train(
     inputs: TrainedModel,
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
@@ -192,27 +237,36 @@ def train(
     from experiments.reports.training import document
 
     if len(names := cluster_names(inputs.cluster)) > 1:
+        measured = beside.measured()
+        if measured and (len(measured) > 1 or not (plan.plan or "global_batch" in stated)):
+            raise InputError(
+                f"--compare {beside.compare}: beside several clusters it is one step, measured on "
+                "the first. State its --global-batch too."
+            )
+        first: list[tuple[dict[str, Any], Iteration]] = []
 
         def answer(name: str, catalogue: Catalogue, **batch: int) -> dict[str, Any]:
             """Document of the step on one of the clusters, perhaps of another batch."""
             there = replace(inputs, cluster=name)
-            step = run_step(there, {**stated, **batch}, plan, how, catalogue, call)
-            return {**document(step, call.engine), **job_of(step, beside, call)}
+            step = AskedStep(there, {**stated, **batch}, plan, how).run(catalogue, call)
+            row = {**document(step, call.engine), **job_of(step, beside, call)}
+            return {**row, **_measured_there(measured, first, step, row.get("remarks", []))}
 
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
-        alone |= {"--explain": how.explain, "--compare": bool(beside.compare)}
+        alone |= {"--explain": how.explain}
         later = f", with later stages on {how.later_stages}" if how.later_stages else ""
         title = f"{inputs.model}: one optimizer step on {len(names)} clusters{later}"
         read = catalogue_inputs.read_side_by_side
         answer_beside("train", title, names, answer, alone, read, call.answer)
         return
     catalogue = catalogue_inputs.watched(inputs.cluster, *how.later)
-    measured, step = beside.measured(), run_step(inputs, stated, plan, how, catalogue, call)
+    measured, asked = beside.measured(), AskedStep(inputs, stated, plan, how)
+    step = asked.run(catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
-    same = {name: getattr(step.plan, name) for name in PLAN_FIELDS}
+    same = replace(asked, stated={name: getattr(step.plan, name) for name in PLAN_FIELDS})
     rankings = sure.rank(
-        lambda moved: run_step(inputs, same, plan, how, moved, quietly).iteration_s,
+        lambda moved: same.run(moved, quietly).iteration_s,
         catalogue,
         call,
         f"the step of {format_seconds(step.iteration_s)}",
@@ -243,6 +297,31 @@ def job_of(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str,
     return whole_job(step, call.seed, **length.length)
 
 
+def _measured_there(
+    measured: list[MeasuredSteps],
+    first: list[tuple[dict[str, Any], Iteration]],
+    step: Iteration,
+    remarks: list[str],
+) -> dict[str, Any]:
+    """Return what a step measured on the first cluster says of the step on one of several."""
+    if not measured:
+        return {}
+    from experiments.validation.comparison import carried_over
+    from workloads.remarks import comparison_sentence
+
+    if not first:
+        first.append((_compared(step, measured)["compared"], step))
+        sentence = comparison_sentence(first[0][0], step)
+        return {"compared": first[0][0], "remarks": [*remarks, sentence]}
+    by_first = carried_over(*first[0], step)
+    time, *ends = (format_seconds(by_first[name]) for name in ("iteration_s", "low", "high"))
+    sentence = (
+        f"If its step is as far from the prediction as the one measured on "
+        f"{by_first['measured_on']}, it takes {time} (80 %: {' – '.join(ends)})."
+    )
+    return {"by_measured": by_first, "remarks": [*remarks, sentence]}
+
+
 def _compared(step: Iteration, measured: list[MeasuredSteps]) -> dict[str, Any]:
     """Return the key ``compared`` of the answer; empty without a measured step."""
     if not measured:
@@ -261,49 +340,6 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
         trains = any(PREDICTION in words for words in step.model.left_out)
         remedy = " --prediction-heads trains such layers." if trains else ""
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.{remedy}")
-
-
-def run_step(
-    inputs: TrainedModel,
-    stated: Mapping[str, Any],
-    plan: PlanInputs,
-    how: RunInputs,
-    catalogue: Catalogue,
-    call: Invocation,
-    search: When = "compared",
-) -> Iteration:
-    """Simulate the step of the options; where these leave the plan open, it may be searched."""
-    from workloads.remarks import remarks
-    from workloads.training.iteration import iteration
-    from workloads.training.plan.stages import check_chips
-    from workloads.training.usual_plan import complete, is_open
-
-    model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
-    if plan.chips is not None:
-        check_chips(plan.chips, cluster)
-    detail, fields = how.detail(call), plan.fields(stated, cluster)
-    size = {"lnc": plan.lnc, "chips": plan.chips}
-    if how.later_stages:
-        from topologies.clusters.names import machine
-        from workloads.search.unlike import unlike_step
-
-        clusters = [cluster, *(machine(name, catalogue=catalogue) for name in how.later)]
-        fields["chips"] = plan.chips
-        with progress_bars(quiet=call.quiet) as report:
-            step = unlike_step(model, clusters, fields, detail, lnc=plan.lnc, progress=report)
-        return replace(step, tell=remarks)
-    if is_open(fields) and not (plan.plan or how.allow_oversized):
-        from workloads.search.choice import usual_or_searched  # costly, and seldom needed
-
-        chosen, choice = usual_or_searched(
-            fields, model, cluster, search=search, watch=call.watch, **size
-        )
-    else:
-        chosen, choice = complete(fields, model, cluster, **size), None
-    with progress_bars(quiet=call.quiet) as report:
-        part = plan.chips is not None
-        step = iteration(model, cluster, chosen, detail, partial=part, progress=report)
-    return replace(step, choice=choice, tell=remarks)
 
 
 def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None) -> None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -34,7 +33,7 @@ from typing import (
 import click
 
 from topologies.support.errors import InputError
-from topologies.support.options import Option, described
+from topologies.support.options import Option, described, in_words
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -55,35 +54,25 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
     """Return the argument or option of a described field."""
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
-    placeholder = "<name>" if option.choices else "<time>" if option.plain == "s" else None
-    if option.argument:
-        placeholder = key.upper()
+    read = Number(plain, option.least, option.most) if plain in (int, float) else Text(plain)
+    placeholder = "name" if option.choices else "time" if option.plain == "s" else read.name
     attributes: dict[str, Any] = {
         "required": default is REQUIRED,
-        "metavar": option.metavar or placeholder,
+        "metavar": option.metavar or (key.upper() if option.argument else f"<{placeholder}>"),
         "shell_complete": _completion(option.choice_texts),
     }
     if default is not REQUIRED:
         attributes["default"] = None if default == () else default
-    spelled = (option.name or key).replace("_", "-")
     if option.argument:
-        read = Number(plain) if plain in (int, float) else Text(plain)
         nargs = -1 if many else 1
         return DescribedArgument([key], described=option, type=read, nargs=nargs, **attributes)
+    spelled = (option.name or key).replace("_", "-")
     if plain is bool:
         both = "" if default is False else f"/--no-{spelled}"
         flags = [f"--{spelled}{both}", key]
         return DescribedOption(flags, described=option, shown=default, is_flag=True, **attributes)
-    limited = plain in (int, float)
-    read = Number(plain, option.least, option.most) if limited else Text(plain)
-    return DescribedOption(
-        [f"--{spelled}", key],
-        described=option,
-        shown=default,
-        type=read,
-        multiple=many,
-        **attributes,
-    )
+    attributes |= {"type": read, "multiple": many}
+    return DescribedOption([f"--{spelled}", key], described=option, shown=default, **attributes)
 
 
 def _digits(text: str) -> str:
@@ -127,10 +116,6 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         self.kind, self.least, self.most = kind, least, most
         self.name = kind.__name__
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Placeholder on the help page."""
-        return f"<{self.name}>"
-
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a number within the limits."""
         _check_value(self, value, param, ctx)
@@ -140,7 +125,8 @@ class Number(click.ParamType):  # type: ignore[type-arg]
             what = "whole number" if self.kind is int else "number"
             # A share of a whole number is no such number.
             written = _digits(value if self.kind is float else value.rstrip("%"))
-            remedy = "" if written == value else f"; write {written}"
+            one = "for one number, and name several one at a time" if "," in value else ""
+            remedy = "" if written == value else f"; write {f'{written} {one}'.strip()}"
             counted = getattr(param, "described", None)
             of_what = f" ({counted.help[0].lower()}{counted.help[1:]})" if counted else ""
             self.fail(f"{value!r} must be a {what}{of_what}{remedy}", param, ctx)
@@ -168,10 +154,6 @@ class Text(click.ParamType):  # type: ignore[type-arg]
         self.kind = kind
         self.name = "path" if kind is Path else "str"
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Placeholder on the help page."""
-        return f"<{self.name}>"
-
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a word or a path, which must be neither empty nor another option."""
         if isinstance(value, str):
@@ -190,11 +172,28 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 
 
 class DescribedOption(click.Option):
-    """An option whose line on the help page is built when the page is shown."""
+    """An option whose line on the help page is built when the page is shown, and is stated once."""
 
     def __init__(self, *declared: Any, described: Option, shown: Any, **details: Any):
         super().__init__(*declared, **details)
         self.described, self.usual = described, shown
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser keep every value that is stated, where click's would keep the last."""
+        many, self.multiple = self.multiple, True
+        super().add_to_parser(parser, ctx)
+        self.multiple = many
+
+    def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
+        """Take the one value that is stated; refuse several, but for a switch set twice alike."""
+        given = opts.get(self.name)
+        if given and not self.multiple:
+            if len(set(given) if self.is_flag else given) > 1 and not ctx.resilient_parsing:
+                words = ["on" if one is True else "off" if one is False else one for one in given]
+                stated = in_words(tuple(f"{one!r}" for one in words), "and")
+                raise click.BadParameter(f"is given as {stated}; state it once", ctx, self)
+            opts = {**opts, self.name: given[-1]}
+        return super().handle_parse_result(ctx, opts, args)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the spelling and the text of the line."""
@@ -253,40 +252,18 @@ class DescribedArgument(click.Argument):
         return self.human_readable_name, text
 
 
-FIRST: Mapping[str, tuple[str, ...]] = {
-    "train": (
-        "model", "cluster", "tp", "pp", "global_batch", "seq", "framework", "plan", "tokens",
-        "compare",
-    ),
-    "plan": (
-        "model", "cluster", "global_batch", "seq", "tokens", "days", "with_plan", "framework",
-        "objective", "write",
-    ),
-    "serve": (
-        "model", "cluster", "tp", "requests", "max_rate", "slo", "search", "prompt", "output",
-        "deployment",
-    ),
-    "run-job": (
-        "model", "cluster", "tokens", "days", "global_batch", "plan", "checkpoint_interval",
-        "spares", "failures", "framework",
-    ),
-    "fleet": (
-        "model", "cluster", "demand", "days", "policy", "training", "tp", "slo", "power_cap",
-        "price",
-    ),
-    "collective": (
-        "size", "algorithm", "clusters", "ranks", "group", "runtime", "compare", "matrix", "fault",
-        "bandwidth",
-    ),
-    "queue": (
-        "jobs", "discipline", "place", "study", "failures", "checkpoint_interval", "repair",
-        "quota", "reserve", "neighbours",
-    ),
-    "lend": (
-        "model", "cluster", "demand", "confidence", "begin", "until", "block", "tp", "slo",
-        "follow",
-    ),
-}  # fmt: skip
+FIRST: Mapping[str, str] = {
+    "train": "model cluster tp pp global_batch seq framework plan tokens compare",
+    "plan": "model cluster global_batch seq tokens days with_plan framework objective write",
+    "serve": "model cluster tp requests max_rate slo search prompt output deployment",
+    "run-job": "model cluster tokens days global_batch plan "
+    "checkpoint_interval spares failures framework",
+    "fleet": "model cluster demand days policy training tp slo power_cap price",
+    "collective": "size algorithm clusters ranks group runtime compare matrix fault bandwidth",
+    "queue": "jobs discipline place study failures checkpoint_interval "
+    "repair quota reserve neighbours",
+    "lend": "model cluster demand confidence begin until block tp slo follow",
+}
 """Options of commands with many that the help page describes; it names the others."""
 
 
@@ -298,7 +275,7 @@ class CommandWithArguments(click.Command):
     def __init__(self, name: str, *, headings: Mapping[str, str], **details: Any):
         super().__init__(name, **details)
         self.headings = headings
-        self.first = FIRST.get(name, ())
+        self.first = FIRST.get(name, "").split()
         flag = {"is_flag": True, "expose_value": False}
         if any(each.name == "variant" for each in self.params):
             why = "Say which options were not stated, and what was read from the catalogue."
@@ -310,7 +287,7 @@ class CommandWithArguments(click.Command):
 
     def _help_in_full(self, ctx: click.Context, _option: click.Parameter, stated: bool) -> None:
         if stated and not ctx.resilient_parsing:
-            self.first = ()
+            self.first = []
             click.echo(ctx.get_help())
             ctx.exit()
 
@@ -440,7 +417,7 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
             key: list(value) or None if isinstance(value, tuple) else value
             for key, value in stated.items()
         }
-        with by_option_names(parameters, values):
+        try:
             arguments = {key: group.build(values) for key, group in groups.items()}
             inputs = {key: values[key] for key in recorded}
             for key, value in arguments.items():
@@ -449,6 +426,16 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
                     if not begins:
                         value.begin()
             return command(**arguments)
+        except InputError as mistake:
+            # A field that no option states is that of a file, and keeps its name.
+            spelled = {
+                str(each.name): flag
+                for each in parameters
+                if values.get(str(each.name)) is not None
+                for flag in each.opts
+                if flag.startswith("--")
+            }
+            raise InputError(with_option_names(str(mistake), spelled)) from None
 
     headings = {key: group.heading for group in groups.values() for key in group.options}
     return CommandWithArguments(
@@ -530,27 +517,6 @@ def without_none(hint: Any) -> Any:
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint
-
-
-@contextmanager
-def by_option_names(
-    parameters: Sequence[click.Parameter], values: Mapping[str, Any]
-) -> Iterator[None]:
-    """Name options as the command line spells them in errors; of None, it is a file's."""
-    try:
-        yield
-    except InputError as mistake:
-        spelled = {
-            str(each.name): flag
-            for each in parameters
-            if values.get(str(each.name)) is not None
-            for flag in each.opts
-            if flag.startswith("--")
-        }
-        message = with_option_names(str(mistake), spelled)
-        if message == str(mistake):
-            raise
-        raise InputError(message) from None
 
 
 def with_option_names(message: str, spelled: Mapping[str, str]) -> str:

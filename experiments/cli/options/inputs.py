@@ -104,12 +104,6 @@ class CatalogueInputs:
         return [words for key, words in changes.items() if key not in read]
 
 
-def _ways_to_pay() -> tuple[str, ...]:
-    from workloads.economics import PRICES  # only help and --price-basis need it
-
-    return tuple(PRICES)
-
-
 @dataclass(frozen=True)
 class PricedInputs(CatalogueInputs):
     """Changes to the hardware catalogue, and the price of the machines."""
@@ -117,8 +111,8 @@ class PricedInputs(CatalogueInputs):
     price_basis: str | None = setting(
         None,
         "Way to pay for the machines; owned is the capital, staff and electricity of your own; "
-        "train, plan and serve take several, such as on-demand,spot",
-        choices=_ways_to_pay,
+        "train, plan, serve and run-job take several, such as on-demand,spot",
+        choices="workloads.economics:PRICES",
         default="that of the catalogue's default price",
     )
 
@@ -139,6 +133,11 @@ class PricedInputs(CatalogueInputs):
         return first
 
     def _ways(self, _clusters: Sequence[str]) -> list[str]:
+        if "," in str(self.price_basis):
+            raise InputError(
+                f"--price-basis {self.price_basis}: train, plan, serve and run-job take several. "
+                "Name one way to pay."
+            )
         return [str(self.price_basis)]
 
     def _idle(self, noted: NotingCatalogue) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.certainty import PAID, facts, value_at
+from experiments.reports.certainty import facts, paid
 from experiments.reports.formatting import Column, heading, number, unit_of
 from experiments.reports.run_record import plain
 from topologies.support.errors import InputError, printable
@@ -228,6 +228,7 @@ def other_prices(
 ) -> dict[str, Any]:
     """Return the entry of a document with its prices by other ways to pay; empty for none."""
     from topologies.clusters.names import machine as named_machine
+    from workloads.confidence.sensitivity import Uncertain
     from workloads.economics import Economics, with_prices
 
     if ways and "budget_usd" in results.get("job", {}):
@@ -235,11 +236,19 @@ def other_prices(
     where, entries = named_machine(cluster, catalogue=catalogue), {}
     for way in ways:
         changed = with_prices(catalogue, way, [where])
-        other = Economics.of(replace(where, catalogue=changed))
-        factor = other.usd_per_chip_s / Economics.of(where).usd_per_chip_s
-        usd = {place: value_at(results, place) for place in PAID}
-        paid = {place: factor * value for place, value in usd.items() if value}
-        entries[way] = {**paid, "price_basis": other.price_basis}
+        other, mine = Economics.of(replace(where, catalogue=changed)), Economics.of(where)
+        factor = other.usd_per_chip_s / mine.usd_per_chip_s
+        usd, ends = paid(results)
+        ranges = Uncertain(*other.price_ends), Uncertain(*mine.price_ends)
+        moved = {place: ranges[0].times(usd[place], ends[place], ranges[1]) for place in ends}
+        entries[way] = {
+            **{place: factor * value for place, value in usd.items()},
+            "price_basis": other.price_basis,
+            "interval": {
+                place: {end: factor * value for end, value in each.items()}
+                for place, each in moved.items()
+            },
+        }
     return {"other_prices": entries} if entries else {}
 
 

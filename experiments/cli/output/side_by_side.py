@@ -51,6 +51,8 @@ JOB = (
     ("interval.days.high", "  to"),
     ("spare_chips", "  spare chips, in price and energy"),
     ("cost_usd", "  USD"),
+    ("interval.cost_usd.low", "    80 % from"),
+    ("interval.cost_usd.high", "    to"),
     ("energy_joules", "  energy"),
 )
 """Lines of the whole job, where its tokens are stated."""
@@ -243,8 +245,7 @@ def show_serving(title: str, answer: Mapping[str, Any]) -> None:
     """Print a table of replicas with a column for each cluster."""
     good = answered(answer)
     flat = [flat_serving(row) for row in good]
-    lines = [line for line in SERVING if any(row[line[0]] is not None for row in flat)]
-    _show_columns(title, answer, flat, lines)
+    _show_columns(title, answer, flat, SERVING)
     for row in good:
         if "options" in row:
             print_text(f"{row['cluster']}: found {row['options']}")
@@ -254,9 +255,10 @@ def _show_columns(
     title: str, answer: Mapping[str, Any], flat: Rows, lines: Sequence[tuple[str, str]]
 ) -> None:
     """Print a line for each number with a column for each cluster, and what is said of them."""
+    known = [line for line in lines if any(row[line[0]] is not None for row in flat)]
     cells = [
         [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
-        for name, heading in lines
+        for name, heading in known
     ]
     print_table(title, ["", *(row["cluster"] for row in flat)], cells, right=True)
     for sentence in _sentences(answer):
@@ -268,6 +270,10 @@ def _show_columns(
 def _sentences(answer: Mapping[str, Any]) -> list[str]:
     """Return what is said of all rows together."""
     sentences = ratio_sentences(answer["ratios"], answer.get("prices", ""))
+    usd = {row["cluster"]: value_at(row, "job.cost_usd") for row in answered(answer)}
+    if len(usd) > 1 and all(usd.values()) and len(set(usd.values())) > 1:
+        least = min(usd, key=usd.__getitem__)
+        sentences.insert(0, f"The job costs least on {least}: {value_text('_usd', usd[least])}.")
     return [*sentences, *filter(None, [answer.get("batches")])]
 
 

@@ -35,6 +35,7 @@ from experiments.hourly.state import State, exposition, metric, read_state
 from experiments.reports.run_record import option_words
 from experiments.sweeps.runner import KILLED, Outcome, outcome, run_row
 from topologies.support.errors import InputError, shown, suggestion
+from topologies.support.files.reading import json_value
 
 # Questions that the service takes: the options of a command as JSON, without any path.
 
@@ -293,7 +294,8 @@ class Service:
 
     async def _ask(self, name: str, body: bytes) -> tuple[int, Mapping[str, Any]]:
         try:
-            words, files = command_line(name, self.fields[name], _json(body))
+            asked = json_value(body, "the question", "Send an object of options by name.")
+            words, files = command_line(name, self.fields[name], asked)
         except InputError as mistake:
             return 400, {"error": str(mistake)}
         if self.inside >= self.workers + MOST_WAITING:
@@ -332,13 +334,6 @@ class Service:
 
     def _state(self) -> State | None:
         return None if self.folder is None else read_state(self.folder)
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise InputError("the question is no JSON; send an object of options by name.") from None
 
 
 class Handler(RequestHandler):

@@ -1,4 +1,4 @@
-"""Predictions of serving rows: a replica with a constant number of requests in flight.
+"""Predictions of serving rows: a replica with users of a closed loop, or requests that arrive.
 
 Neuron's tables are measured with static batches, those of GPUs with continuous batching, in which
 equal requests run in lockstep and wait for each other's prompts, unless lengths are drawn.
@@ -6,7 +6,6 @@ equal requests run in lockstep and wait for each other's prompts, unless lengths
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -25,12 +24,13 @@ from workloads.serving.batching import (
     Batching,
     engine_batching,
     engine_numbers,
+    usual_slots,
 )
 from workloads.serving.profile import Profile, profile
+from workloads.serving.releases import release_month
 from workloads.serving.replica import serve
-from workloads.serving.requests import Requests, even_lengths
+from workloads.serving.requests import Requests, even_lengths, requests_from
 from workloads.serving.speculation import Speculation, parse_speculation
-from workloads.training.frameworks.framework import DATE
 
 ROUNDS = 10
 """Requests of each user where a row states none, as InferenceX's and genai-perf's scripts have."""
@@ -59,14 +59,24 @@ def benchmark(
     """Return means of a closed loop of rounds, with its first burst; the last may have few."""
     users, rng = users or batching.slots, np.random.default_rng(0)
     count = max(1, round(rounds * users))
-    prompt, output = even_lengths(*longest, shortest, count, rng)
-    requests = Requests(np.zeros(count), prompt, output)
+    lengths = even_lengths(*longest, shortest, count, rng)
+    return run_of(replica, Requests(np.zeros(count), *lengths), batching, speculation, users)
+
+
+def run_of(
+    replica: Profile,
+    requests: Requests,
+    batching: Batching,
+    speculation: Speculation | None = None,
+    users: int | None = None,
+) -> Steady:
+    """Return means of requests as they arrive, or of users of a closed loop."""
     served = serve(replica, requests, batching, speculation=speculation, users=users)
     later = served.tpot_s[np.isfinite(served.tpot_s)]
     return Steady(
         ttft_s=float(served.ttft_s.mean()),
         tpot_s=float(later.mean()) if len(later) else 0.0,
-        tokens_per_s=float(output.sum() / served.end_of_run_s),
+        tokens_per_s=float(requests.output.sum() / served.end_of_run_s),
     )
 
 
@@ -121,9 +131,10 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     copies = 1 if groups > 1 else _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)
     predicted = {**answer._asdict(), "tokens_per_s": copies * answer.tokens_per_s}
-    # Lengths and arrivals are always those of a closed loop.
-    grades = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
-    if empty := [name for name in ("tp", "precision", "concurrency") if values[name] is None]:
+    arrives, load = values.get("arrivals_per_s"), "a closed loop"
+    grades = {"kernels": "interpolated", "requests": f"assumed: {'Poisson' if arrives else load}"}
+    needed = ("tp", "precision") if arrives else ("tp", "precision", "concurrency")
+    if empty := [name for name in needed if values[name] is None]:
         grades["columns"] = f"assumed: {', '.join(empty)}"
     return Outcome(predicted, provenance=grades)
 
@@ -139,12 +150,16 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
     """Catalogue with the variants of the software that a row was measured with."""
     catalogue = catalogue or shipped_catalogue()
     chip = machines_for(values["cluster"], 1, catalogue).chip
-    catalogue = engine_numbers(catalogue, values.get("scheduler") or "")
+    engine = values.get("scheduler") or ""
+    month, groups = release_month(values.get("date")), values.get("attention_dp") or 1
+    catalogue = engine_numbers(catalogue, engine, chip, month, groups)
     for name in STATED:
         if values.get(name) is not None:
             part = chip_family(chip, catalogue).serving
             catalogue = _with_value(catalogue, part, name, values[name])
-    return catalogue.with_variants(engine(values, chip, catalogue))
+    if not values.get("block_scaled") or (engine, chip) != SLOW_BLOCK_SCALES:
+        return catalogue
+    return catalogue.with_variants({"serving.gpu.block_scale_token": "tensorrt-llm-1.2"})
 
 
 @lru_cache(CATALOGUES)
@@ -162,6 +177,8 @@ def _steady_state(
     speculation = parse_speculation(proposed, _no_draft) if proposed else None
     neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     static = neuron if values.get("batching") is None else values["batching"] == "static"
+    if arrives := values.get("arrivals_per_s"):
+        return _arriving(replica, values, cluster, arrives / copies)
     users = -(-(values["concurrency"] or 0) // copies)
     users = users or (1 if static else _saturating(replica, values))
     if static and speculation is not None:
@@ -179,6 +196,27 @@ def _steady_state(
     if values.get("requests"):
         rounds = values["requests"] / (users * copies)
     return benchmark(replica, (prompt, output), shortest, rounds, batching, speculation, users)
+
+
+def _arriving(
+    replica: Profile, values: Mapping[str, Any], cluster: Cluster, rate_per_s: float
+) -> Steady:
+    """Simulate requests that arrive at a rate, as ``serve`` draws them."""
+    if values["concurrency"] is not None or values.get("speculate"):
+        raise InputError(
+            f"arrivals_per_s {rate_per_s:g} beside concurrency or speculate: requests arrive, or "
+            "users send them, without proposals. Leave one empty."
+        )
+    neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    slots = values.get("slots") or usual_slots(cluster, values.get("scheduler"))
+    batching = _batching(values, cluster, slots, neuron=neuron)
+    drawn = {
+        "count": values.get("requests"), "shortest_lengths": values.get("shortest_lengths"),
+        "prompt": values["prompt_tokens"], "output": values["output_tokens"],
+    }  # fmt: skip
+    stated = {name: value for name, value in drawn.items() if value is not None}
+    requests = requests_from(f"poisson:{rate_per_s!r}", seed=0, **stated)
+    return run_of(replica, requests, batching)
 
 
 def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:
@@ -217,7 +255,7 @@ def _programs(values: Mapping[str, Any]) -> tuple[int, ...]:
 
 def before_nxd(values: Mapping[str, Any]) -> bool:
     """Return whether a row is of Neuron before NxD Inference, an engine that nobody runs today."""
-    if not "" < month(values) < NXD_FROM:
+    if not "" < release_month(values.get("date")) < NXD_FROM:
         return False
     cluster = machines_for(values["cluster"], 1)
     return chip_family(cluster.chip, cluster.catalogue).is_neuron
@@ -235,48 +273,7 @@ def _no_draft(name: str) -> Profile:
     )
 
 
-AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default
-AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iteration")
-"""Overheads that are others from then on."""
-HIDDEN_FROM = "2026-07"  # month of SGLang 0.5.15, whose scheduler hides behind the step
-COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
-EAGER_OVERHEADS = (
-    *("serving.gpu.graph_tokens", "serving.gpu.layer_host"),
-    *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start"),
-)
 NXD_FROM = "2024-12"  # month of Neuron's SDK 2.21, the first with NxD Inference
-UNFUSED_BEFORE = "2025-12"
-"""Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")
 """Engine and chip whose products take longer for weights with a scale for each block. TensorRT-LLM
 1.3 is not slow; no shipped row was measured with it."""
-NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
-"""Chips, and the month from which their engine runs prompts with fused attention (SDK 2.19)."""
-
-
-def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str, str]:
-    """Return the catalogue variants of the serving software of a row's month and engine."""
-    date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
-    variants: dict[str, str] = {}
-    if row.get("block_scaled") and (row.get("scheduler"), chip) == SLOW_BLOCK_SCALES:
-        variants["serving.gpu.block_scale_token"] = "tensorrt-llm-1.2"
-    chips, fused_from = NO_FUSED_PROMPTS
-    if date and date < fused_from and chip in chips:
-        variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
-    if date and date < AHEAD_FROM and row.get("scheduler") == "vllm":
-        variants |= dict.fromkeys(AHEAD_OVERHEADS, "vllm-0.13")
-    if date and date < HIDDEN_FROM and row.get("scheduler") == "sglang":
-        variants["serving.gpu.iteration_overhead"] = "sglang-0.5.14"
-    if date and date < COMPILED_FROM and row.get("scheduler") == "vllm":
-        variants |= dict.fromkeys(EAGER_OVERHEADS, "vllm-0.7")
-    if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):
-        variants[f"{part}.{quantity}"] = "sdk-2.26"
-    return variants
-
-
-def month(row: Mapping[str, Any]) -> str:
-    """Return the month, year or day of a row's software; empty where it is not stated."""
-    date = str(row.get("date") or "")
-    if date and not re.fullmatch(DATE, date):
-        raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")
-    return date

@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments.validation.reading.rows import (
     OF_MODEL,
+    PLAN,
     TRAINING,
     Outcome,
     infeasible,
@@ -31,7 +32,7 @@ from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.steps import LayerOp, RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.memory.memory import worst as worst_rank
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program.groups import SharedParts, group_of, group_ps
 from workloads.training.program.ops import block_s
 from workloads.training.program.stage import as_tried
@@ -301,15 +302,12 @@ def model_of(row: Mapping[str, Any]) -> Model:
     )
 
 
-STATED = (
-    *("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch", "seq", "zero"),
-    "sample_tokens",
-    *("schedule", "precision", "fp8_recipe", "recompute", "overlap", "attention", "lora_rank"),
-    *("lora_on", "train_only", "optimizer", "runtime", "routed_nodes", "capacity_factor"),
-    *("routing_skew", "ranks_per_chip"),
-)
-"""Columns that are fields of a plan by the same name."""
-FLAGS = ("sequence_parallel", "fp8_exchange")  # columns of 0 and 1 that are true or false in a plan
+STATED = {
+    column.name: column.holds
+    for column in PLAN
+    if column.name in PLAN_FIELDS and column.name != "framework"
+}
+"""Columns that are fields of a plan, with what they hold; a framework is read with its settings."""
 
 
 def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,8 +319,11 @@ def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
             f"tp × pp × dp × cp = {used} ranks are not a multiple of chips {row['chips']}. "
             "Correct one of them."
         )
-    fields = {name: row[name] for name in STATED if row.get(name) is not None}
-    fields |= {name: bool(row[name]) for name in FLAGS if row.get(name) is not None}
+    fields = {
+        name: bool(row[name]) if holds == "flag" else row[name]
+        for name, holds in STATED.items()
+        if row.get(name) is not None
+    }
     if row["tp"] == 1:
         fields.pop("sequence_parallel", None)  # there is nothing to divide
     if ranks_per_chip:
@@ -339,7 +340,7 @@ def _too_large(step: LongStep) -> str:
 
 
 def _provenance(step: LongStep, row: Stated, plan: ParallelPlan) -> dict[str, str]:
-    left = [name for name in plan.assumed if name in (*STATED, *FLAGS)]
+    left = [name for name in plan.assumed if name in STATED]
     empty = [name for name in row.assumed if name not in left]
     grades = {**step.provenance, **_grades(plan, [*empty, *left])}
     if not step.memory.fits:

@@ -203,7 +203,7 @@ SERVING = Kind(
         Column("precision", "text"),
         *_columns("count", "prompt_tokens", "output_tokens", required=True, least=1),
         *_counts("concurrency", "slots", "rounds", "requests"),
-        Column("shortest_lengths", "number", least=0),
+        *_columns("number", "arrivals_per_s", "shortest_lengths"),
         Column("batching", "text", choices=("static", "continuous")),
         Column("scheduler", "text", choices=("vllm", "sglang", "tensorrt-llm")),
         *_counts("chunk_tokens", "poll_passes"),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -305,29 +306,24 @@ def _bench(run: Document) -> Iterator[Cells]:
     requests = run.get("num_prompts") or served
     mean = {name: _of_bench(run, "mean", name) for name in ("ttft", "tpot")}
     median = {name: _of_bench(run, "median", name) for name in ("ttft", "tpot")}
-    counted = "stated"
-    if users is None and offered != "inf" and None not in mean.values():
-        # By Little's law, as the prediction is that of a closed loop.
-        users = run["request_throughput"] * (mean["ttft"] + (output - 1) * mean["tpot"])
-        counted = "Little's law"
-    closed = counted == "stated" and offered == "inf" and mean["ttft"] is not None
-    users = requests if users is None else users
-    # Requests that arrive at a rate are answered at that rate, which says nothing of the server.
-    rate = run["output_throughput"] if counted == "stated" else None
-    times = mean if closed else median
+    arrive = users is None and offered != "inf"  # at a rate, and wait for nobody's answer
+    whole = (arrive or offered == "inf") and mean["ttft"] is not None
+    times = mean if whole else median
     yield {
         "model": run.get("model_id") or server.get("model_path"),
         "tp": run.get("tensor_parallel_size") or server.get("tp_size"),
         "scheduler": _engine(run.get("backend")),
         "prompt_tokens": prompt,
         "output_tokens": output,
-        "concurrency": users,
-        "requests": requests if closed else None,
-        "shortest_lengths": min(lengths) / max(lengths) if closed and all(lengths) else None,
+        "concurrency": None if arrive else users or requests,
+        "arrivals_per_s": float(offered) if arrive else None,
+        "requests": requests if whole else None,
+        "shortest_lengths": min(lengths) / max(lengths) if whole and all(lengths) else None,
         "ttft_s": times["ttft"],
         "tpot_s": times["tpot"],
-        "tokens_per_s": rate,
-        "users_by": counted,
+        # Requests that arrive at a rate are answered at that rate, which says nothing of a server.
+        "tokens_per_s": None if arrive else run["output_throughput"],
+        "users_by": None if arrive else "stated",
     }
 
 
@@ -446,6 +442,7 @@ FORMS: Sequence[tuple[tuple[str, ...], Callable[[Document], Iterator[Cells]]]] =
 
 WARM_UP = 3
 """Steps at the start of a log that compile, allocate and connect, so that they are left out."""
+LONG = 2  # times as long as those after it is a step of a short log that warms up
 LARGEST_LOG_BYTES = 2**28
 NUMBER = r"([\d,]+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 
@@ -506,7 +503,13 @@ class MeasuredSteps(NamedTuple):
                 f"{step.plan.global_batch}. State the batch of the log."
             )
         times_s = [self.form.seconds(number, step) for number in self.numbers]
-        return times_s[WARM_UP:] if len(times_s) > 2 * WARM_UP else times_s
+        if len(times_s) > 2 * WARM_UP:
+            return times_s[WARM_UP:]
+        # Of a few steps those at the start are left out that are far longer than what follows.
+        first = 0
+        while first < len(times_s) - 1 and times_s[first] > LONG * median(times_s[first + 1 :]):
+            first += 1
+        return times_s[first:]
 
 
 def read_runs(text: str) -> list[MeasuredSteps]:

@@ -117,19 +117,32 @@ def test_any_other_order_is_followed_at_its_cost():
         assert times[1] > 1.5 * times[0]
 
 
-def test_a_full_mesh_has_a_ring_for_every_coprime_stride():
-    order = all_rings(whole(cluster("mesh:7", bandwidth="1GB/s", latency="1us"))).order
-    assert len(order) == 6
+@pytest.mark.parametrize("chips", range(2, 13))
+def test_rings_of_a_full_mesh_share_no_cable(chips):
+    group = whole(cluster(f"mesh:{chips}", bandwidth="1GB/s", latency="1us"))
+    order = all_rings(group).order
+    assert len(order) == max(1 + (chips == 3), 2 * ((chips - 1) // 2))
     pairs = np.stack([order, np.roll(order, -1, axis=1)], axis=-1).reshape(-1, 2)
-    assert len(np.unique(pairs, axis=0)) == 42
+    assert len(np.unique(pairs, axis=0)) == len(pairs)
+    assert (np.sort(order) == np.arange(chips)).all()
 
 
-@pytest.mark.parametrize("sizes", [(3, 4), (2, 3, 4), (5,)])
+@pytest.mark.parametrize("sizes", [(3, 4), (4, 3), (2, 3, 4), (3, 3, 4), (2, 2), (2,), (5,), ()])
 def test_a_snake_visits_all_by_neighbours(sizes):
     order = snake(sizes)
     assert sorted(order) == list(range(int(np.prod(sizes))))
-    at = np.stack(np.unravel_index(order, sizes), axis=-1)
+    at = np.stack(np.unravel_index(order, sizes), axis=-1) if sizes else np.zeros((1, 0))
     assert (np.abs(np.diff(at, axis=0)).sum(axis=1) == 1).all()
+    # A grid with an even number of chips in rows has a cycle of neighbours, without wrapping.
+    closes = np.abs(at[0] - at[-1]).sum() == 1
+    assert closes == (len(order) % 2 == 0 and len(order) > 1)
+
+
+def test_three_rows_of_a_server_are_as_fast_as_a_row_more():
+    server = cluster("trn1.32xlarge")
+    calls = [Call("all-gather", Group(server, range(chips)), 6_530_882) for chips in (8, 12, 13)]
+    few, rows, more = map(duration_ps, calls)
+    assert few < rows < more < 1.1 * rows
 
 
 def test_a_rate_that_is_no_small_multiple_keeps_its_cycles():

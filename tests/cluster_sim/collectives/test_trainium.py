@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps, whole
+from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps, prove, whole
 from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS, choose_algorithm
 from cluster_sim.collectives.duration.duration import collective_time
@@ -16,7 +16,9 @@ from cluster_sim.hardware.communication_costs import DMA_SHARES, communication_c
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.trace.trace import run
 from topologies.catalogue.catalogue import choose, shipped_catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from topologies.shapes.basic import Axis, Torus
 from topologies.shapes.measures import scale_up_bytes_per_s
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -224,3 +226,57 @@ def test_each_cycle_has_queues_of_its_own_on_the_dma_engines(kind):
     call = CollectiveCall(kind, server, 64 * MIB)
     costs = communication_costs(server.cluster)
     assert ALGORITHMS["multi-ring"].messages(call, costs).cycles == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver", "trn3-gen1", "trn3-gen2"]
+)
+def test_short_exchanges_go_in_whole_messages_and_more_bytes_take_no_less_time(name):
+    group = whole(cluster(name))
+    sizes = [group.ranks * each for each in (100, 4_000, 10_000, 20_000, 30_000, 60_000)]
+    calls = [CollectiveCall("all-to-all", group, size) for size in sizes]
+    algorithms = [choose_algorithm(call).name for call in calls]
+    assert (algorithms[0], algorithms[-1]) == ("direct", "dimension-ordered")
+    times = list(map(duration_ps, calls))
+    assert times == sorted(times)
+    parts_ps = duration_ps(calls[0], "dimension-ordered")
+    assert times[0] < parts_ps
+
+
+def test_ranks_in_any_order_take_the_time_of_their_places():
+    """Each server has an order of its own; all of them have the same chips."""
+    servers, rng = cluster("trn2.48xlarge:3"), np.random.default_rng(0)
+    chips = (16 * np.arange(3)[:, None] + np.arange(8)).ravel()
+    for cores in (1, 4):
+        for kind in ("all-reduce", "all-gather", "reduce-scatter"):
+            mixed = CollectiveCall(kind, Group(servers, rng.permutation(chips), cores), 300_000)
+            ordered = replace(mixed, group=Group(servers, chips, cores))
+            assert choose_algorithm(mixed).name == "hierarchical"
+            assert duration_ps(mixed) == pytest.approx(duration_ps(ordered), rel=0.01)
+            if cores == 1:
+                assert prove(compose(mixed)) == "proven"
+
+
+def test_a_broadcast_over_servers_takes_no_longer_than_a_sum():
+    servers = cluster("trn2.48xlarge:4")
+    for chips, size, expected in ((8, 2**10, "mesh"), (8, 2**24, "hierarchical"),
+                                  (1, 2**26, "multi-ring")):  # fmt: skip
+        group = Group(servers, [16 * server + chip for server in range(4) for chip in range(chips)])
+        call = CollectiveCall("broadcast", group, size)
+        assert choose_algorithm(call).name == expected
+        assert duration_ps(call) <= duration_ps(replace(call, kind="all-reduce"))
+    summed = CollectiveCall("broadcast", Group(servers, range(64)), 2**24)
+    assert prove(compose(summed)) == "proven"
+    assert duration_ps(summed) == duration_ps(replace(summed, kind="all-reduce"))
+
+
+@pytest.mark.parametrize("middle", [1, 2, 4, 64])
+@pytest.mark.parametrize("outer", [(1, 1), (1, 2), (2, 1)])
+def test_a_message_takes_the_time_of_its_slowest_link_and_the_latencies(outer, middle):
+    """Until 0.3 a fast link between slow ones held up the first byte until the last was there."""
+    rates = [10**9 * each for each in (outer[0], middle, outer[1])]
+    axes = tuple(Axis(name, 3, rate, 10**6) for name, rate in zip("ZYX", rates, strict=True))
+    machine = Cluster("cube", Torus(axes), "trn2", catalogue=shipped_catalogue())
+    call = CollectiveCall("permute", Group(machine, [0, 13]), 10**6)  # along all axes, and back
+    wire_ps = 10**6 * 10**12 // min(rates)
+    assert duration_ps(call, ideal=True) == wire_ps + 3 * 10**6

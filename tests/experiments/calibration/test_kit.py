@@ -131,6 +131,8 @@ def test_known_constants_of_collectives_come_back(tmp_path):
         rate = size / seconds / 1e9
         lines.append(f"{size} {size // 4} fp32 {seconds * 1e6:.6f} {rate:.4f} {1.5 * rate:.4f}")
     (kit / "collectives" / "allr_4.log").write_text("\n".join(lines))
+    (kit / "collectives" / "allr_8.log").write_text("out of memory\n")
+    assert read_measurements([kit]).unread == ("allr_8.log",)
     (group,) = fit.fit_all(read_measurements([kit]), catalogue, None)
     fits = fitted(group)
     for constant, value in true.items():
@@ -177,6 +179,12 @@ def test_the_commands_write_a_kit_and_calibrate_from_it(tmp_path):
     status, output, errors = ended(f"calibrate {kit}")
     assert (status, output.startswith("part,quantity")) == (0, True)
     assert "no row depends on it" in errors
+    (kit / "collectives").mkdir()
+    (kit / "collectives" / "allr_8.log").write_text("out of memory\n")
+    assert "allr_8.log holds no measurement" in ended(f"calibrate {kit}")[2]
+    for broken in (b"", bytes(range(256)), b"kernel,kernel_s,m,n,k\n"):
+        (kit / "results.csv").write_bytes(broken)
+        assert "results.csv" in refusal_of(f"calibrate {kit}")
 
 
 STEP = {

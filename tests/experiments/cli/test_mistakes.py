@@ -1,6 +1,7 @@
 """Mistakes of a user: each is one line that names it, exit status 2, and leaves nothing behind."""
 
 import re
+import shlex
 
 import pytest
 
@@ -35,8 +36,12 @@ MISTAKES = {
         (f"train {ON} --slo=ttft=1s", "No such option '--slo'; it is for serve, fleet and lend"),
         (f"train {ON} --tokens 15 T", r"argument \(T\); a number stands with its unit, as 15T"),
         (f"train {ON} --tp --quiet", "--tp has no value: --quiet is an option of its own"),
+        (f"train {ON} --tp=2 --seq=512 --tp=4", "--tp is given as '2' and '4'; state it once"),
+        (f"serve {ON} --seed=1 --seed=1", "--seed is given as '1' and '1'; state it once"),
+        (f"train {ON} --sequence-parallel --no-sequence-parallel", "as 'on' and 'off'; state it"),
         (f"train {ON} --global-batch=1e3", r"whole number \(.*\); write 1000"),
         (f"train {ON} --global-batch=8%", r"whole number \(.*\); write 8"),
+        (f"serve {ON} --precision=bf16,fp8", "is several, of which --search finds the best"),
         (f"serve {ON} --requests=5", "--requests '5' is no log; write a rate as poisson:5"),
         (f"serve {ON} --requests=poisson:5/h", "'5/h' is not a rate in requests/s. Write poisson:"),
         ("fleet --cluster=trn2-ultraserver,dgx-h100", "Name one here; train, plan, serve and coll"),
@@ -44,6 +49,7 @@ MISTAKES = {
         ("fleet --seed -1", "--seed '-1'.* equal to 0"),
         ("fleet --peak 2", "'--peak'; here it is --scale-to-peak"),
         ("fleet --weight x", "--weight 'x'.* number"),
+        ("plan --global-batch 64,128", r"write 64128 for one number, and name several one at a"),
         ("plan --global-batch 7.5", r"'7.5' must be a whole number \(sequences.*\)\. See"),
         ("run-job --days -1", "--days '-1'.* equal to 0"),
         ("fleet --days nan", "--days 'nan'.* equal to 36525"),
@@ -327,12 +333,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [(f"{base} {more}", message) for base, rest in MISTAKES.items() for more, message in rest],
+    ("line", "more", "message"),
+    [(base, more, message) for base, rest in MISTAKES.items() for more, message in rest],
 )
-def test_a_mistake_is_one_line_that_names_it(line, message, folder, monkeypatch):
+def test_a_mistake_is_one_line_that_names_it(line, more, message, folder, monkeypatch):
     monkeypatch.chdir(folder)
     before = sorted(folder.rglob("*"))
-    refusal = refusal_of(line)
+    refusal = refusal_of(line, *shlex.split(more))
     assert re.search(message, refusal), refusal
     assert sorted(folder.rglob("*")) == before

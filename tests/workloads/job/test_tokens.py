@@ -1,5 +1,7 @@
 """Runs that last until a number of tokens is trained on."""
 
+import re
+
 import pytest
 
 import cluster_sim as cs
@@ -118,9 +120,9 @@ def test_numbers_of_tokens_that_no_job_trains_are_refused(step, words, message):
 
 def test_a_length_that_does_not_converge_says_so(step, monkeypatch):
     """The closest of all lengths is kept, and the remark stands in the document."""
-    assert "notes" not in cs.run_job(step, tokens=GOAL, runs=2).document()
+    assert "notes" not in cs.run_job(step, tokens=GOAL, runs=2, spares="0").document()
     monkeypatch.setattr("workloads.job.front.CLOSE", 0.0)
-    result = cs.run_job(step, tokens=GOAL, runs=2)
+    result = cs.run_job(step, tokens=GOAL, runs=2, spares="0")
     assert result.tokens == pytest.approx(GOAL, rel=1e-3)
     (note,) = result.document()["notes"]
     assert "did not converge in 5 corrections" in note
@@ -130,3 +132,23 @@ def test_a_whole_job_says_what_would_save_its_goodput():
     large = cs.train("llama-3.1-70b", "trn2-ultraserver:64", tp=8, pp=4, global_batch=1024)
     (note,) = whole_job(large, tokens="100B")["job"]["notes"]
     assert note.startswith("all replicas wait while a failed one is replaced; --elastic")
+
+
+def test_a_job_says_what_its_spares_cost_where_nobody_stated_them(step):
+    """One unit waits beside two, and nothing fails within a day: a third of the price buys none."""
+    (note,) = cs.run_job(step, days=1, runs=1).notes
+    assert note == (
+        "33% of the price is for spares, whose number is not stated; with --spares 0 tokens would "
+        "be 33% cheaper, at a goodput of 99.9% (99.9% with 1)."
+    )
+    assert not cs.run_job(step, days=1, runs=1, spares="1").notes
+
+
+def test_a_stated_checkpoint_interval_is_compared_with_the_best(step):
+    words = {"days": 30, "runs": 1, "failures": 20.0, "spares": "2"}
+    *_, rare = cs.run_job(step, checkpoint_interval="24h", **words).notes
+    assert re.search(r"the best interval found, would raise the goodput by \d+\.\d%\.$", rare)
+    best = cs.run_job(step, **words)
+    *_, same = cs.run_job(step, checkpoint_interval=best.job.interval_s, **words).notes
+    assert same.endswith("would change the goodput by less than 0.1%.")
+    assert not any("the best interval found" in note for note in best.notes)

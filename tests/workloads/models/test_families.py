@@ -16,7 +16,7 @@ from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
-from workloads.models import layer_fields
+from workloads.models import huggingface, layer_fields
 from workloads.models.huggingface import SHIPPED, families, from_fields, models, named
 from workloads.models.model import (
     Layer,
@@ -79,6 +79,17 @@ def test_an_unknown_family_with_the_usual_fields_is_read_by_them():
     assert not small().left_out
     (windowed,) = small(**fields, sliding_window=8).left_out
     assert "read as layers, with windows in 4 of 4, with gated" in windowed
+
+
+@pytest.mark.parametrize(("rows", "message"), [
+    ([{"of": ["zebra", "okapi"]}, {"of": ["okapi"]}], "two rows of families.json are of okapi"),
+    ([{"absent": {}}], "of"),
+    ([{"of": ["zebra"], "absnt": {}}], "absnt"),
+])  # fmt: skip
+def test_a_row_of_families_without_effect_is_refused(monkeypatch, rows, message):
+    monkeypatch.setattr(huggingface, "facts", lambda: {"families": rows})
+    with pytest.raises((TypeError, ValueError), match=message):
+        families.__wrapped__()
 
 
 def test_a_family_states_only_fields_that_the_reader_asks_for():

@@ -19,6 +19,8 @@ from workloads.serving.engine_files import launch_command, read_engine_file
 from workloads.serving.profile import profile
 from workloads.serving.speculation import Speculation
 
+SHIPPED = shipped_catalogue()
+
 
 def _flat():
     """A toy replica whose cache costs nothing."""
@@ -82,6 +84,8 @@ def test_first_tokens_come_as_the_scheduler_lets_prompts_run(rows, how, guess, f
     ("vllm", "tpu7x-pod", BESIDE, 2048, 256),
     ("sglang", "dgx-h200", FIRST, 8192, 2048),
     ("sglang", "dgx-b200", FIRST, 16_384, 2048),
+    ("sglang", "dgx-a100-40gb", FIRST, 4096, 2048),
+    ("sglang", "tpu7x-pod", FIRST, 4096, 2048),
     ("tensorrt-llm", "dgx-b200", WHOLE, 8192, 2048),
 ])  # fmt: skip
 def test_defaults_of_engines(engine, machine, prompts, chunk, slots):
@@ -122,6 +126,71 @@ def test_overheads_that_a_user_measured_stay():
     mine = shipped.with_rows([row._replace(exact=Fraction(5, 1000))])
     assert engine_numbers(mine, "tensorrt-llm").value("serving.gpu", "iteration_overhead") == 5e-3
     assert engine_numbers(shipped, "") == shipped
+
+
+@pytest.mark.parametrize(("chip", "total_mib", "tokens"), [
+    ("a100-40gb", 40_441.375, 4096),
+    ("h100", 81_559, 8192),
+    ("h200", 143_771, 8192),
+    ("b200", 183_359, 16_384),
+])  # fmt: skip
+def test_sglang_keeps_memory_for_the_tokens_of_an_iteration(chip, total_mib, tokens):
+    """1.5 MiB for each, and 2.5 GiB, of what the driver reports."""
+    share = engine_numbers(SHIPPED, "sglang", chip).value("serving.gpu", "memory_share")
+    assert share == pytest.approx(1 - (1.5 * tokens + 2560) / total_mib, rel=1e-5)
+
+
+@pytest.mark.parametrize(("engine", "machine", "model", "rows"), [
+    ("vllm", "dgx-a100", "qwen3-14b", 64),
+    ("vllm", "dgx-h100", "qwen3-14b", 0),
+    ("tensorrt-llm", "dgx-a100", "qwen3-14b", 0),
+    ("vllm", "dgx-a100", "gpt-oss-20b", 0),
+    ("vllm", "dgx-a100", "deepseek-v2-lite", 0),
+])  # fmt: skip
+def test_decode_beside_prompts_takes_blocks_of_their_kernel(engine, machine, model, rows):
+    """A block of FlashAttention-2 has 64 rows of one head; windows and latents have kernels."""
+    place = cs.cluster(machine)
+    numbers = engine_numbers(SHIPPED, engine, place.chip)
+    replica = profile(cs.model(model), place, tp=1, catalogue=numbers)
+    assert replica.mixed_rows == rows
+    beside = replica.mixed_attention_s(10, 20_000)
+    padded = rows * replica.prefill_square_s * 20_000
+    assert beside == max(replica.attention_s(10, 20_000), padded)
+    assert (beside > replica.attention_s(10, 20_000)) == bool(rows)
+
+
+def test_decode_in_iterations_of_its_own_packs_heads():
+    """vLLM before 0.8 ran prompts and decode apart."""
+    older = engine_numbers(SHIPPED, "vllm", "a100-80gb", "2025-02")
+    place = cs.cluster("dgx-a100")
+    assert profile(cs.model("qwen3-14b"), place, tp=1, catalogue=older).mixed_rows == 0
+
+
+def test_groups_that_divide_requests_keep_more_memory():
+    """Eight groups: 8 x 2.25 GiB more of an H200's 143,771 MiB."""
+    one, eight = (
+        engine_numbers(SHIPPED, "sglang", "h200", "", groups).value("serving.gpu", "memory_share")
+        for groups in (1, 8)
+    )
+    assert one - eight == pytest.approx(8 * 2.25 * 1024 / 143_771)
+
+
+def test_weights_beyond_the_usual_share_of_sglang_take_the_most_that_is_stated():
+    """DeepSeek-V3 in FP8 is 671 of 769 GB on four B200: 0.85 of them are too few, 0.95 enough."""
+    place = cs.cluster("dgx-b200")
+    numbers = engine_numbers(SHIPPED, "sglang", "b200")
+    deepseek = {"tp": 4, "precision": "fp8", "cache_precision": "bf16"}
+    replica = profile(cs.model("deepseek-v3"), place, catalogue=numbers, **deepseek)
+    whole = 4 * 183_359 * 2**20
+    assert replica.kv_budget_bytes + replica.weights_bytes == pytest.approx(0.95 * whole, rel=1e-5)
+
+
+def test_a_stated_share_of_memory_and_that_of_other_engines_stay():
+    part, stated = "serving.gpu", SHIPPED.entry("serving.gpu", "memory_share")
+    mine = SHIPPED.with_rows([stated._replace(exact=Fraction(3, 4))])
+    assert engine_numbers(mine, "sglang", "h100").value(part, "memory_share") == 0.75
+    for engine, chip in (("vllm", "h100"), ("sglang", "tpu-v6e"), ("sglang", "")):
+        assert engine_numbers(SHIPPED, engine, chip).value(part, "memory_share") == 0.9
 
 
 SCRIPT = r"""
@@ -326,3 +395,9 @@ def test_the_name_of_a_checkpoint_tells_its_precision(tmp_path, words, precision
     (path := tmp_path / "launch.sh").write_text(f"vllm serve {words} --tensor-parallel-size 4\n")
     assert read_engine_file(path).fields.get("precision") == precision
     assert "precision" not in read_engine_file(path, {"precision": "bf16"}).fields
+
+
+def test_a_command_may_stand_in_place_of_its_file():
+    read = read_engine_file(Path("TP=4 vllm serve a/b -tp $TP --max-num-seqs 64"))
+    assert (read.tool, read.fields["tp"], read.fields["slots"]) == ("vllm", 4, 64)
+    refused("the command is no launch of vLLM", read_engine_file, Path("ls -la"))

@@ -109,7 +109,7 @@ CHANGES = {
         "slots": 9, "chunk_tokens": 513, "buckets": (128,), "arrived": True, "prompts": FIRST,
         "overlapped": True, "poll_passes": 2, "gather_passes": 3, "gather_tokens": 4,
         "reserved": 0.5, "engine": "vllm", "runs_empty_slots": True,
-        "fills_programs": True,
+        "fills_programs": True, "date": "2025-10",
     },
     Speculation: {"tokens": 3, "acceptance": 0.8 * LITTLE, "draft": REPLICA},
     Pools: {

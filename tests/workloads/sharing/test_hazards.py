@@ -348,6 +348,20 @@ def test_the_output_of_sacct_is_read_as_slurm_writes_it(tmp_path):
     assert queue.left_out == (f"Left out: {steps}", f"Left out: {unended}")
 
 
+def test_a_queue_is_a_table_of_its_jobs(tmp_path):
+    (path := tmp_path / "week.txt").write_text(SLURM)
+    table = cs.queue_jobs(CLUSTER, path).frame()
+    assert table["name"].tolist() == ["7", "8"]
+    assert table["wait_s"].tolist() == [0, 1800]
+    assert (table["end_s"] - table["start_s"]).tolist() == table["run_s"].tolist()
+
+
+def test_nodes_of_sacct_may_stand_among_trackable_resources(tmp_path):
+    tracked = SLURM.replace("NNodes", "AllocTRES").replace("|6|", "|billing=9,gres/gpu=96,node=6|")
+    (path := tmp_path / "week.txt").write_text(tracked.replace("|8|1-", "|node=8,gres/gpu=128|1-"))
+    assert [each.job.chips for each in cs.queue_jobs(CLUSTER, path).jobs] == [96, 128]
+
+
 def kubernetes():
     pod = {"spec": {"containers": [{"resources": {"limits": {"aws.amazon.com/neuron": "16"}}}]}}
     times = {"startTime": "2026-11-02T08:10:00Z", "completionTime": "2026-11-02T09:10:00Z"}

@@ -41,6 +41,10 @@ B = {"name": "b"}
     ([{"chips": 12}], "job a: dp 2 × tp 4 × pp 1 = 8 ranks, but the cluster has 12 chips"),
     ([{"start": 1, "placement": "packed"}], "job a states placement and start."),
     ([{"recompute": "some"}], "recompute is 'some'"),
+    ([{"starts_at": 90}], "job a: starts_at 90 has no unit. Write a time, such as 90min."),
+    ([{"starts_at": "-1s"}], "job a: starts_at '-1s'"),
+    ([{"steps": 0}], "job a: steps '0' must be a whole number from 1 to 1,000,000,000."),
+    ([{"steps": True}], "job a: steps 'True' must be a whole number"),
     # where there is no room
     ([{}, {**B, "dp": 16}], "the jobs use 72 chips (a 8, b 64), but"),
     ([{"start": 0}, {**B, "start": 7}], "jobs a and b both use chip 7. Start b elsewhere."),

@@ -190,7 +190,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_goal_is_replayed_and_other_lines_are_refused(tmp_path):
-    (path := tmp_path / "ring.goal").write_text(GOAL)
+    (path := tmp_path / "ring.goal").write_text(GOAL, encoding="utf-8-sig")
     message_ps = taken_ps("permute", 5 * 10**6, ranks=2)
     assert replay([path], RING).trace.total_ps == 10**6 + message_ps + 500_000
     for text, message in (

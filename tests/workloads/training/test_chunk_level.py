@@ -44,6 +44,7 @@ from workloads.training.execution.chunk_level import (
     as_flow,
     call_schedule,
     expand,
+    held_adapters,
     link_time,
     project,
 )
@@ -54,6 +55,7 @@ from workloads.training.execution.turns import PARTS as TURN_PARTS
 from workloads.training.iteration import iteration
 
 SHORT = Model("short", 2, 1024, 16, 4, 64, 4096, 32_000)
+WIDE = Model("wide", 2, 2048, 16, 4, 128, 8192, 32_000)
 APART = (
     ("trn2.48xlarge", {"tp": 16}),
     ("trn2.48xlarge", {"tp": 4, "dp": 4, "zero": 0, "sequence_parallel": False}),
@@ -171,6 +173,8 @@ SHARING = (
     ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 4}),
     # Bursts of all groups of dp fill uplinks whose mean load is below their capacity.
     ("clos", TOY, {"tp": 8, "dp": 4, "zero": 3, "overlap": "dp", "seq": 512, "global_batch": 4}),
+    # Calls of tp wait at adapters that sends of pp hold while these wait for uplinks.
+    ("clos", WIDE, {"tp": 8, "pp": 2, "dp": 2, "zero": 0, "overlap": "none", "global_batch": 8}),
 )
 """Plans whose tp, dp, ep and pp meet on the links of one torus, or on uplinks."""
 
@@ -219,6 +223,21 @@ def test_folded_flows_take_the_times_of_all_ranks(clos, drawn):
     assert few.ranks["count"].sum() == how.ranks
     rows = few.ranks.drop(columns="count")
     assert rows.equals(whole.ranks.drop(columns="count").loc[rows.index])
+
+
+def test_adapters_are_held_while_their_messages_wait_for_an_uplink():
+    """Two groups ask 1.4 times what an uplink has, so each holds its adapter 1.4 times as long."""
+    kinds = [("tx", 2), ("ToR-up", 1), ("link", 1)]
+    table = Resources.concat(
+        [Resources.table(name, range(count), slots=0, capacity=1) for name, count in kinds]
+    )
+    link, flow = np.array([0, 2, 3, 1, 2, 0]), np.array([0, 0, 0, 1, 1, 2])
+    parts = np.array([500, 700, 300, 1000, 700, 400])
+    at_once = np.array([[0], [0], [0], [0], [0], [1]])
+    held = held_adapters(table, link, at_once, flow, parts)
+    assert held.tolist() == [700, 700, 300, 1400, 700, 400]
+    apart = held_adapters(table, link, flow[:, None], flow, parts)
+    assert apart.tolist() == parts.tolist()
 
 
 def test_the_shares_are_those_of_the_links():

@@ -252,6 +252,8 @@ def test_a_file_that_is_no_framework_is_refused(tmp_path, text, message):
 @pytest.mark.parametrize(("machine", "name", "stated", "message"), [
     # names and settings that are unknown
     ("dgx-h100", "megatron", {}, "'megatron' is none of automodel, .*Did you mean megatron-"),
+    ("dgx-h100", "nemo2", {}, "Did you mean automodel or megatron-core"),
+    ("trn2.48xlarge", "NxD", {}, "Did you mean neuronx"),
     ("dgx-h100", "torchtitan:egaer", {}, "no setting 'egaer'. Did you mean eager"),
     ("trn2.48xlarge", "torch-neuronx:compiled", {}, "'compiled'. It has none but a date"),
     ("dgx-h100", "megatron-core:2024-13", {}, "no setting '2024-13'"),

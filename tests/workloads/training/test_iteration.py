@@ -263,6 +263,7 @@ def test_a_hull_reaches_each_alternative_and_no_further_than_their_product(pairs
     ("dgx-h100", {}, ("megatron-core", "torchtitan", "transformers")),
     ("dgx-a100", {"attention": "unfused"}, ("megatron-deepspeed", "megatron-lm")),
     ("trn2.48xlarge", {"tp": 8}, ("axlearn", "neuronx")),
+    ("trn2.48xlarge", {"tp": 4, "ranks_per_chip": 4}, ("axlearn", "neuronx", "torchneuron")),
     ("trn2.48xlarge", {"tp": 8, "pp": 2}, ("neuronx",)),
     ("tpu-v6e-pod", SHARDED, ("axlearn", "maxtext")),
 ])  # fmt: skip
@@ -284,6 +285,8 @@ def test_an_answer_says_what_was_assumed():
         "zero": 1, "sequence_parallel": True, "framework": "torchtitan",
     }  # fmt: skip
     assert assumed_sentences(train(named("llama-3.1-8b"), MACHINE, **whole)) == []
+    *_, batch = assumed_sentences(train("llama-3.1-8b", "dgx-h100:8"))
+    assert batch == "Global batch not stated: 1,024 sequences, 16 microbatches for each replica."
 
 
 BLOCKING = {"training.issued_ahead": "blocking"}

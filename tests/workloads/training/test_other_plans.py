@@ -76,7 +76,7 @@ def read(tmp_path: Path) -> Reader:
     ("v5p.sh", MAXTEXT, "MaxText", {
         "tp": 8, "zero": 3, "microbatch": 24, "microbatches": 2, "seq": 2048,
         "recompute": "none", "cp_exchange": "all-gather", "attention": "fused",
-        "precision": "bf16", "framework": "maxtext",
+        "precision": "bf16", "framework": "maxtext:fetched",
     }, {"XLA flags", "model_name", "remat_policy = minimal", "run_name", "steps"}),
 ])  # fmt: skip
 def test_a_plan_carries_over(read, name, text, tool, fields, ignored):
@@ -431,6 +431,7 @@ def test_a_launch_by_accelerate_is_compared_with_the_ranks_of_the_plan(read):
      "no plan of cluster-sim, Megatron-LM.*begins with 'kind', 'spec'"),
     ("job.toml", "[parallelism\n", "is not TOML"),
     ("ds.json", '{"train_batch_size": ', "is not JSON"),
+    ("ds.json", '{"train_batch_size": 8, "train_batch_size": 9}', "train_batch_size appears twice"),
     ("a.yaml", "model: {recompute_modules: moe, micro_batch_size: 1}", "a list of core_attn, "),
     ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type nccl", "must be one of alltoall, "),
     ("run.sh", "--tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
@@ -796,3 +797,52 @@ def test_a_file_of_nxd_names_the_cores_of_a_server():
 def test_what_a_tool_cannot_run_is_refused(tool, change, message):
     plan = replace(WRITTEN, **{"framework": FRAMEWORK.get(tool, ""), **change})
     refused(message, launch_file, tool, plan, MODEL, SERVERS)
+
+
+def test_a_launch_may_stand_in_place_of_its_file(tmp_path):
+    """A script is read as what it holds; a text with options that is no file, as a command."""
+    words = "torchrun pretrain_gpt.py --tensor-model-parallel-size $TP --micro-batch-size 2"
+    (script := tmp_path / "launch.sh").write_text(words)
+    typed, read = (read_any_plan(Path(f"TP=4 {each}")) for each in (words, script))
+    assert (typed.tool, typed.fields) == (read.tool, read.fields)
+    assert typed.fields["tp"] == 4
+    refused("the command: tensor-model-parallel-size", read_any_plan, Path(words))
+
+
+def test_tokens_of_maxtext_are_looked_up_as_its_file_says(read):
+    """Rows by index are the default of its base.yml, and products with one-hot rows an option."""
+    line = "python3 MaxText/train.py MaxText/configs/base.yml per_device_batch_size=2"
+    assert read("a.sh", line).fields["framework"] == "maxtext:fetched"
+    assert read("a.sh", f"{line} use_iota_embed=true").fields["framework"] == "maxtext"
+    over = "ici_sequence_parallelism=16 ici_tensor_parallelism=8 per_device_batch_size=0.0078125"
+    refused("ici_sequence_parallelism is '16', .* plans have no such axis", read, "a.sh",
+            f"python3 MaxText/train.py base.yml {over}")  # fmt: skip
+
+
+def test_usual_values_of_a_script_are_read_and_its_own_name_is_refused(read):
+    script = ': "${TP:=4}"\n: ${SEQ:=2048}\ntorchrun a.py --tensor-model-parallel-size $TP '
+    fields = read("a.sbatch", f"{script}--seq-length ${{SEQ}} --zero-stage 2").fields
+    assert [fields[name] for name in ("tp", "seq", "zero")] == [4, 2048, 2]
+    refused("a.sh launches none of Megatron-LM, .* with a degree or a batch", read, "a.sh",
+            "#!/bin/bash\npython train.py model.size=7b")  # fmt: skip
+
+
+def test_a_recipe_that_is_launched_where_it_is_made_is_read(read):
+    """NeMo 2's own programs set the fields of a recipe of the library and hand it to a launcher."""
+    plan = read(
+        "a.py",
+        """
+import nemo_run as run
+def main():
+    recipe = llm.llama3_70b.pretrain_recipe(name="a", num_nodes=2)
+    recipe.trainer.strategy.tensor_model_parallel_size = 2
+    recipe.data.global_batch_size = 128
+    recipe.trainer.plugins = bf16_with_fp8_mixed()
+    run.run(recipe, name="a")
+""",
+    )
+    assert plan.tool == "NeMo"
+    assert plan.fields == {
+        "tp": 2, "global_batch": 128, "precision": "fp8", "framework": "megatron-core",
+    }  # fmt: skip
+    assert plan.ignored == ("name", "num_nodes")

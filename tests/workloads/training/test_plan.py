@@ -140,12 +140,13 @@ def test_defaults_fit_the_cluster_and_the_model(tmp_path):
     refused("such as 4, or state dp", stages.filling_dp, 8, 1, 1, 12, 1)
 
 
-def test_an_open_microbatch_is_the_largest_usual_one_that_fits_beside_tp_alone():
+def test_an_open_microbatch_is_the_largest_usual_one_that_fits_where_parameters_are_whole():
     def size(machine="dgx-h100", **stated):
         return complete({"tp": 4, **stated}, TOY, cluster(machine)).microbatch
 
     assert [size(global_batch=batch) for batch in (2, 4, 6, 8, 64)] == [1, 2, 1, 4, 4]
-    for one in ({}, {"global_batch": 64, "pp": 2}, {"global_batch": 64, "tp": 1}):
+    assert size(global_batch=64, tp=1) == size(global_batch=64, zero=3) == 4
+    for one in ({}, {"global_batch": 64, "pp": 2}, {"global_batch": 64, "tp": 1, "zero": 3}):
         assert size(**one) == 1
     assert size("trn2.48xlarge", global_batch=64) == 1
     large = complete({"tp": 8, "global_batch": 4}, named("llama-3.1-405b"), cluster("dgx-h100"))

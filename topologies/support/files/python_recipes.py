@@ -18,6 +18,7 @@ from topologies.support.files.tool_files import OPERATORS, Unknown
 
 NAME = "CONFIG"  # variable before a path that names the function, as in launches of torchtitan
 DEEPEST = 8  # functions that call functions, and calls within calls, that are followed
+LAUNCHES = ("run.run", "run.dryrun")  # functions of NeMo-Run that start a configuration
 SHOWN = 4  # functions that a message names
 
 
@@ -31,9 +32,14 @@ class Recipe:
 
     @property
     def config(self) -> str:
-        """Variable that the function returns; empty for none."""
-        returned = [each.value for each in ast.walk(self.function) if isinstance(each, ast.Return)]
-        return next((each.id for each in returned if isinstance(each, ast.Name)), "")
+        """Variable that the function returns, or else the first whose fields it sets."""
+        inner = [*ast.walk(self.function)]
+        returned = [each.value for each in inner if isinstance(each, ast.Return) and each.value]
+        if returned:
+            return next((each.id for each in returned if isinstance(each, ast.Name)), "")
+        fields = [each for each in self.function.body if isinstance(each, ast.Assign)]
+        paths = (ast.unparse(each.targets[0]) for each in fields)
+        return next((name for name, dot, _ in (each.partition(".") for each in paths) if dot), "")
 
     def settings(self, depth: int = 0) -> dict[str, Any]:
         """Return the fields of the configuration that the function returns, by dotted key."""
@@ -50,7 +56,7 @@ class Recipe:
                 case ast.Assign(targets=[ast.Attribute() as target], value=value):
                     self._set(keys, _path(target, config), value, depth)
                 case ast.Expr(value=ast.Call(func=called, args=[ast.Name(id=name), *_])):
-                    if name == config:
+                    if name == config and ast.unparse(called) not in LAUNCHES:
                         keys[f"{ast.unparse(called)}()"] = True
                 case _:
                     keys |= dict(_decided_later(statement, config))

@@ -53,9 +53,8 @@ def _listed(names: list[str], suffix: str) -> str:
         return f"which holds no {shown(suffix)} file"
     more = len(names) - MOST_NAMED
     listed = ", ".join(shown(name) for name in names[:MOST_NAMED])
-    return f"which holds {listed}" + (
-        f" and {more:,} more {shown(suffix)} files" if more > 0 else ""
-    )
+    others = f" and {more:,} more {shown(suffix)} files" if more > 0 else ""
+    return f"which holds {listed}{others}"
 
 
 KINDS = {
@@ -140,10 +139,20 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
         raise InputError(f"{named} line {line}: not UTF-8 text. Save it in UTF-8.") from None
 
 
-def json_value(content: str | bytes, named: object, remedy: str, **how: Any) -> Any:
-    """Return the value of a JSON text; ``how`` as of :func:`json.loads`."""
+def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, in which no key may stand twice, as one value would be unread."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{shown(twice, 40)} appears twice")
+    return fields
+
+
+def json_value(content: str | bytes, named: object, remedy: str) -> Any:
+    """Return the value of a JSON text, none of whose objects has a key twice."""
     try:
-        return json.loads(content, **how)
+        return json.loads(content, object_pairs_hook=once_each)
     except (ValueError, RecursionError) as mistake:
         why = " ".join(str(mistake).split())[:100]
         raise InputError(f"{named} is not JSON ({why}). {remedy}") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.support.errors import InputError
+from topologies.support.files.reading import once_each, read_text
 
 DEEPEST = 8  # sections within sections that are flattened; what lies deeper is left as one value
 
@@ -44,6 +45,20 @@ def in_environment(path: Path) -> tuple[Path, dict[str, str]]:
     return Path(" ".join(words)), environment
 
 
+def file_or_command(
+    path: Path, *, limit_bytes: int, remedy: str
+) -> tuple[Path, str, dict[str, str]]:
+    """Return the path, the text and the environment of a file, or of a command in its place.
+
+    >>> file_or_command(Path("TP=8 vllm serve m -tp $TP"), limit_bytes=9, remedy="")
+    (PosixPath('the command'), 'vllm serve m -tp $TP', {'TP': '8'})
+    """
+    path, environment = in_environment(path)
+    if re.search(r"\s--?[a-z]", str(path)) and not path.exists():
+        return Path("the command"), str(path), environment
+    return path, read_text(path, limit_bytes=limit_bytes, remedy=remedy), environment
+
+
 def flattened(
     path: Path,
     text: str,
@@ -64,7 +79,8 @@ def flattened(
         if path.suffix == ".toml":
             document = tomllib.loads(text)
         elif path.suffix == ".json":
-            document = json.loads(COMMENT.sub(lambda part: part[1] or "", text))
+            plain = COMMENT.sub(lambda part: part[1] or "", text)
+            document = json.loads(plain, object_pairs_hook=once_each)
         elif is_yaml or not (sets_keys or re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE)):
             document = yaml_mapping(text, path, content="fields")
     except (InputError, ValueError, RecursionError) as mistake:
@@ -136,6 +152,8 @@ OPERATORS: Mapping[type, Callable[[int, int], int]] = {
     ast.Div: lambda left, right: int(Fraction(left, right)),
     ast.Mod: lambda left, right: left - right * int(Fraction(left, right)),
 }
+# The usual value of a variable, as ``: "${TP:=8}"``
+USUAL = re.compile(r"(?m)^\s*:\s+[\"']?\$\{([A-Za-z_]\w*):?=([^}{$\s\"']*)\}[\"']?")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # A variable by whose name it holds options, not the value of the option before it
 HIDDEN = re.compile(r"[\"']?\$\{?\w*(?:ARGS|OPTS|OPTIONS|FLAGS)(?:\[[@*]\])?\}?[\"']?")
@@ -157,11 +175,14 @@ def script_options(
     command decides, and one that is stated twice and differently, is :class:`Unknown`. The word
     after an option of ``flags`` is not its value. Variables of ``environment`` have its values.
 
+    >>> script_options(': "${TP:=8}"\\ntrain --tp $TP')
+    {'tp': '8'}
     >>> script_options("TP=8\\ntrain --tp $TP --pp $PP --bf16")
     {'tp': '8', 'pp': Unknown(why='$PP, which the file does not state as a literal'), 'bf16': True}
     """
     # A comment ends with its line even where that line ends with a backslash.
     lines = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
+    lines = USUAL.sub(r"\1=\2", lines)
     lines = ARITHMETIC.sub(lambda part: re.sub(r"\s", "", part[0]), lines)
     # The words of an array, NAME=(…), and of options in quotes are read as if they stood by
     # themselves, so that what the script sets hides no option, except by its arguments, a command

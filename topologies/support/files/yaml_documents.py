@@ -48,7 +48,7 @@ def yaml_mapping(
     return document
 
 
-class _Checked(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
     """A safe loader that refuses tags, deep nesting, merge keys, and keys that occur twice."""
 
     depth = 0
@@ -81,17 +81,13 @@ class _Checked(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-class _Loader(_Checked):
-    """A loader of numbers, truth values, dates and texts."""
-
-
-class _TextLoader(_Checked):
+class _TextLoader(_Loader):
     """A loader of texts only."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 – so that no value is guessed from its looks
 
 
-def _document(text: str, loader_type: type[_Checked]) -> Any:
+def _document(text: str, loader_type: type[_Loader]) -> Any:
     loader = loader_type(text)
     try:
         node = loader.get_single_node()

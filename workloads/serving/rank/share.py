@@ -23,6 +23,8 @@ SCALED = 1 + 4 / 128
 """Bytes of a cached element in fp8 with its share of a scale of 128 (FlashMLA, DeepGEMM)."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
+USUAL_SHARE = "SGL; D"
+"""Source of a share of memory that SGLang takes where its user states none."""
 STATE_BYTES = 4.0
 """Bytes of one element of a recurrent state, which is stored in 32 bits."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
@@ -31,26 +33,21 @@ MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 
 @dataclass(frozen=True)
 class RankShare:
-    """One rank's share of a model that is divided among the chips of a replica.
-
-    ``cores``: logical cores of the replica, each of which runs a rank; 0 for all of its chips.
-    ``ep``: groups of ranks that divide the experts, on Trainium only while prompts run. The ranks
-        of a group divide each expert's width.
-    ``cache_precision``: stated precision of cached keys and values, see :attr:`cached_as`.
-    ``of_experts``: whether products are those of routed experts, see :attr:`experts`.
-    ``attention_dp``: groups of ranks that divide the requests; each has the whole model but the
-        routed experts, which all of them divide.
-    """
+    """One rank's share of a model that is divided among the chips of a replica."""
 
     model: Model
     cluster: Cluster
     chips: int
     precision: str
     catalogue: Catalogue
-    cores: int = 0
+    cores: int = 0  # logical cores of the replica, each of which runs a rank; 0 for all
+    # Groups of ranks that divide the experts, on Trainium only while prompts run. The ranks of a
+    # group divide each expert's width
     ep: int = 1
-    cache_precision: str | None = None
-    of_experts: bool = False
+    cache_precision: str | None = None  # where it is stated, see :attr:`cached_as`
+    of_experts: bool = False  # whether products are those of routed experts, see :attr:`experts`
+    # Groups of ranks that divide the requests; each has the whole model but the routed experts,
+    # which all of them divide
     attention_dp: int = 1
 
     @cached_property

@@ -33,7 +33,7 @@ from cluster_sim.schedule.table import (
 )
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
-from topologies.support.arrays import IntArray
+from topologies.support.arrays import IntArray, distinct_rows
 from topologies.support.errors import InputError
 from topologies.support.memory_limit import check_memory
 from workloads.training.execution.lower import OWN, Layout, lay_out
@@ -151,7 +151,7 @@ def _collectives(
     """Yield for each exchange the collectives of its groups, apart from those within one chip."""
     schedules: dict[tuple[bytes, str, int, int], Schedule] = {}
     for number, exchange in enumerate(program.exchanges, start=1):
-        called = []
+        called, first_calls = list[Called](), list[int]()
         for members, kind in zip(exchange.members, exchange.kind.tolist(), strict=True):
             chips = program.chip[members]
             if (chips == chips[0]).all():
@@ -168,7 +168,39 @@ def _collectives(
                     schedules[key] = replace(chunks, labels={})  # nobody reads them
                 joins = layout.offset[members[0], number] + 2 * calls
                 called.append(Called(schedules[key], joins))
-        yield called
+                first_calls.append(int(calls[0]))
+        yield _holding_adapters(called, first_calls) if as_flows else called
+
+
+def _holding_adapters(called: list[Called], first_calls: list[int]) -> list[Called]:
+    """Return collectives of an exchange as flows whose adapters are held while uplinks are full."""
+    # ``first_calls``: first call of each, which those of other groups at the same time share.
+    patterns = [call.pattern for call in called]
+    widths = [np.diff(pattern.flows.ptr) for pattern in patterns]
+    rows = [int(width.sum()) for width in widths]
+    if not sum(rows):
+        return called
+    table, numbers = unite_resources([pattern.resources for pattern in patterns])
+    begins = [np.cumsum(each.duration_ps + each.size_bytes) for each in patterns]
+    begin_ps = [
+        np.repeat((begin - each.size_bytes)[each.flows.op], width)
+        for begin, each, width in zip(begins, patterns, widths, strict=True)
+    ]
+    flow = np.repeat(np.arange(sum(map(len, widths))), np.concatenate(widths))
+    parts = held_adapters(
+        table,
+        np.concatenate(
+            [each[pattern.flows.resource] for each, pattern in zip(numbers, patterns, strict=True)]
+        ),
+        np.stack([np.repeat(first_calls, rows), np.concatenate(begin_ps)], axis=1),
+        flow,
+        np.concatenate([each.flows.weight for each in patterns]),
+    )
+    weights = np.split(parts.astype(np.int32), np.cumsum(rows)[:-1])
+    return [
+        replace(call, pattern=replace(each, flows=replace(each.flows, weight=weight)))
+        for call, each, weight in zip(called, patterns, weights, strict=True)
+    ]
 
 
 def _taking_turns(by_exchange: list[list[Called]]) -> list[Called]:
@@ -319,7 +351,32 @@ def as_flow(used: LinkTime, duration_ps: int, groups: int = 1) -> Schedule:
     )
 
 
-INSTANTS = 64  # into which the time of a collective is divided, to find its phases
+def held_adapters(
+    table: Resources, link: IntArray, at_once: IntArray, flow: IntArray, parts: IntArray
+) -> IntArray:
+    """Return shares of links, of adapters larger by as much as uplinks slow their messages."""
+    # An adapter sends and receives one message at a time, and is held while a message waits for an
+    # uplink. All groups of an exchange call at once, so what they ask of it says how much slower.
+    # For each share ``link`` is a row of ``table``, ``at_once`` (shares, keys) what flows at the
+    # same time have in common, ``flow`` the number of its flow, ``parts`` in thousandths.
+    kind, names = table.kind[link], np.array(table.kinds)
+    is_uplink = np.array([name.endswith(WAYS) for name in names], np.bool_)[kind]
+    if not is_uplink.any():
+        return parts
+    which = distinct_rows(np.column_stack([at_once, link])[is_uplink])[1]
+    wanted = np.bincount(which, parts[is_uplink])[which]
+    slower = np.full(int(flow.max()) + 1, float(PARTS))
+    np.maximum.at(slower, flow[is_uplink], wanted)
+    held = np.where(np.isin(names, ADAPTERS)[kind], slower[flow] / PARTS, 1.0)
+    return np.rint(parts * held).astype(np.int64)
+
+
+ADAPTERS = ("tx", "rx")
+INSTANTS = 1024
+"""Parts into which the time of a collective is divided, to find its phases. They are shorter than
+messages: an adapter that sends below its switch and then above it loads the uplink at times."""
+FEWEST_INSTANTS = 64  # of collectives of more messages over uplinks than MOST_PARTS allows
+MOST_PARTS = 2**25  # messages over uplinks times instants: half a second of a processor
 LOADS = 10
 """Phases by the load of the fullest uplink: parts of its capacity, within which a load is one."""
 
@@ -344,23 +401,37 @@ def link_time(chunks: Schedule) -> LinkTime:
     end = max(begin, int(times.end_ps[sent].max(initial=0)))
     names = np.array([name.endswith(WAYS) for name in table.kinds], np.bool_)
     is_uplink = names[table.kind]
-    count = INSTANTS if is_uplink.any() else 1
+    above = np.flatnonzero(is_uplink[resource])
+    most = max(FEWEST_INSTANTS, MOST_PARTS // max(1, len(above)))
+    count = min(INSTANTS, most) if len(above) else 1
     bounds = begin + (end - begin) * np.arange(count + 1) // count
+    lasting = np.diff(bounds)
     start, lasts = times.start_ps[op], np.maximum(1, times.end_ps[op] - times.start_ps[op])
     until = [
-        np.bincount(resource, spent_ps * np.clip((to - start) / lasts, 0, 1), len(table))
-        for to in [0, *bounds[1:-1].tolist(), total_ps]
+        np.bincount(
+            resource[above],
+            spent_ps[above] * np.clip((to - start[above]) / lasts[above], 0, 1),
+            len(table),
+        )
+        for to in bounds.tolist()
     ]
-    busy = np.diff(np.rint(until).astype(np.int64), axis=0) // np.maximum(1, table.slots)
-    lasting = np.diff(bounds)
-    load = -(-LOADS * busy[:, is_uplink].max(axis=1, initial=0) // np.maximum(1, lasting))
-    loads, phase = np.unique(load, return_inverse=True)
-    busy_ps = np.zeros((len(loads), len(table)), np.int64)
-    np.add.at(busy_ps, phase, busy)
+    fullest = np.diff(until, axis=0).max(axis=1, initial=0)
+    loads, phase = np.unique(np.ceil(LOADS * fullest / np.maximum(1, lasting)), return_inverse=True)
     phase_ps = np.bincount(phase, lasting).astype(np.int64)
+    # What is before the first message, or after the last, is of the phase beside it.
+    bounds[0], bounds[-1] = 0, total_ps
+    within = np.diff(bounds)
+    of_phase = [np.cumsum(np.append(0, within * (phase == each))) for each in range(len(loads))]
+    share = [
+        (np.interp(start + lasts, bounds, passed) - np.interp(start, bounds, passed)) / lasts
+        for passed in of_phase
+    ]
+    busy = [np.bincount(resource, spent_ps * each, len(table)) for each in share]
+    busy_ps = np.rint(busy).astype(np.int64) // np.maximum(1, table.slots)
     # Messages that wait for a link or an adapter leave it to others, so of these the mean counts.
-    mean = busy_ps[:, ~is_uplink].sum(axis=0) * (phase_ps / max(1, end - begin))[:, None]
-    busy_ps[:, ~is_uplink] = mean if len(loads) > 1 else busy_ps[:, ~is_uplink]
+    others = ~is_uplink & ~np.isin(table.kinds, ADAPTERS)[table.kind]
+    mean = busy_ps[:, others].sum(axis=0) * (phase_ps / max(1, end - begin))[:, None]
+    busy_ps[:, others] = mean if len(loads) > 1 else busy_ps[:, others]
     return LinkTime(table, busy_ps, phase_ps, total_ps - (end - begin))
 
 

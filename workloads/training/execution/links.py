@@ -130,7 +130,18 @@ def link_use(program: Program, clusters: Sequence[Cluster], patterns: Patterns) 
     links, numbers = unite_resources(tables)
     columns = groups, steps, numbers, parts, begins, phases
     use = [np.concatenate(column) for column in columns]
-    return LinkUse(use[0], use[1], use[2], use[3], use[4], use[5], links, first)
+    return _with_held_adapters(
+        LinkUse(use[0], use[1], use[2], use[3], use[4], use[5], links, first)
+    )
+
+
+def _with_held_adapters(use: LinkUse) -> LinkUse:
+    """Return the use with adapters that are held while their messages wait for an uplink."""
+    at_once = np.stack([use.exchange(), use.step, use.begin_ps], axis=1)
+    flow = distinct_rows(np.stack([use.group, use.step, use.begin_ps], axis=1))[1]
+    return replace(
+        use, parts=chunk_level.held_adapters(use.links, use.link, at_once, flow, use.parts)
+    )
 
 
 def _calls(program: Program, exchange: Exchange, kind: int) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.support.arguments import check_fields, check_names
 from topologies.support.errors import InputError, suggestion
 from topologies.support.files.yaml_documents import read_yaml
+from topologies.support.options import in_words
 from workloads.kernels.chip_share import family
 from workloads.models.model import Model
 from workloads.training.plan.plan import PLAN_FIELDS, check_field, framework_names
@@ -183,10 +184,9 @@ def framework(text: str) -> Framework:
     name, _, added = text.partition(":")
     is_file = name.endswith((".yaml", ".yml"))
     if not is_file and name not in names():
-        near = suggestion(name, names())
         raise InputError(
-            f"framework {name[:40]!r} is none of {', '.join(names())}.{near} A file of your own "
-            "ends in .yaml."
+            f"framework {name[:40]!r} is none of {', '.join(names())}.{_meant(name)} A file of "
+            "your own ends in .yaml."
         )
     stack = _read(name) if is_file else _shipped(name)
     chosen = tuple(word.strip() for word in added.split(",") if word.strip())
@@ -199,6 +199,17 @@ def framework(text: str) -> Framework:
                 "date such as 2024-06 chooses a release."
             )
     return replace(stack, chosen=chosen) if chosen else stack
+
+
+def _meant(word: str) -> str:
+    """Return the frameworks whose titles have a word, such as that of a tool that runs on them."""
+    tool = re.escape(word.rstrip("0123456789"))
+    of_tool = tuple(
+        name
+        for name in names()
+        if tool and re.search(rf"\b{tool}\b", f"{name} {_shipped(name).title}", re.IGNORECASE)
+    )
+    return f" Did you mean {in_words(of_tool)}?" if of_tool else suggestion(word, names())
 
 
 @cache

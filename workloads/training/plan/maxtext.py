@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from workloads.options.tool_keys import Key, Near, choice, number, when, whole
+from workloads.options.tool_keys import SETTING, Key, Near, choice, number, when, whole
 
 
 def _degree(axis: str, keys: Mapping[str, Any]) -> int:
@@ -46,7 +46,8 @@ def _replicas(value: Any, keys: Mapping[str, Any]) -> bool | None:
 
 def _device_batch(value: Any, keys: Mapping[str, Any]) -> int:
     """Sequences that MaxText's replica of several devices works on at once."""
-    devices = math.prod(_degree(axis, keys) for axis in ("tensor", "context", "pipeline"))
+    # Axes that no plan has are refused by their own names.
+    devices = math.prod(_degree(axis, keys) for axis in AXES if axis != "expert")
     sequences = float(value) * devices / _pipelined(keys)
     if not sequences.is_integer():
         raise ValueError(
@@ -113,6 +114,7 @@ MAXTEXT: Mapping[str, Key] = {
     "capacity_factor": Key(
         "capacity_factor", lambda value, _all: 0.0 if float(value) < 0 else float(value)
     ),
+    "use_iota_embed": when(f"{SETTING}looked-up tokens", "", "fetched"),
     "opt_type": choice("optimizer", {
         "adamw": "adamw", "adam_pax": "adamw", "muon": "muon", "sgd": "sgd",
     }),
@@ -120,6 +122,7 @@ MAXTEXT: Mapping[str, Key] = {
 MAXTEXT_BASE = {
     "per_device_batch_size": 12, "gradient_accumulation_steps": 1, "max_target_length": 2048,
     "remat_policy": "full", "ici_fsdp_parallelism": -1, "context_parallel_strategy": "all_gather",
+    "use_iota_embed": False,
 }  # fmt: skip
 """Values of MaxText's base.yml, which its files and command lines change."""
 

@@ -11,10 +11,10 @@ from typing import Any
 from topologies.support.arguments import check_names
 from topologies.support.errors import InputError, excerpt, shown
 from topologies.support.files.python_recipes import NAME, recipe_settings
-from topologies.support.files.reading import read_text
-from topologies.support.files.tool_files import EMPTY, flattened, in_environment
+from topologies.support.files.tool_files import EMPTY, file_or_command, flattened
 from topologies.support.units import parse_bytes
 from workloads.options.tool_keys import (
+    SETTING,
     Key,
     Near,
     ToolFile,
@@ -62,8 +62,6 @@ FP8_RECIPE = {
     "delayed": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise",
     "rowwise_with_gw_hp": Near("rowwise"), "blockwise": "blockwise",
 }  # fmt: skip
-# Fields that no plan has: settings of the framework that a file states.
-SETTING = "setting of "
 EXCHANGE = f"{SETTING}experts' exchanges"
 MODULES = f"{SETTING}recomputed modules"
 COMPILED = f"{SETTING}layers"
@@ -207,6 +205,9 @@ MEGATRON: Mapping[str, Key] = {
         "fused": "fused", "flash": "fused", "unfused": "unfused", "local": "unfused",
     }),
     "use-flash-attn": when("attention", "fused", "unfused"),
+    "zero-stage": choice("zero", {str(stage): stage for stage in range(4)})._replace(
+        write=lambda _zero, _plan: None
+    ),  # of Megatron-DeepSpeed
     "use-tp-pp-dp-mapping": when("order", TP_PP_DP, ORDER),
     "moe-token-dispatcher-type": choice(EXCHANGE, {
         "alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": Near("alltoall"),
@@ -326,6 +327,7 @@ NEMO: Mapping[str, Key] = {
     "mixed_precision": Key("precision", nemo.mixed_precision),
     "peft": Key("lora_rank", nemo.adapters_of_bridge),
     "trainer.plugins.precision": choice("precision", PRECISION),
+    "trainer.plugins": Key("precision", nemo.mixed_precision),
     "trainer.strategy.ddp.use_distributed_optimizer": when("zero", 1, 0),
     "trainer.strategy.ddp.overlap_grad_reduce": when("overlap", "dp", "none"),
 }  # fmt: skip
@@ -461,7 +463,9 @@ def cannot_change_time(key: str) -> bool:
         r"\beps$| target $|learning rate|^(enable|async) checkpointing$|profiling|"
         r"^adamw? (b1|b2|mask)$|compute environment|wrap policy|fsdp version$|downcast bf16|"
         r"same network|sink level|main training function|^(datasets|special tokens)\b|per epoch$|"
-        r"^lora (alpha|dropout)$|^(template|stage|do train|plot loss|trust remote code)$",
+        r"\btpu (env|use)\b|^use cpu$|^machine rank$|multinode launcher|^debug$|"
+        r"^container (image|mount)|^lora (alpha|dropout)$|"
+        r"^(template|stage|do train|plot loss|trust remote code)$",
         words,
     ):
         return True
@@ -607,6 +611,7 @@ RANKING = {
 # Plans in files: our own YAML, and files of other tools.
 
 LARGEST_FILE_BYTES = 2**17
+SCRIPTS = (".sh", ".sbatch", ".slurm", ".bash")
 
 
 def read_any_plan(path: Path) -> OtherPlan:
@@ -614,12 +619,17 @@ def read_any_plan(path: Path) -> OtherPlan:
     # Files of other tools are recognised by their keys. Keys that a plan has no field for are
     # listed as ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or
     # has an unknown key.
-    path, environment = in_environment(path)
-    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
+    limit_bytes, remedy = LARGEST_FILE_BYTES, "Name a plan's file."
+    path, text, environment = file_or_command(path, limit_bytes=limit_bytes, remedy=remedy)
     other = other_plan(path, text, environment)
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
         return replace(other, fields=stated)
+    if text.startswith("#!") or path.suffix in SCRIPTS:
+        raise InputError(
+            f"{path} launches none of {', '.join(TABLES)} with a degree or a batch among its "
+            "options. Name the file that has them, or write the plan's fields into one, as tp: 8."
+        )
     # Most plans are stated by options alone.
     from topologies.support.files.yaml_documents import read_yaml
 

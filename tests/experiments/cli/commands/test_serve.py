@@ -101,13 +101,14 @@ def test_each_way_is_faster_and_tells_of_itself(tmp_path):
 @pytest.mark.parametrize(("options", "named"), [
     ("--scheduler=sglang", True),
     ("--scheduler=sglang --variant=serving.gpu.iteration_overhead=sglang-0.5.14", False),
+    ("--scheduler=sglang --date=2025-10", False),
     ("--scheduler=tensorrt-llm", False),
 ])  # fmt: skip
 def test_an_earlier_release_whose_host_costs_a_tenth_is_named(options, named):
     remarks = document_of(ON_GPUS, "--tp=1", *options.split()).get("remarks", [])
     sentence = (
         "The host takes 200 us of an iteration, as in sglang after 0.5.14; before, it took 2 ms: "
-        "--variant serving.gpu.iteration_overhead=sglang-0.5.14."
+        "--date states the month of a release."
     )
     assert [text for text in remarks if text.startswith("The host")] == [sentence] * named
 

@@ -72,6 +72,23 @@ def jobs(model, tmp_path):
     return f"share trn2.48xlarge:2 --jobs {path} --steps 1"
 
 
+def test_periods_are_printed_and_written_where_jobs_come_and_go(jobs, tmp_path):
+    path, out = tmp_path / "jobs.yaml", tmp_path / "out"
+    path.write_text(
+        path.read_text().replace("name: second", "name: second, starts_at: 1s, steps: 3")
+    )
+    printed = printed_by(f"{jobs} --out {out}")
+    assert "Periods in which the same jobs run" in printed
+    assert "first crosses no full link that another job crosses at the same time" in printed
+    document = json.loads((out / "results.json").read_text())
+    first, second = document["periods"]
+    assert (first["begins_at_s"], first["ends_at_s"], second["begins_at_s"]) == (0, 1, 1)
+    assert [job["name"] for job in first["jobs"]] == ["first"]
+    assert [job["slowdown"] for job in second["jobs"]] == [1, 1]
+    assert (document["jobs"][1]["starts_at_s"], document["jobs"][1]["steps"]) == (1, 3)
+    assert names_in(out / "periods.csv") == ["first", "first", "second"]
+
+
 def test_the_document_has_each_job_and_every_placement(jobs):
     document = document_of(jobs, "--study")
     assert [each["name"] for each in document["jobs"]] == ["first", "second"]

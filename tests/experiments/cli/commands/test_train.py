@@ -110,10 +110,10 @@ def test_a_plan_of_another_tool_names_the_framework(question, tmp_path, more, fr
     """An option takes precedence; on chips of another vendor it is left out, which is said."""
     plan = tmp_path / "job.toml"
     plan.write_text("[parallelism]\ntensor_parallel_degree = 4\n[compile]\nenable = true\n")
-    line = f"{question} --seq 1024 --plan {plan} {more}"
-    assert document_of(line)["framework"] == framework
+    line = (f"{question} --seq 1024 --plan {plan}", *more.split())
+    assert document_of(*line)["framework"] == framework
     sentence = "torchtitan's framework torchtitan does not train on trn2"
-    assert (sentence in " ".join(printed_by(line).split())) is (more == "")
+    assert (sentence in " ".join(printed_by(*line).split())) is (more == "")
 
 
 def test_a_slow_cable_says_what_it_hit_and_an_idle_adapter_that_it_hit_nothing(line):
@@ -169,3 +169,23 @@ def test_layers_of_the_only_chunk_may_be_stated(tmp_path):
     line = "train --model=gpt2 --cluster=p5.48xlarge"
     times_s = [document_of(line, *more)["iteration_s"] for more in ((), (f"--plan={file}",))]
     assert times_s[0] == times_s[1]
+
+
+def test_a_measured_step_of_one_cluster_is_carried_over_to_others():
+    """Each other step is as far from its prediction as the measured one, as sure as a ratio is."""
+    line = "train --model=llama-3.1-8b --tp=8 --global-batch=32 --compare=3s"
+    machines = "dgx-h100,dgx-h100:2,dgx-a100"
+    one, two, other = document_of(line, f"--cluster={machines}")["rows"]
+    factor = one["compared"]["measured_s"] / one["iteration_s"]
+    widths = []
+    for row in (two, other):
+        there = row["by_measured"]
+        assert there["measured_on"] == "dgx-h100"
+        assert there["iteration_s"] == pytest.approx(factor * row["iteration_s"], rel=1e-12)
+        assert there["low"] < there["iteration_s"] < there["high"]
+        widths.append(there["high"] / there["low"])
+    assert widths[0] < widths[1]  # chips of another kind share fewer errors
+    assert "as the one measured on dgx-h100, it takes" in two["remarks"][-1]
+    several = f"--cluster={machines}"
+    for words in (f"{line},2s {several}", f"{line.replace('--global-batch=32', '')} {several}"):
+        assert "it is one step, measured on the first" in refusal_of(words)

@@ -68,6 +68,11 @@ def test_fields_become_options_and_options_fields_and_inputs():
     }
 
 
+def test_a_switch_that_is_set_twice_alike_is_set_once():
+    assert _answers("here", "--fast", "--fast")["plain"] == Plain("here", fast=True)
+    assert _answers("here", "--no-check", "--no-check")["plain"] == Plain("here", check=False)
+
+
 def test_help_has_unit_choices_default_and_limits(capsys):
     def probe(plain: Plain, plan: Annotated[Mapping[str, Any], Stated(Plan)]) -> None:
         """Do nothing."""

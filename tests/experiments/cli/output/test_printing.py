@@ -118,6 +118,8 @@ def test_intervals_go_by_the_names_of_their_columns():
 
 
 REDUCE = "collective all-reduce --size=1MiB,64MiB --ranks=8"
+JOB = "run-job --model=llama-3.1-8b --cluster=p5.48xlarge:4 --tp=2 --global-batch=64 --runs=2"
+PER_MILLION = "usd_per_million_tokens"
 STEP = "train --model=llama-3.1-8b --tp=8 --global-batch=32"
 SERVE = "serve --model=llama-3.1-8b --tp=4 --requests=poisson:2 --count=50"
 PLAN = (
@@ -230,8 +232,15 @@ def test_other_ways_to_pay_price_the_same_answer():
     assert other["spot"]["price_basis"] == spot["price_basis"] != two["price_basis"]
     for place in ("usd_per_million_tokens", "job.cost_usd"):
         assert other["spot"][place] == pytest.approx(value_at(spot, place), rel=1e-12)
+        parent, _, name = place.rpartition(".")
+        ends = (value_at(spot, parent) if parent else spot)["interval"][name]
+        assert other["spot"]["interval"][place] == pytest.approx(ends, rel=1e-9)
+        width, owned = (other[way]["interval"][place] for way in ("spot", "owned"))
+        assert owned["high"] / owned["low"] > width["high"] / width["low"]  # its price has a range
     printed = printed_by(line, "--price-basis=on-demand,spot")
-    assert f"Price spot: {spot['usd_per_million_tokens']:.4g} USD a million tokens," in printed
+    assert (
+        f"Price spot: {spot['usd_per_million_tokens']:.4g} USD a million tokens (80 %:" in printed
+    )
     assert "other_prices" not in spot
     plans = printed_by(f"{PLAN} --cluster=p5.48xlarge --price-basis=on-demand,spot")
     assert plans.index("Price of the first plan: ") < plans.index("Price spot: ")
@@ -240,8 +249,21 @@ def test_other_ways_to_pay_price_the_same_answer():
         (f"{line} --price-basis=spot,reserved", "no such price of p5.48xlarge"),
         (f"{STEP} {BOTH} --price-basis=spot,owned", "several are for one cluster"),
         (f"{STEP} --cluster=p5.48xlarge --budget=1M --price-basis=spot,owned", "--budget buys as"),
+        (f"{JOB} --budget=1M --price-basis=spot,owned", "--budget buys as"),
     ):
         assert why in refusal_of(more)
+
+
+def test_a_job_of_weeks_is_priced_by_each_way_to_pay():
+    two = document_of(JOB, "--tokens=50B", "--price-basis=capacity-block,owned")
+    owned = document_of(JOB, "--tokens=50B", "--price-basis=owned")
+    assert two["price_basis"].startswith("p5.48xlarge price 41.528 USD/h")
+    other, known = two["other_prices"]["owned"], owned["interval"]
+    for place, name in (("job.cost_usd", "cost_usd"), (PER_MILLION, PER_MILLION)):
+        assert other[place] == pytest.approx(owned[name], rel=1e-12)
+        ends = other["interval"][place]
+        # Of a sample of all inputs there, by squares of the parts here.
+        assert [ends["low"], ends["high"]] == pytest.approx([*known[name].values()], rel=0.1)
 
 
 def test_prices_are_of_one_kind_unless_chosen():

@@ -87,7 +87,8 @@ def test_an_answer_is_that_of_the_command():
 
 
 REFUSED = {
-    "not JSON": ("/lend", "{", "no JSON"),
+    "not JSON": ("/lend", "{", "the question is not JSON"),
+    "a key twice": ("/lend", '{"model": "gpt2", "model": "tiny"}', "(model appears twice)"),
     "no object": ("/lend", [1], "object of options"),
     "unknown": ("/lend", {"confidenc": "95%"}, "no option confidenc. Did you mean confidence"),
     "path": ("/lend", {"training": "jobs.csv"}, "training is a path"),

@@ -1,4 +1,4 @@
-"""Rows with conditions: month and engine of serving, jobs, and steps of long sequences."""
+"""Rows with conditions: jobs, and steps of long sequences."""
 
 from types import SimpleNamespace
 
@@ -6,44 +6,11 @@ import pytest
 
 from experiments.validation.predictions import training
 from experiments.validation.predictions.jobs import TIMES, predict
-from experiments.validation.predictions.serving import engine
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.job.goodput import expected_goodput
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
-
-OF_GPUS = ("iteration_overhead", "request_iteration")
-BEFORE_0_14 = {f"serving.gpu.{name}": "vllm-0.13" for name in OF_GPUS}
-BEFORE_0_5_15 = {"serving.gpu.iteration_overhead": "sglang-0.5.14"}
-
-
-@pytest.mark.parametrize(("row", "chip", "variants"), [
-    ({"date": "2025-10"}, "trn2", {"serving.trn2.expert_block_rate": "sdk-2.26"}),
-    ({"date": "2025-12"}, "trn2", {}),
-    ({"date": "2024-07"}, "inf2", {"serving.inf2.expert_block_rate": "sdk-2.26"}),
-    (
-        {"date": "2024-06"},
-        "inf2",
-        {
-            "kernels.trainium.attention_largest_head_dim": "sdk-2.18",
-            "serving.inf2.expert_block_rate": "sdk-2.26",
-        },
-    ),
-    ({"block_scaled": 1, "scheduler": "tensorrt-llm"}, "b200",
-     {"serving.gpu.block_scale_token": "tensorrt-llm-1.2"}),
-    ({"block_scaled": 1, "scheduler": "tensorrt-llm"}, "h200", {}),
-    ({"block_scaled": 1, "scheduler": "vllm"}, "b200", {}),
-    ({"date": "2025-12", "scheduler": "vllm"}, "b200", BEFORE_0_14),
-    ({"date": "2026-01", "scheduler": "vllm"}, "b200", {}),
-    ({"date": "2026-06", "scheduler": "sglang"}, "b200", BEFORE_0_5_15),
-    ({"date": "2026-07", "scheduler": "sglang"}, "b200", {}),
-])  # fmt: skip
-def test_serving_software_is_told_by_month_and_engine(row, chip, variants):
-    assert engine(row, chip, shipped_catalogue()) == variants
-    shipped_catalogue().with_variants(variants)
-
 
 ROW = {
     "cluster": "dgx-h100", "chips": 1024, "server_failures_per_1000_days": 31.25,

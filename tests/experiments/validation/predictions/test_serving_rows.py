@@ -4,9 +4,11 @@ import sys
 
 import pytest
 
+import cluster_sim as cs
 from experiments.validation.predictions import serving
 from experiments.validation.predictions.serving import MOST_USERS, predict
 from tests.support.refusals import refused
+from topologies.support.errors import InputError
 from workloads.serving import BUCKETS
 from workloads.serving.profile import Profile
 
@@ -120,3 +122,42 @@ def test_ranks_that_leave_chips_are_replicas_which_share_the_users():
     all_of_them, one = predict(row).predicted, predict(each).predicted
     assert all_of_them["tpot_s"] == one["tpot_s"]
     assert all_of_them["tokens_per_s"] == pytest.approx(4 * one["tokens_per_s"])
+
+
+@pytest.mark.parametrize(("scheduler", "machine", "variant"), [
+    ("tensorrt-llm", "dgx-b200", "tensorrt-llm-1.2"),
+    ("tensorrt-llm", "dgx-h200", ""),
+    ("vllm", "dgx-b200", ""),
+])  # fmt: skip
+def test_scales_of_blocks_are_slow_by_one_engine_on_one_chip(scheduler, machine, variant):
+    values = {"cluster": machine, "scheduler": scheduler, "block_scaled": 1}
+    numbers = serving._engine_numbers(values, None)
+    assert numbers.entry("serving.gpu", "block_scale_token").variant == variant
+
+
+ARRIVING = {
+    "model": "llama-3.1-8b", "cluster": "dgx-h100", "chips": 1, "tp": 1, "precision": "bf16",
+    "prompt_tokens": 1000, "output_tokens": 200, "concurrency": None, "scheduler": "vllm",
+}  # fmt: skip
+
+
+def test_arrivals_are_answered_as_serve_answers_them():
+    """A row with a rate is the mean of the requests that ``serve`` draws at it."""
+    predicted = serving.predict({**ARRIVING, "arrivals_per_s": 4.0, "requests": 50})
+    drawn = {"count": 50, "prompt": 1000, "output": 200, "tp": 1, "scheduler": "vllm"}
+    served = cs.serve("llama-3.1-8b", "dgx-h100", "poisson:4", **drawn)
+    for name, latency in (("ttft_s", served.ttft_s), ("tpot_s", served.tpot_s)):
+        assert predicted.predicted[name] == pytest.approx(latency["mean"])
+    assert predicted.provenance == {"kernels": "interpolated", "requests": "assumed: Poisson"}
+
+
+def test_rare_arrivals_are_one_user():
+    rare = serving.predict({**ARRIVING, "arrivals_per_s": 0.001, "requests": 5})
+    alone = serving.predict({**ARRIVING, "concurrency": 1, "requests": 5})
+    for name in ("ttft_s", "tpot_s"):
+        assert rare.predicted[name] == pytest.approx(alone.predicted[name])
+
+
+def test_requests_arrive_or_are_sent_by_users():
+    with pytest.raises(InputError, match="requests arrive, or users send them"):
+        serving.predict({**ARRIVING, "arrivals_per_s": 1.0, "concurrency": 2})
