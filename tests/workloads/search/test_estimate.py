@@ -66,14 +66,10 @@ def test_estimates_follow_the_kernels_of_a_framework(name):
     assert estimates_s == pytest.approx(simulated, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("machine", "overlap"),
-    [
-        (name, overlap)
-        for name in ("trn2.48xlarge", "dgx-h100:2")
-        for overlap in ("none", "dp", "all")
-    ],
-)
+@pytest.mark.parametrize(("machine", "overlap"), [
+    ("trn2.48xlarge", "none"), ("trn2.48xlarge", "all"), ("dgx-h100:2", "dp"),
+    ("dgx-h100:2", "all"),
+])  # fmt: skip
 def test_estimates_are_near_the_simulation_and_in_its_order(machine, overlap):
     where, plans = cluster(machine), _plans(overlap=overlap)
     estimates_s = estimate(TOY, where, plans)
@@ -156,7 +152,7 @@ def plans_of(model: Model) -> list[ParallelPlan]:
 
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
 def test_no_estimate_is_shorter_than_its_bound(model):
-    plans = plans_of(model)[:: 16 if model is TOY else 200]
+    plans = plans_of(model)[:: 31 if model is TOY else 200]
     shared = _Shared(model, sixteen())
     bound_s = np.array([shared.least_s(plan) for plan in plans])
     assert (bound_s <= estimate(model, sixteen(), plans)).all()
@@ -178,7 +174,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_the_best_are_found_without_most_estimates(count, walks):
-    plans = plans_of(TOY)[::8]
+    plans = plans_of(TOY)[::17]
     every = estimate(TOY, sixteen(), plans)
     assert len(walks) == len(plans)
     walks.clear()

@@ -170,7 +170,6 @@ SHARING = (
     ("torus", SMALL_SPARSE, {"tp": 8, "dp": 4, "ep": 4, "overlap": "all", "global_batch": 8}),
     # Sends between calls of tp leave the mean load of every link below its capacity.
     ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 2}),
-    ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 4}),
     # Bursts of all groups of dp fill uplinks whose mean load is below their capacity.
     ("clos", TOY, {"tp": 8, "dp": 4, "zero": 3, "overlap": "dp", "seq": 512, "global_batch": 4}),
     # Calls of tp wait at adapters that sends of pp hold while these wait for uplinks.
