@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-import cluster_sim as cs
 from cluster_sim.collectives import (
     CollectiveCall,
     Group,
@@ -22,14 +21,12 @@ from cluster_sim.collectives.few_ranks import far_stages_ps, with_latency_of_sta
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.shapes.basic import Switch
 from topologies.shapes.scale_out import Place, ScaleOut
 
 MB = 10**6
-LATENCY = 20 * MB
 
 
 def exchange_ps(call: Call) -> int:
@@ -168,17 +165,3 @@ def test_the_far_stage_takes_longer_by_what_leaves_a_building(ratio):
     longer_ps = far_stages_ps(call, costs, np.arange(8)[:, None], [2, 2, 2])
     expected_s = 2 * GB * (ratio / RATE - 1 / RATE)
     assert longer_ps == pytest.approx(expected_s * 1e12, rel=1e-9)
-
-
-def test_across_buildings_takes_longer_than_within_and_across_sites_longer_still():
-    catalogue = shipped_catalogue()
-    changes = (
-        ("rainier:73728", {}),
-        ("rainier:147456", {}),
-        ("rainier:147456", {"rainier.building_oversubscription": "seven-to-one"}),
-        ("rainier", {"rainier.sites": "three-campuses"}),
-    )
-    clusters = [cluster(name, catalogue=catalogue.with_variants(rows)) for name, rows in changes]
-    times = [cs.collective_time("all-reduce", each, size_bytes=2**30).time_ps for each in clusters]
-    assert times == sorted(times)
-    assert times[0] < times[1] < times[3]

@@ -191,13 +191,3 @@ def test_a_group_too_large_to_hold_is_measured_by_a_few_that_stand_for_all():
     message = "all-to-all by direct on 499,968 ranks is about "
     refused(message, measure, exchange)
     refused(message + r"7\.\de\+11 ops and needs .* TB; this", compose, exchange, "direct")
-
-
-def test_groups_at_once_on_nvidia_take_as_long_as_one():
-    server = cluster("p5.48xlarge")
-    halves = [Group(server, np.arange(4)), Group(server, np.arange(4, 8))]
-    calls = [Call("all-reduce", half, 2**24) for half in halves]
-    both, one = measure(calls)[0], measure(calls[0])[0]
-    assert both["algorithm"] == one["algorithm"] == "nccl"
-    assert (both["time_s"], both["ranks"]) == (one["time_s"], 4)
-    assert both["ops"] == 2 * one["ops"] - 2

@@ -25,7 +25,6 @@ from cluster_sim.hardware.faults import around, with_detours
 from cluster_sim.trace.trace import run
 from tests.support.examples import examples
 from tools.ship_cycles import shipped_boxes
-from topologies.catalogue.catalogue import choose
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
 
@@ -118,11 +117,6 @@ def test_any_other_order_is_followed_at_its_cost():
         assert times[1] > 1.5 * times[0]
 
 
-def test_a_ring_of_the_ultraserver_takes_few_slow_steps():
-    order = one_ring(whole(cluster("trn2-ultraserver"))).order[0]
-    assert (order // 16 != np.roll(order, -1) // 16).sum() <= 16
-
-
 @pytest.mark.parametrize("chips", range(2, 13))
 def test_rings_of_a_full_mesh_share_no_cable(chips):
     group = whole(cluster(f"mesh:{chips}", bandwidth="1GB/s", latency="1us"))
@@ -185,16 +179,6 @@ def test_more_cycles_are_run_where_links_take_longer_than_cores_do_to_issue():
     for issued, units in ((1, (1, 2, 2)), (13_999, (1, 2, 2)), (14_000, (1, 3, 3))):
         assert rate_units(cube, wraps, rates, Fraction(1, issued)) == units
     assert rate_units(cube, wraps, (100, 200, 200), Fraction(1)) == (1, 2, 2)
-
-
-def test_a_faster_axis_costs_no_collective_of_all_ranks_time():
-    """As kangaring runs fourteen cycles in place of ten only where that pays."""
-    times = []
-    for factor in (1, 1.25):
-        faster = choose((f"trn2.link_bandwidth=x{factor}",))
-        group = whole(cluster("trn2-ultraserver", catalogue=faster), 4)
-        times.append(duration_ps(CollectiveCall("all-gather", group, 185 * 10**6)))
-    assert times[1] < times[0]
 
 
 def test_every_pair_of_a_torus_is_joined_without_the_dead_cables():

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster_sim.engine import max_min_rates
-from cluster_sim.engine.shared_rates.tables import UNLIMITED, classify
-from cluster_sim.schedule.table import Flows
+from cluster_sim.engine.shared_rates.tables import UNLIMITED, classify, share_tables
+from cluster_sim.schedule.build import OpColumns, schedule
+from cluster_sim.schedule.table import FIXED, Edges, Flows, Resources
 
 GB = 10**9
 
@@ -158,3 +159,12 @@ def test_equal_flows_are_one_class_and_different_ones_are_not():
     assert len(set(number.tolist())) == len(example) == 5
     apart, _ = classify(flows, np.array([0, 1, 0, 0, 0, 0]))
     assert apart[0] != apart[1]
+
+
+def test_a_schedule_without_flows_has_no_table_of_capacities():
+    columns = OpColumns(kind=[FIXED], resource=[0], duration_ps=[5])
+    plain = schedule(
+        columns, edges=Edges.from_pairs(1, [], []), resources=Resources.table("link", [0], [1])
+    )
+    number, slot, paths, _ = share_tables(plain, np.empty(0, np.int64))
+    assert [len(column) for column in (number, slot, paths.capacity, paths.taken)] == [0] * 4

@@ -92,18 +92,6 @@ def test_training_keeps_its_units_until_a_deadline_asks_for_them():
     assert account["wait_s"]["p99"] > 1800
 
 
-def test_serving_comes_first_and_batch_work_waits_for_the_night():
-    """All ten units serve by day; requests that have arrived by then are answered at night."""
-    minutes = 3 * 1440
-    day = (np.arange(minutes) % 1440) >= 720
-    need = np.where(day, 10.0, 2.0)
-    run = _run(_work(240.0, minutes), policy=lambda view: need[view.minute], serve=0)
-    account, units = _account(run), role_units(run)
-    assert units[day, Role.BATCH].max() <= 1.0
-    assert account["late_requests"] == 0
-    assert account["wait_s"]["max"] > 11 * 3600
-
-
 def test_a_policy_sees_the_deadlines_and_may_say_how_many_units():
     seen = []
 
@@ -144,14 +132,6 @@ def test_requests_tokens_and_time_are_conserved(share, hours, reclaim, seed):
     frame = timeline(run)
     assert frame["batch_waiting_requests"].min() >= 0
     assert frame["batch_served_requests"].sum() == account["served_requests"]
-
-
-def test_a_share_leaves_the_interactive_service():
-    tier, demand = BatchTier(0.2), constant(100.0, minutes=10)
-    rest = interactive(demand, tier)
-    work = batch_work(rest, [SERVICE], tier)
-    assert rest.requests[0, 0] == 80.0
-    assert work.demand.requests[0, 0] == pytest.approx(20.0)
 
 
 TWO = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]

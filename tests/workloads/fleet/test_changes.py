@@ -191,13 +191,6 @@ def test_queue_waits_and_sheds():
     assert waits[1] == pytest.approx(60 * (2.25 - 1.5))
 
 
-def test_requests_are_shed_beyond_the_patience_of_their_service():
-    """Two minutes' work arrive in each: the queue holds 90 s of it, and the rest goes away."""
-    hasty = replace(SERVICE, patience_s=90.0)
-    run = simulate(constant(2 * 210.0, minutes=4), [hasty], Fleet(1), static(1))
-    assert run.queues[0].shed.tolist() == [0, 105, 210, 210]
-
-
 @given(
     st.lists(st.integers(0, 500), min_size=1, max_size=40),
     st.lists(st.integers(0, 300), min_size=40, max_size=40), st.floats(0, 5), st.integers(0, 5000),

@@ -13,7 +13,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
 from workloads.fleet.scenario import notes, scenario
@@ -98,16 +98,6 @@ def test_default_jobs_have_five_eighths_of_a_fleet_of_any_size(units, most):
     for kind, largest in zip(("pretraining", "post-training"), most, strict=True):
         assert all(job.units <= largest for job in jobs if job.name.startswith(kind))
     assert all(job.fits(job.units) > 0 for job in jobs)
-
-
-@pytest.mark.parametrize(
-    ("machines", "tokens"), [("trn2.48xlarge:14", 7 * 16 * 8192), ("trn2-ultraserver:400", 16e6)]
-)
-def test_a_default_job_that_shrinks_loses_the_step_that_was_timed(machines, tokens):
-    """A sequence of 8,192 tokens for each chip, and 16 million tokens at most."""
-    how = {"model": "llama-3.1-8b", "unit_rate": 1.0, "days": 0.02}
-    job = cs.run_fleet(machines, policy="static", **how).scenario.jobs[0]
-    assert (job.reclaim, job.step_tokens) == ("shrink", tokens)
 
 
 def test_a_fleet_whose_gangs_were_made_smaller_says_so():
@@ -226,15 +216,6 @@ def test_a_partner_that_fails_in_a_recovery_costs_the_work_since_the_checkpoint(
     env.run(until=110_000)
     gang.fail(np.array([1]), np.array([6]), rng=np.random.default_rng(0))
     assert gang.tally.lost_tokens == pytest.approx(100.5)
-
-
-def test_jobs_of_a_file_state_copies_and_spares(tmp_path):
-    file = tmp_path / "jobs.csv"
-    file.write_text("name,units,checkpoint,standby\na,2,peer,warm\nb,2,peer,\nc,2,,\n")
-    settings = [(job.checkpoint, job.standby) for job in read_jobs(file)]
-    assert settings == [("peer", "warm"), ("peer", "cold"), ("async", "cold")]
-    file.write_text("name,units,checkpoint\na,2,pear\n")
-    refused(r"checkpoint 'pear' is none of .* Did you mean peer\?", read_jobs, file)
 
 
 def _prepared(folder, row):

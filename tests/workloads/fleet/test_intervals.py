@@ -20,7 +20,6 @@ from workloads.fleet.intervals import (
     STATED,
     Causes,
     _at_ends,
-    causes_of,
     failing,
     fleet_intervals,
     loaded,
@@ -74,15 +73,6 @@ def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(f
         if value is not None:
             assert ends[name]["low"] == pytest.approx(value, rel=1e-12)
             assert ends[name]["high"] == pytest.approx(value, rel=1e-12)
-
-
-@pytest.mark.parametrize("cause", ["demand", "capacity", "step_time"])
-def test_more_uncertainty_of_any_input_is_wider(fleet, cause):
-    spreads = (Uncertain(1 / factor, factor) for factor in (1.05, 1.25))
-    ends = (_ends(fleet, replace(KNOWN, **{cause: spread})) for spread in spreads)
-    little, much = (each["training_tokens"] for each in ends)
-    assert much["low"] < little["low"] <= fleet.summary["training_tokens"]
-    assert much["high"] > little["high"] >= fleet.summary["training_tokens"]
 
 
 def test_the_step_time_scales_tokens_and_nothing_else(fleet):
@@ -175,12 +165,6 @@ def test_a_large_fleet_is_repeated_in_a_smaller_one_of_the_same_kind():
             assert by_small[name][end] == pytest.approx(by_large[name][end], abs=0.04 * value)
 
 
-def test_stated_sizes_keep_the_fleet_as_it_is():
-    words = {"policy": "static", "unit_rate": 5.0, "days": 0.01, "reserve": 20}
-    stated = cs.run_fleet("trn2-ultraserver:2500", **words)
-    assert miniature(stated.scenario) is stated.scenario
-
-
 def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_stated():
     """Weeks that grow by a tenth differ by that; a single day says nothing of the next."""
     week = np.tile(np.repeat([1.0, 3.0], 720), 7)
@@ -192,15 +176,6 @@ def test_a_demand_of_weeks_differs_from_week_to_week_and_a_short_one_is_as_state
     level = demand_level(days, "2024-01-01T00:00", 1440)
     assert level.high == pytest.approx(1.1)
     assert "5 days" in level.basis
-
-
-def test_a_fleet_without_failures_or_with_a_stated_rate_knows_them():
-    done = cs.run_fleet("trn2-ultraserver:8", unit_rate=5.0, days=0.02, failures="off")
-    causes = causes_of(done.scenario)
-    assert causes.capacity.is_point
-    assert causes.failures.is_point
-    assert not causes.step_time.is_point  # that of the simulated plan of the default jobs
-    assert done.intervals["inputs"]["failures"]["basis"] == "no failures"
 
 
 UNITS = 60

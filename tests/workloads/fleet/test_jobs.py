@@ -13,7 +13,6 @@ from tests.support.commands import document_of
 from tests.support.examples import examples
 from tests.support.refusals import refused
 from tests.support.toy_fleet import simulate, slower
-from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
 from workloads.demand import constant
 from workloads.economics import Economics
@@ -23,7 +22,6 @@ from workloads.fleet.policies.rules import static
 from workloads.fleet.policies.view import Decision, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import jobs_frame, summary
-from workloads.fleet.setup.night_work import transfer_s
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import World
@@ -153,29 +151,12 @@ def test_serving_takes_units_first_from_jobs_beyond_limits_of_their_own():
     assert frame.loc["most", "tokens"] == pytest.approx(3600 * (50.0 + 9 * 30.0), rel=1e-3)
 
 
-def test_a_limit_that_a_job_just_fills_holds_nothing_back():
-    late, costs = _job("late", arrives_s=3600.0), ChangeCosts.fixed(90.0)
-    free, limited = (
-        simulate(DEMAND, [SERVICE], Fleet(12, costs=costs), policy, jobs=[late])
-        for policy in (static(2), lambda _: Decision(2.0, 10))
-    )
-    assert jobs_frame(limited).loc[0, "tokens"] == jobs_frame(free).loc[0, "tokens"] > 0
-
-
 def test_a_job_begins_when_it_arrives():
     """Also between two decisions of the policy."""
     for arrives_s in (0.0, 5 * 3600.0, 5 * 3600.0 + 31.0):
         run = _run(_job("late", arrives_s=arrives_s))
         tokens = (10 * 3600.0 - arrives_s) * 100.0
         assert jobs_frame(run).loc[0, "tokens"] == pytest.approx(tokens, abs=0.11)
-
-
-def test_checkpoints_are_written_to_the_store():
-    """Ten hours, one checkpoint each half hour, of the job's real size."""
-    costs = ChangeCosts.from_catalogue(4)
-    run = _run(_job("one", state_bytes=1e12, checkpoint_every_s=1800.0), costs=costs)
-    written = run.loaded_bytes / 1e12
-    assert 18 <= written <= 20
 
 
 def test_money_adds_up():
@@ -255,12 +236,6 @@ def test_the_longer_phase_bounds_a_step():
     assert PostTraining(100.0, 100.0, 5.0, 1e4).best(1).step_s == pytest.approx(205.0)
     with pytest.raises(InputError, match=r"post_training 'behind' is none of lockstep"):
         TrainingJob("tuning", 4, post_training="behind")
-
-
-def test_weights_go_through_all_adapters_of_a_unit():
-    """405 billion parameters of 2 B through 64 adapters of 200 Gbit/s."""
-    assert transfer_s(cluster("trn2-ultraserver:4"), 405e9) == pytest.approx(810e9 / 1.6e12)
-    assert transfer_s(cluster("trn2-ultraserver"), 405e9) == 0.0
 
 
 def test_the_fleet_runs_post_training_at_night(tmp_path):

@@ -25,7 +25,7 @@ from workloads.fleet.policies.rules import forecast, static, threshold
 from workloads.fleet.policies.view import Decision, Limits, Situation
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, role_units, summary, timeline
-from workloads.fleet.simulation import Kind, serving_units, simulate, speeds_of
+from workloads.fleet.simulation import Kind, simulate, speeds_of
 from workloads.fleet.state.services import BatchWork, Service
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
@@ -120,16 +120,6 @@ def test_units_that_break_are_replaced_from_the_next_kind():
     assert run.queues[0].served[-1] == run.queues[0].capacity[-1] == 600
 
 
-def test_a_kind_that_never_serves_trains_all_the_time():
-    kinds = [_kind("serves", 4), replace(_kind("trains", 3), serves=False)]
-    run = simulate(_demand(20.0), kinds, threshold())
-    evaluation = role_units(replace(run, kinds=run.kinds[1:]))[:, Role.EVALUATION]
-    assert (evaluation == 3).all()
-    assert serving_units(run.demand, kinds) == 4.0
-    stated = simulate(constant(60.0, minutes=2), kinds, lambda _: [[2], [3]])
-    assert [kind.service_units[-1, 0] for kind in stated.kinds] == [2.0, 0.0]
-
-
 def test_a_policy_sees_the_kinds_and_may_place_them_itself():
     seen = []
     kinds = [_kind("first", 4, 3.0), _kind("second", 6, 1.5)]
@@ -180,15 +170,6 @@ def test_electricity_of_training_is_weighed_by_the_draw_of_each_kind():
     rows = numbers["kinds"]
     assert [row["training_usd_per_mwh"] for row in rows] == [10.0, 30.0]
     assert sum(row["electricity_usd"] for row in rows) == pytest.approx(numbers["electricity_usd"])
-
-
-def test_costs_are_divided_among_the_kinds_that_work():
-    kinds = [_kind("serves", 4), replace(_kind("idle", 4, jobs=()), serves=False)]
-    kinds[0] = replace(kinds[0], jobs=())
-    numbers = summary(simulate(constant(60.0, minutes=5), kinds, static(1)))
-    assert numbers["serving_cost_share"] == 1.0  # nothing trains, so that serving pays for all
-    usd = numbers["cost_usd"] / numbers["served_tokens"]
-    assert numbers["usd_per_million_tokens"] == pytest.approx(usd * 1e6)
 
 
 def test_speed_is_the_ratio_of_rates():
@@ -248,12 +229,6 @@ FLEET = ("trn2-ultraserver:6", "trn3-gen2:3")
 def _fleet(clusters=FLEET, policy="threshold", **words):
     usual = {"unit_rate": 5.0, "days": 0.2, "failures": "off"}
     return cs.run_fleet(clusters, "azure-code", policy=policy, **{**usual, **words})
-
-
-def test_a_machine_that_is_stated_twice_is_one_kind():
-    divided = ["trn2-ultraserver:4", "trn2-ultraserver:5"]
-    once, twice = (_fleet(names) for names in (["trn2-ultraserver:9"], divided))
-    assert once.summary == twice.summary
 
 
 def test_a_run_can_be_sent_to_another_process(tmp_path):

@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster_sim as cs
-from experiments.figures.fleet import loan_figure
 from tests.support.commands import document_of
 from tests.support.examples import examples
 from tests.support.refusals import refused
 from topologies.clusters.names import cluster
 from workloads.confidence.poisson import fewest_of_sizes
-from workloads.demand import burstgpt
 from workloads.fleet.lending.answer import (
     BatchNeed,
     Night,
@@ -116,17 +114,6 @@ def test_units_that_could_not_be_back_are_not_lent(hours, lent):
     assert bool(loan.short_note) == (lent == 0)
 
 
-def test_the_backtest_keeps_the_floor():
-    """A floor above all demand is never exceeded, though the answer by itself was."""
-    need = _units(burstgpt().requests.sum(axis=0)[: 60 * DAY])
-    terms = (Terms(1000, floor_units=floor) for floor in (0, 950))
-    free, kept = (lend(need, "2024-01-01T00:00", Night("06:00"), each).tested for each in terms)
-    assert free.violated.any()
-    assert free.missed.max() > 0.5
-    assert not kept.violated.any()
-    assert not kept.missed.any()
-
-
 def test_change_time_inf_lends_nothing():
     done = cs.lend("trn2-ultraserver:60", "burstgpt", unit_rate=10.0, change_time="inf")
     never = done.summary
@@ -174,13 +161,6 @@ def test_mistakes_are_told_in_a_line(tmp_path):
     for text, expected in (("25 December", "'25' is no date; write 2"), ("", "has no date; write")):
         (tmp_path / "holidays.txt").write_text(text)
         refused(expected, read_calendar, tmp_path / "holidays.txt")
-
-
-def test_the_figure_names_the_confidence():
-    loan = lend(_units(NOISY), "2024-01-01T00:00", Night("06:00"), Terms(1000))
-    top, bottom = loan_figure(loan).axes
-    assert "95 % (asked)" in top.get_legend_handles_labels()[1]
-    assert "could have been lent" in bottom.get_legend_handles_labels()[1]
 
 
 def _weeks_with_holidays():

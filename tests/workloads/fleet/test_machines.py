@@ -15,7 +15,7 @@ from topologies.support.errors import InputError
 from workloads.demand import Demand, constant
 from workloads.demand.trace import mix
 from workloads.fleet.setup.demand import divided
-from workloads.fleet.setup.night_work import night_work, training_rate
+from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.serving import fitting_replicas, services_from, serving_notes, ways_of
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
@@ -66,16 +66,6 @@ def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo():
     stated = FleetInputs(tp=16, precision="bf16", prefill="chunked")
     with pytest.raises(InputError, match=r"ttft 6 s .* x trn2 keeps that for 95.* another --tp"):
         services_from(demand, machine, [model], stated)
-
-
-@pytest.mark.parametrize(
-    "machine",
-    ["trn2-ultraserver:4", pytest.param("trn3-gen2:2", marks=pytest.mark.slow), "gb200-nvl72:2"],
-)
-def test_a_plan_is_found_and_is_simulated(machine):
-    rate = training_rate(named("llama-3.1-8b"), cluster(machine))
-    assert rate.plan.global_batch == rate.units * cluster(machine).chips_per_domain
-    assert rate.tokens_per_s > 1e5 * rate.units
 
 
 def test_mixtures_divide_the_demand():

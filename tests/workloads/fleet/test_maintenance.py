@@ -84,14 +84,6 @@ def test_idle_units_go_first_and_those_that_serve_are_replaced_before_they_leave
     assert (rolled.kinds[0].maintained, rolled.queues[0].backlog.max()) == (12, 0)
 
 
-def test_a_fleet_without_spare_units_serves_less_meanwhile():
-    run = _run(OUT, load=12.0)
-    serving, queue = _units(run, Role.SERVING), run.queues[0]
-    assert serving.min() == 8
-    assert queue.backlog.max() > 0
-    assert queue.arrivals.sum() == queue.served.sum() + queue.shed.sum() + queue.waiting
-
-
 @pytest.mark.parametrize("reclaim", [each for each in RECLAIMS if each != "drain"])
 @pytest.mark.parametrize("window", [OUT, ROLL])
 def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim, window):
@@ -106,12 +98,6 @@ def test_a_gang_saves_its_work_as_when_it_is_reclaimed(reclaim, window):
     assert tally.lost_tokens <= lost
     assert _units(run, Role.TRAINING)[-1] == 10  # it has its units back
     check_conserved(run)
-
-
-def test_policies_see_units_in_maintenance_as_broken():
-    seen: list[int] = []
-    _run(OUT, policy=lambda view: seen.append(view.broken) or 1)
-    assert (seen[59], seen[70], seen[200]) == (0, 4, 0)
 
 
 @pytest.mark.parametrize(("texts", "message"), [

@@ -18,7 +18,7 @@ from workloads.demand.trace import MINUTES_PER_DAY as DAY
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.forecast import Margins, days_back, largest_ahead, predict, smoothed
 from workloads.fleet.policies.registry import KINDS, bound_of, load_policy, policy_named
-from workloads.fleet.policies.rules import clock, forecast, oracle, static, threshold
+from workloads.fleet.policies.rules import forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Decision, Limits, Situation, View, answer
 from workloads.fleet.results import summary, timeline
 from workloads.fleet.scenario import policy_of, run, scenario
@@ -106,12 +106,6 @@ def test_threshold_rises_at_once_and_falls_after_the_hold():
     rise = policy(view_of(load=np.array([[5.0, 5, 8]])))
     fall = policy(view_of(load=np.array([[5.0, 4, 3]]), serving=np.array([8])))
     assert (np.asarray(rise).tolist(), np.asarray(fall).tolist()) == ([8.0], [5.0])
-
-
-def test_clock_knows_the_hour():
-    policy = clock(8, 2, night_from=22, night_to=6)
-    hours = [policy(view_of(hour=hour)) for hour in (21.9, 22.0, 3.0, 6.0)]
-    assert [float(np.asarray(each)[0]) for each in hours] == [8, 2, 2, 8]
 
 
 def test_oracle_orders_ahead_bridges_short_valleys_and_respects_the_ramp():

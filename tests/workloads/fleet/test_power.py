@@ -119,13 +119,6 @@ def test_nothing_trains_in_a_minute_above_the_cap(capped):
     _check_cap(*capped)
 
 
-@pytest.mark.slow
-@given(_capped())
-@examples(100)
-def test_nothing_trains_above_the_cap_of_any_fleet(capped):
-    _check_cap(*capped)
-
-
 def _of_regions(loads, cap_w, policy, chips=CHIPS):
     """Run two regions under a cap, each of ten units and a gang."""
     names, lengths = ("us", "eu"), np.full(loads.shape, 100.0)

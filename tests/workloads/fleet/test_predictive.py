@@ -29,7 +29,6 @@ from workloads.fleet.policies.predictive import (
     first_step,
     predictive,
 )
-from workloads.fleet.policies.rules import forecast
 from workloads.fleet.policies.view import Decision, JobView, KindView, Situation
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import regret, summary
@@ -63,23 +62,6 @@ def _run(valley, policy):
 def _planning():
     """Plan by the forecast, without headroom."""
     return predictive(expected_by_forecast(headroom=0.0), PolicyInputs(), STEADY)
-
-
-def _tokens(run):
-    return sum(tally.tokens for _, tally in run.jobs)
-
-
-def _moved(run):
-    return sum(one.units for one in run.changes)
-
-
-def test_a_valley_that_ends_before_lent_units_train_is_not_lent():
-    """Of an hour, half is over when the forecast lends 16 more units; they come back untrained."""
-    changing = _planning()
-    planned, followed = _run(60, changing), _run(60, forecast(headroom=0.0))
-    assert _tokens(planned) == _tokens(followed)
-    assert _moved(planned) < _moved(followed) / 3
-    assert _moved(followed) - _moved(planned) == 6 * 2 * 16  # there and back in each of six valleys
 
 
 def test_a_programme_without_a_solution_serves_the_need(monkeypatch):
@@ -234,34 +216,6 @@ def test_prices_are_weighed_with_deadlines_and_changes(tmp_path):
     assert due["jobs_in_time"] == 2
     assert with_deadlines * (1 - 1e-9) <= due["training_tokens"] < 1.01 * with_deadlines
     assert planned["training_tokens"] > 1.2 * with_deadlines
-
-
-def test_a_larger_share_trains_more_beside_batch_work(tmp_path):
-    """Of two price levels the dear one is used where more is wanted, and nobody is idle."""
-    prepared = _scenario(tmp_path, batch_share="10%")
-    priced = replace(prepared, tariff=_two_prices).at(prepared.horizon)
-    few, most = (
-        summary(run(priced, policy_of("mpc", priced, price_share=share)), priced.prices)
-        for share in (0.25, 1.0)
-    )
-    assert most["training_tokens"] > 1.35 * few["training_tokens"]
-    assert most["idle_chip_hours"] < 0.03 * most["chip_hours"]
-    assert few["batch"]["late_tokens"] == most["batch"]["late_tokens"] == 0
-    assert most["jobs_in_time"] == 2
-
-
-def _two_prices(_start, minutes):
-    """Power that costs 40 USD/MWh for twelve hours, then 90."""
-    return Prices(np.where(np.arange(minutes) % DAY < DAY / 2, 40.0, 90.0))
-
-
-def test_batch_work_is_planned_before_a_peak_takes_its_units(tmp_path):
-    prepared = _scenario(tmp_path, batch_share="30%")
-    runs = (run(prepared, policy_of(name, prepared)) for name in ("forecast", "mpc"))
-    ruled, planned = (summary(done, prepared.prices) for done in runs)
-    assert planned["batch"]["served_tokens"] > ruled["batch"]["served_tokens"]
-    assert planned["batch"]["late_tokens"] == 0 < ruled["batch"]["late_tokens"]
-    assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2 * DAY), st.integers(1, 30))

@@ -99,17 +99,6 @@ def test_a_single_region_serves_those_that_only_train(floor):
     assert summary(run)["slo_attainment"] == 1.0
 
 
-@pytest.mark.parametrize(("kinds", "rates"), [
-    ([_kind("us", 4), _kind("eu", 32), _kind("asia", 1)], (9, 50.8, 1.6)),
-    # Units of half the speed serve as parts of units of the first kind.
-    ([_kind("us", 20), _kind("us", 3, 0.5), *map(_kind, NAMES, (9, 1, 1))], (39.8, 1.6, 1.6)),
-])  # fmt: skip
-def test_constant_demand_changes_no_role(kinds, rates):
-    run = simulate(_demand(*rates, minutes=120), kinds, threshold())
-    assert run.kinds[1].service_units[-1][0] > 0
-    assert summary(run)["role_changes"] == 0
-
-
 def test_the_way_to_another_region_counts_as_time_to_first_token():
     at_home, away = (
         simulate(_demand(*rates), [_kind("us", 4), _kind("eu", 9), _kind("asia", 1)], static(units))

@@ -82,15 +82,6 @@ def test_a_gang_grows_into_a_reservation_and_leaves_it_in_time(reclaim):
     check_conserved(run)
 
 
-def test_units_that_break_do_not_come_back_after_their_time():
-    failures = Failures(unit_mtbf_s=36_000.0, repair_s=20_000.0)
-    run = _run(BLOCK, load=8.0, failures=failures)
-    assert (_absent(run)[331:] == 4).all()
-    assert (_absent(run)[:60] == 4).all()
-    assert run.kinds[0].failures["server"] > 5
-    check_conserved(run)
-
-
 WORDS: dict[str, Any] = {
     "unit_rate": 5.0, "start_day": 2.0, "days": 3, "policy": "threshold", "failures": "off",
 }  # fmt: skip

@@ -95,17 +95,6 @@ def test_the_closed_form_never_lends_more_for_a_longer_change(need, leads, backs
     assert np.all(short <= 50.0 - pool[0] + 1e-9)
 
 
-def test_units_on_their_way_take_no_serving_unit_s_place():
-    """Five serve and three are on their way when six are asked for: five serve until they come."""
-    targets = [5.0, 8.0, 6.0]
-    demand, fleet = _demand(np.full(12, 2.0)), Fleet(10, costs=ChangeCosts.fixed(270.0))
-    run = simulate(demand, [SERVICE_200], fleet, lambda view: targets[min(view.minute, 2)])
-    serving = role_units(run)[:, Role.SERVING]
-    assert serving[:5].tolist() == [5.0] * 5
-    assert serving[5] == 6.5  # eight for half a minute, then two are given up
-    assert serving[6:].tolist() == [6.0] * 6
-
-
 @given(
     answers=st.lists(st.floats(-5, 2 * UNITS), min_size=30, max_size=30), floor=st.integers(0, 10),
     room=st.integers(0, 30), block=st.integers(1, 8), changes=st.integers(0, 9),

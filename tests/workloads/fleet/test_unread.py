@@ -1,6 +1,5 @@
 """Every option and catalogue row of a fleet is read, and options that change nothing are named."""
 
-import dataclasses
 from dataclasses import fields
 
 import numpy as np
@@ -78,13 +77,6 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy():
 ])  # fmt: skip
 def test_what_no_policy_reads_is_named(changes, expected):
     assert unread_options(PolicyInputs(**changes, compare=False), priced=False) == expected
-
-
-def test_comparison_reads_what_static_reads():
-    stated = PolicyInputs(policy="threshold", static_units=5.0)
-    assert unread_options(stated, priced=False) == []
-    alone = dataclasses.replace(stated, compare=False)
-    assert len(unread_options(alone, priced=False)) == 1
 
 
 @pytest.mark.parametrize(("carbon", "policy", "named"), [

@@ -10,26 +10,6 @@ from workloads.job.causes import YEAR_S, FailureRates, counts
 from workloads.job.front import spares_needed
 from workloads.sharing.hazards import hazards_of
 
-WINDOW_S = 54 * 86400
-TABLE_5 = {
-    "chip": 148 + 19 + 17 + 6 + 6, "hbm": 72, "host": 32 + 3 + 2 + 2 + 2 + 2, "power": 3, "nic": 7,
-    "software": 54 + 7 + 2,
-}  # fmt: skip
-"""Unexpected interruptions of 16,384 H100 in 54 days by cause (arXiv 2407.21783, table 5)."""
-NETWORK = 35
-
-
-def test_the_rates_are_those_of_llama_3():
-    rates = failure_rates(cluster("dgx-h100:2048"), 16384)
-    expected = {cause.name: cause.per_s * WINDOW_S for cause in rates.causes}
-    for name, count in TABLE_5.items():
-        assert expected[name] == pytest.approx(count, rel=0.02)
-    network = sum(expected[name] for name in ("copper_link", "optical_link", "switch"))
-    assert network == pytest.approx(NETWORK, rel=0.02)
-    assert rates.per_s * WINDOW_S == pytest.approx(419, rel=0.01)
-    # RSC-1 had 6.5, FT-HSDP 2.3 failures in 1,000 server-days, Llama 3 had 3.79.
-    assert (rates.low, rates.high) == pytest.approx((2.3 / 3.79, 6.5 / 3.79), rel=0.01)
-
 
 def test_a_job_fails_in_proportion_to_its_chips_which_its_cluster_has():
     machine = cluster("trn2-ultraserver:16")

@@ -9,7 +9,7 @@ import pytest
 from tests.support.refusals import refused
 from tests.support.scripted_jobs import failing, job, parts_s, run, scripted
 from topologies.support.errors import InputError
-from workloads.job import Job, Recovery
+from workloads.job import Job
 from workloads.job.checkpoints import PeerCopies
 from workloads.job.front import replicas_of
 from workloads.job.goodput import smooth_goodput
@@ -85,28 +85,6 @@ def test_a_job_waits_where_no_replica_is_whole():
     # Both only start again: the second, at 605, while the first does, so that they start together.
     done = scripted(replace(trial, rates=failing(1e9)), [505, 100])
     assert parts_s(done)["restart"] == 20 + 300
-
-
-@pytest.mark.parametrize(("mtbf_s", "groups", "spares", "warm_s"), [
-    (600.0, 2, 0, 0.0),
-    (600.0, 8, 2, 0.0),
-    (3000.0, 8, 0, 0.0),
-    (3000.0, 2, 2, 250.0),
-    (20_000.0, 8, 0, 250.0),
-    (20_000.0, 8, 2, 0.0),
-    pytest.param(3000.0, 100, 100, 0.0, marks=pytest.mark.slow),
-])  # fmt: skip
-def test_goodput_is_never_lower_than_without(mtbf_s, groups, spares, warm_s):
-    trial = elastic(
-        failing(mtbf_s, replaces=True), units=2 * groups, replicas=Replicas(groups, 2, 8, 60.0),
-        recovery=Recovery(400, 10, 600, 0.1, 500, warm_saves_s=warm_s), spares=spares,
-        span_s=300 * mtbf_s,
-    )  # fmt: skip
-    trials = (trial, replace(trial, replicas=None))
-    going_on, waiting = (np.mean([run(each, seed).goodput for seed in range(3)]) for each in trials)
-    assert going_on > waiting - 0.005
-    if groups > 2 and not warm_s:
-        assert going_on > waiting + 0.3 * 200 / (mtbf_s + 400)
 
 
 def test_the_closed_form_knows_of_it():

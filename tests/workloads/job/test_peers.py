@@ -9,7 +9,6 @@ import pytest
 from tests.support.refusals import refused
 from tests.support.toy_training import TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.clusters.machines import host_bytes_per_server, machines
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
 from workloads.job import Cause, FailureRates, Job, Recovery, expected_goodput, simulate
@@ -133,12 +132,3 @@ def test_copies_that_fill_their_room_fit_and_more_do_not():
     most = room_for_copies(PAIR, CATALOGUE) / held_bytes(1.0)
     assert copies_of(most) == held_bytes(most)
     refused("--checkpoint peer keeps", copies_of, most * 1.001)
-
-
-def test_every_machine_with_a_fabric_states_its_host_memory():
-    catalogue = shipped_catalogue()
-    for name in machines(catalogue):
-        if catalogue.has(name, "fabric"):
-            held = host_bytes_per_server(cluster(name), catalogue)
-            assert held is not None, name
-            assert 50e9 < held < 5e12, (name, held)

@@ -14,7 +14,7 @@ from tests.support.scripted_jobs import Scripted, failing, job, parts_s, run, sc
 from workloads.job import PARTS, Stragglers, daly_interval_s, expected_goodput
 from workloads.job.causes import Cause, FailureRates
 from workloads.job.checkpoints import PeerCopies
-from workloads.job.goodput import _best, _span_s, search_interval, smooth_goodput
+from workloads.job.goodput import _best, search_interval, smooth_goodput
 from workloads.job.job import Job, Recovery, Replicas
 from workloads.job.simulate import _Run, simulate
 from workloads.options.windows import Window
@@ -85,16 +85,6 @@ def test_the_best_interval_is_where_the_closed_form_has_it():
     assert search_interval(job(), seed=0) is None  # without failures none is needed
 
 
-def test_the_best_interval_does_not_follow_from_the_length_of_the_runs():
-    """Without spares slow servers stay, so that a longer run has less goodput."""
-    rates = failing(20_000.0, replaces=True)
-    slow = Stragglers(per_s=1e-6, slower=0.1, found_after_s=300)
-    short = job(rates, stall_s=1, spares=0, stragglers=slow)
-    curve = search_interval(short, seed=0)
-    assert curve.best_s == pytest.approx(daly_interval_s(20_000.0, 1.0), rel=0.3)
-    assert curve.interval_s[0] < curve.best_s < curve.interval_s[-1]
-
-
 @pytest.mark.parametrize(("least_s", "best_s"), [(5.0, 5.0), (20.0, 10.0), (1.0, 1.0), (0.1, 1.0)])
 def test_the_interval_of_least_waste_is_within_the_points(least_s, best_s):
     """A waste of a / t + b t + c is least at the root of a / b."""
@@ -102,17 +92,6 @@ def test_the_interval_of_least_waste_is_within_the_points(least_s, best_s):
     goodput = [1 - (1e-4 * least_s**2 / point + 1e-4 * point + 0.01) for point in points]
     assert _best(points, goodput) == pytest.approx(best_s)
     assert _best(points[:2], (0.5, 0.6)) == 2.0
-
-
-@pytest.mark.parametrize(("mtbf_s", "interval_s", "failures"), [
-    (20_000.0, 95.0, 100),  # 200 checkpoints a failure, 20,000 in all
-    (20_000.0, 995.0, 200),  # few checkpoints: failures suffice
-    (2e6, 95.0, 30),  # 20,000 checkpoints a failure: no fewer failures than 30
-    (2e8, 95.0, 20 * 365 / 2e8 * 86_400),  # 20 years at most
-])  # fmt: skip
-def test_compared_runs_have_enough_failures_and_few_checkpoints(mtbf_s, interval_s, failures):
-    trial = job(failing(mtbf_s), stall_s=5)
-    assert _span_s(trial, interval_s) == pytest.approx(failures * mtbf_s)
 
 
 COPIES = PeerCopies(every_s=10.0, copy_s=0.0, restart_s=300.0, bytes_per_server=1e9)
@@ -201,18 +180,6 @@ def test_impossible_jobs_are_refused(changes, message):
 
 
 DAY_S = 86400.0
-
-
-@pytest.mark.parametrize("mtbf_h", [3.0, 12.0, 100.0])
-@pytest.mark.parametrize("slow", [Stragglers(), Stragglers(1 / (20 * DAY_S), 0.2, 6 * 3600.0)])
-def test_closed_forms_are_within_half_a_point_of_the_simulation(mtbf_h, slow):
-    trial = Job(
-        rates=FailureRates((Cause("chip", 1 / (mtbf_h * 3600), True),)),
-        recovery=Recovery(400.0, 30.0, 600.0, 0.2, 4 * 3600.0), interval_s=1800.0, stall_s=10.0,
-        write_s=60.0, units=64, spares=200, span_s=200 * DAY_S, stragglers=slow,
-    )  # fmt: skip
-    runs = [simulate(trial, np.random.default_rng(seed)).goodput for seed in range(6)]
-    assert smooth_goodput(trial) == pytest.approx(float(np.mean(runs)), abs=0.005)
 
 
 @pytest.mark.parametrize("found_after_s", [0.0, 1800.0])

@@ -525,6 +525,7 @@ def test_keys_of_several_tokens_are_counted_and_seen_as_deepseek_has_them():
     plain = 256 * (64 + 32) + 64 * 256 + 16 * (256 + 4 * 256)
     index = 64 * 4 * 16 + 256 * (4 * 16 + 4)
     assert mixer_size(last) == (plain, 64 + 32 + 8)
+    assert mixer_size(replace(last, sinks=False)) == (plain, 64 + 32)
     assert mixer_size(coarse) == (plain + 2 * 256 * 32, 64 + 32 + 8 + 32 + 128 * 32)
     summed = 4 * 2 * 32 + 32 + 16 * (1 + 2 * 4)
     assert mixer_size(fine) == (plain + 4 * 256 * 32 + index, 64 + 32 + 8 + summed)

@@ -15,7 +15,6 @@ from workloads.models.huggingface import named
 from workloads.models.model import layer_flops, output_flops
 from workloads.search.candidates import candidates, divisors, light_end
 from workloads.search.fit import NEEDLESS, fit, least_bytes
-from workloads.search.search import search
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import likely, worst
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
@@ -85,17 +84,6 @@ def test_chunks_that_differ_may_make_even_stages():
     """Six chunks of eight layers have two, two and four times one, of which each stage has four."""
     plans = candidates(TOY, sixteen(), 32, stated=SHORT).plans
     assert 3 in {one.vpp for one in plans if one.pp == 2}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("machine", "judged"), [("trn1.32xlarge:2", "zero"), ("dgx-h100:2", "sequence_parallel")]
-)
-def test_a_search_is_as_good_as_one_whose_rules_spare_a_field(machine, judged):
-    where, stated = cluster(machine), {**SHORT, "order": "tp-cp-dp-pp"}
-    usual = search(TOY, where, 32, stated=stated, finalists=3)
-    whole = search(TOY, where, 32, stated=stated, each=[judged], finalists=3)
-    assert usual.finalists[0].iteration_s <= whole.finalists[0].iteration_s
 
 
 def test_no_field_that_can_be_stated_is_left_out():
@@ -256,10 +244,3 @@ def test_plans_are_of_a_framework_that_runs_them() -> None:
     servers = cluster("dgx-h100")
     compared = candidates(model, servers, 64, stated=stated, spared=("pp",))
     assert {(plan.framework, plan.pp) for plan in compared.plans} == {("transformers", 1)}
-
-
-def test_plans_issue_work_as_their_framework_does():
-    for stated, issued in (({}, "xla"), ({"runtime": "eager"}, "eager")):
-        how = {**SHORT, "framework": "torch-neuronx", **stated}
-        plans = candidates(TOY, cluster("trn2.3xlarge"), 8, stated=how).plans
-        assert {one.runtime for one in plans} == {issued}

@@ -174,10 +174,6 @@ def test_a_stated_degree_makes_the_plan_the_users_own():
     assert train("llama-3.1-8b", "trn2.48xlarge", tp=4).choice is None
 
 
-def test_a_data_parallel_plan_that_fits_stays_the_default():
-    assert usual_or_searched({}, SMALL, WHERE) == (complete({}, SMALL, WHERE), None)
-
-
 def test_a_default_that_costs_more_than_a_tenth_is_compared_at_its_own_batch():
     """ZeRO-1 over several servers of Trn1 has a fixed time, which gpt2's step mostly is."""
     model, where = named("gpt2"), cluster("trn1.32xlarge:8")

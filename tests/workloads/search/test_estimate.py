@@ -66,24 +66,10 @@ def test_estimates_follow_the_kernels_of_a_framework(name):
     assert estimates_s == pytest.approx(simulated, rel=0.05)
 
 
-def test_plans_of_several_frameworks_are_each_estimated_with_their_own():
-    where = cluster("dgx-a100:2")
-    sharded = plan(dp=16, global_batch=64, zero=3)
-    alike = [replace(sharded, framework=name) for name in ("fsdp", "megatron-core")]
-    together = estimate(TOY, where, [*alike, *alike])
-    alone = [estimate(TOY, where, [one])[0] for one in alike]
-    assert together.tolist() == [*alone, *alone]
-    assert alone[0] > 1.05 * alone[1]
-
-
-@pytest.mark.parametrize(
-    ("machine", "overlap"),
-    [
-        (name, overlap)
-        for name in ("trn2.48xlarge", "dgx-h100:2")
-        for overlap in ("none", "dp", "all")
-    ],
-)
+@pytest.mark.parametrize(("machine", "overlap"), [
+    ("trn2.48xlarge", "none"), ("trn2.48xlarge", "all"), ("dgx-h100:2", "dp"),
+    ("dgx-h100:2", "all"),
+])  # fmt: skip
 def test_estimates_are_near_the_simulation_and_in_its_order(machine, overlap):
     where, plans = cluster(machine), _plans(overlap=overlap)
     estimates_s = estimate(TOY, where, plans)
@@ -104,13 +90,6 @@ def test_a_host_that_issues_kernels_and_parts_that_are_gathered_are_estimated(de
     step = iteration(TOY, where, one)
     assert step.breakdown_s["host"] > 0
     assert estimate(TOY, where, [one])[0] == pytest.approx(step.iteration_s, rel=apart)
-
-
-def test_agreement_of_one_plan_has_no_order():
-    agreed = agreement([(1.1, 1.0)])
-    assert agreed.kendall_tau is None
-    assert agreed.worst_abs_error == pytest.approx(0.1)
-    assert agreement([(1.0, 2.0), (2.0, 1.0)]).kendall_tau == -1.0
 
 
 estimates = import_module("workloads.search.estimate")  # the package has a function of this name
@@ -173,7 +152,7 @@ def plans_of(model: Model) -> list[ParallelPlan]:
 
 @pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
 def test_no_estimate_is_shorter_than_its_bound(model):
-    plans = plans_of(model)[:: 16 if model is TOY else 200]
+    plans = plans_of(model)[:: 31 if model is TOY else 200]
     shared = _Shared(model, sixteen())
     bound_s = np.array([shared.least_s(plan) for plan in plans])
     assert (bound_s <= estimate(model, sixteen(), plans)).all()
@@ -195,7 +174,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_the_best_are_found_without_most_estimates(count, walks):
-    plans = plans_of(TOY)[::8]
+    plans = plans_of(TOY)[::17]
     every = estimate(TOY, sixteen(), plans)
     assert len(walks) == len(plans)
     walks.clear()

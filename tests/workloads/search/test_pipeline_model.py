@@ -69,18 +69,6 @@ def test_weights_fill_the_bubble(stages, microbatches):
     assert time_s - 3.0 * microbatches == pytest.approx(zero_bubble_s(stages, 1.0, 1.0, 1.0))
 
 
-def test_in_1f1b_long_transfers_slow_every_microbatch():
-    few, many = (walk_s(line(4, m, hop_s=np.ones(4))) for m in (20, 40))
-    assert (many - few) / 20 > 3.0
-    assert walk_s(line(4, 20, hop_s=np.zeros(4))) == pytest.approx(3.0 * 23)
-
-
-def test_a_longer_stage_sets_the_pace():
-    uneven = line(2, 10, first=np.array([0, 1, 3]), kind=np.zeros(3, np.int64),
-                  gather_s=np.zeros(3), reduce_s=np.zeros(3))  # fmt: skip
-    assert walk_s(uneven) == pytest.approx(10 * 6.0 + 3.0)
-
-
 @given(st.integers(1, 12), st.floats(0.1, 4), st.floats(0, 9))
 def test_a_pass_takes_the_longer_of_chip_and_host(layers, host_s, late):
     """The host issues while the chip waits for parameters, so both times do not add up."""
@@ -174,19 +162,6 @@ def test_each_geometry_of_the_placement_has_a_group(axis, order):
 ])  # fmt: skip
 def test_groups_that_straddle_domains_are_told_apart(axis, machine, degrees):
     assert_all_geometries(plan(**degrees), axis, cluster(machine))
-
-
-def test_replicas_in_alternate_halves_of_domains_are_timed_as_a_ring():
-    """Three stages of 32 chips leave every replica in another half of its UltraServer."""
-    machine = cluster("trn2-ultraserver:24")
-    beside = plan(tp=32, pp=3, dp=16, order=("tp", "cp", "pp", "dp"))
-    apart = plan(tp=32, pp=3, dp=16, order=("tp", "cp", "dp", "pp"))
-    communication, step = (Communication(machine, 1), collective("sum", "dp", "all-reduce", 2**28))
-    for one in (beside, apart):
-        placed = place(one, machine)
-        chips = placed.chip[placed.groups("dp")][0]
-        exact_s = exchange_ps(machine, chips, "all-reduce", 2**28) / PS_PER_S
-        assert communication.times(one)(step) == pytest.approx(exact_s, rel=1e-3)
 
 
 @pytest.mark.parametrize("machine", ["trn2.48xlarge:4", "dgx-h100:8", "trn1.32xlarge:4"])

@@ -147,14 +147,6 @@ def test_plans_are_ranked_by_the_objective(objective):
     assert "stated" in cost.price_basis
 
 
-def test_a_waiting_chip_draws_less_than_one_that_computes():
-    each = Economics.of(sixteen())
-    assert each.idle_w < each.busy_w
-    for part, chip_w in (("compute", each.busy_w), ("bubble", each.idle_w)):
-        cost = step_cost(sixteen(), 16, 10**6, {part: 1.0})
-        assert cost.energy_joules == pytest.approx(16 * each.pue * chip_w)
-
-
 def test_a_margin_leaves_memory_free():
     whole, spared = (
         search(TOY, sixteen(), 64, stated={**SHORT, "pp": 2}, finalists=2, memory_margin=margin)

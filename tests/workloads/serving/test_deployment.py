@@ -12,7 +12,7 @@ from tests.support.toy_serving import toy_replica
 from topologies.clusters.names import cluster
 from workloads.economics import Economics
 from workloads.models.huggingface import named
-from workloads.serving import Profile, Requests, Speculation, fixed_lengths, profile, serve
+from workloads.serving import Profile, Requests, Speculation, fixed_lengths, profile
 from workloads.serving.batching import Batching
 from workloads.serving.deployment import Deployment, Pools, PromptReplica, pools, serve_apart
 
@@ -49,14 +49,6 @@ def test_prompts_queue_and_transfers_do_too():
     assert apart.served.first_token_s.tolist() == pytest.approx([0.1, 0.2])
     # Each transfer takes 0.5 s, and the replica sends one at a time.
     assert apart.arrived_s.tolist() == pytest.approx([0.6, 1.1])
-
-
-def test_decoding_does_not_stand_still_for_prompts():
-    """A single replica stops the first request's tokens for the prompts of others."""
-    load = requests_at([0.0, 0.15, 0.25], output=200)
-    together = serve(replica(), load, Batching(8))
-    apart = serve_apart(replica(), load, Pools(1, 1, 1e12))
-    assert together.tpot_s[0] > 1.5 * apart.served.tpot_s[0]
 
 
 def test_waiting_for_a_prompt_is_that_of_a_queue_with_fixed_service():
@@ -142,27 +134,3 @@ def unlike(faster: float, rate: float = 1e12) -> Pools:
     faster_one = replace(replica(), linear_s=replica().linear_s / faster)
     prompts = PromptReplica(faster_one, Batching(), SERVER, (Economics(1, 1), Economics(1, 1)))
     return Pools(1, 2, rate, slowest_bytes_per_s=rate / 4, prompts=prompts)
-
-
-@examples(30)
-@given(
-    gaps=st.lists(st.floats(0, 0.3), min_size=1, max_size=20),
-    faster=st.floats(1, 20),
-    seed=st.integers(0, 99),
-)
-def test_a_faster_chip_for_prompts_never_slows_a_first_token(gaps, faster, seed):
-    many = len(gaps)
-    prompt = np.random.default_rng(seed).integers(1, 300, many)
-    load = Requests(np.cumsum(gaps), prompt, np.full(many, 5))
-    slow, fast = (serve_apart(replica(), load, unlike(by)).served.ttft_s for by in (1.0, faster))
-    assert np.all(fast <= slow + 1e-12)
-    alike = serve_apart(replica(), load, replace(unlike(1.0), prompts=None)).served
-    assert slow.tolist() == alike.ttft_s.tolist()
-
-
-def test_a_slower_network_delays_caches_alone():
-    # 100 kB take 0.1 s at 1 MB/s and 0.4 s at a quarter of it.
-    apart = serve_apart(replica(), requests_at([0.0]), unlike(2.0, 1e6))
-    assert apart.served.first_token_s[0] == pytest.approx(0.05)
-    assert apart.transfer_s[0] == pytest.approx(0.1)
-    assert apart.late_s[0] == pytest.approx(0.3)

@@ -95,20 +95,6 @@ def test_defaults_of_engines(engine, machine, prompts, chunk, slots):
     assert batching_from(cs.cluster(machine), chunk=128, scheduler=engine).slots == 127
 
 
-def test_equal_requests_of_a_closed_loop_come_in_waves_where_prompts_run_first():
-    """Four prompts of 4 tokens take 1.4 s each while decode pauses, so all four end together."""
-    load = requests_of(*[(0.0, 4, 3)] * 12)
-    waves = serve(_flat(), load, Batching(4, 4, prompts=FIRST), users=4)
-    assert waves.ttft_s.tolist() == pytest.approx([1.4, 2.8, 4.2, 5.6] * 3)
-    mixed = serve(_flat(), load, Batching(4, 8), users=4)
-    assert mixed.ttft_s[4:].mean() < 0.7 * waves.ttft_s.mean()
-
-
-def test_mixed_chunks_run_prompts_beside_decode():
-    how = engine_batching(cs.cluster("dgx-h200"), "sglang", 64, chunk_tokens=4096, mixed_chunk=True)
-    assert (how.prompts, how.chunk_tokens, how.engine) == (BESIDE, 4096, "sglang")
-
-
 @pytest.mark.parametrize(
     ("engine", "iteration_s", "request_s"),
     [("vllm", 1.1e-3, 10e-6), ("sglang", 0.2e-3, 10e-6), ("tensorrt-llm", 0.8e-3, 10e-6)],
@@ -347,11 +333,6 @@ def test_a_service_of_kserve_is_read_by_its_fields(tmp_path):
     assert read_engine_file(path).fields == {"scheduler": "vllm"}
     path.write_text(KSERVE + "  prefill: {replicas: 1}")
     refused("replicas of their own", read_engine_file, path)
-
-
-def test_options_in_a_variable_after_a_flag_are_named(tmp_path):
-    (path := tmp_path / "launch.sh").write_text("vllm serve a/b --disable-log-requests $MORE_ARGS")
-    assert "$MORE_ARGS" in read_engine_file(path).may_change_time
 
 
 def test_what_is_stated_beside_a_file_may_be_open_in_it(tmp_path):

@@ -78,16 +78,6 @@ def test_a_hidden_state_of_the_experts_takes_a_product_before_and_one_after_them
     assert added_s == pytest.approx(2 * product_s)
 
 
-def test_groups_of_experts_shorten_prompts_and_take_memory():
-    sparse = named("qwen3-235b-a22b")
-    whole, grouped = profile(sparse, TRN2), profile(sparse, TRN2, ep=32)
-    assert grouped.prefill_s(512) < 0.3 * whole.prefill_s(512)
-    assert grouped.decode_s(4, 8000) == whole.decode_s(4, 8000)
-    experts = 94 * 128 * 3 * 4096 * 1536 * 2
-    assert grouped.weights_bytes - whole.weights_bytes == experts
-    assert grouped.kv_budget_bytes == pytest.approx(whole.kv_budget_bytes - experts)
-
-
 def test_mixed_iterations_pay_for_blocks_once():
     """Two prompts that share an iteration share its blocks; decode alone has none."""
     replica = profile(named("qwen3-235b-a22b"), TRN2)
@@ -113,17 +103,7 @@ def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus():
     assert dense.prompt_linear(4096) == dense.linear(4096) > 80 * dense_s
 
 
-DGX = cs.cluster("dgx-h100")
 SPARSE = cs.model("qwen3-235b-a22b")
-
-
-def test_one_group_touches_what_balanced_routing_does():
-    some = SPARSE.experts
-    tokens = np.array([1.0, 4.0, 64.0])
-    touched, rows = times.busiest_group(some, tokens, 1)
-    chance = 1 - (1 - some.per_token / some.count) ** tokens
-    assert touched == pytest.approx(some.count * chance)
-    assert rows == pytest.approx(tokens * some.per_token)
 
 
 @pytest.mark.parametrize("tokens", [4, 16, 64])
@@ -138,13 +118,6 @@ def test_the_busiest_group_is_as_busy_as_drawn_routing_makes_it(tokens):
     of_touched, of_rows = times.busiest_group(some, np.array([float(tokens)]), groups)
     assert of_touched[0] == pytest.approx(drawn[:, 0].mean(), rel=0.1)
     assert of_rows[0] == pytest.approx(drawn[:, 1].mean(), rel=0.1)
-
-
-def test_divided_experts_wait_for_the_busiest_rank_when_tokens_are_few():
-    whole, divided = (profile(SPARSE, DGX, precision="fp8", ep=ep) for ep in (1, 8))
-    assert 1.1 < divided.decode_s(4, 4000) / whole.decode_s(4, 4000) < 1.4
-    assert divided.weights_bytes == whole.weights_bytes
-    assert divided.kv_budget_bytes == whole.kv_budget_bytes
 
 
 def test_scales_of_blocks_lengthen_each_product_beside_the_experts():
@@ -182,12 +155,6 @@ def test_small_kernels_are_those_that_a_model_has():
         rank = RankShare(cs.model(name), cs.cluster("dgx-b200"), 8, "bf16", SHIPPED)
         expected_s = kernels * launched + layers * attention_s
         assert times.small_kernels_s(rank, none, "serving.gpu")[0] == pytest.approx(expected_s)
-
-
-def test_experts_of_one_token_take_what_engines_measured():
-    """Qwen3-30B-A3B in bf16 on one H100: 48 us by vLLM, 54 by SGLang (aiconfigurator)."""
-    rank = RankShare(cs.model("qwen3-30b-a3b"), cs.cluster("dgx-h100"), 1, "bf16", SHIPPED)
-    assert times.experts_s(rank, np.ones(1))[0] == pytest.approx(51e-6, rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -232,15 +232,6 @@ def test_unlike_chips_without_a_price_are_not_compared(tmp_path):
         search_deployments(replace(question("trn2.48xlarge"), options=options))
 
 
-def test_candidates_are_ways_and_splits_that_fit(gpus):
-    words = [words for _, words, _ in gpus.candidates]
-    assert {each["tp"] for each in words} == {1, 2, 4, 8}
-    splits = {each["disaggregate"] for each in words if each["tp"] == 2 and "disaggregate" in each}
-    assert splits == {"1:1", "1:2", "2:1", "1:3", "2:2", "3:1"}
-    assert {"tp": 8, "prefill": "chunked", "chunk": 2048} in words
-    assert all(offered.deployment.chips <= 8 for _, _, offered in gpus.candidates)
-
-
 def test_experts_are_searched_cut_and_divided_unless_that_is_stated():
     """gpt-oss-20b has 32 experts: divided among four ranks each holds eight."""
     mixture = model("gpt-oss-20b")

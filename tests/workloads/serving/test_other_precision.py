@@ -28,20 +28,12 @@ def test_the_gain_is_that_of_stating_fp8():
     assert "other_precision" not in stated
 
 
-@pytest.mark.parametrize("words", [
-    "--precision=bf16",  # stated
-    "--cluster=dgx-a100 --count=800",  # no FP8
+@pytest.mark.parametrize("line", [
+    f"{SERVE} --precision=bf16",  # stated
+    SERVE.replace("h100 --count=200", "a100 --count=800"),  # no FP8
 ])  # fmt: skip
-def test_it_is_not_named_where_it_is_no_question(words):
-    assert "other_precision" not in document_of(f"{SERVE} {words}")
-
-
-def test_a_search_tries_it_on_fewer_chips():
-    line = "serve --model=llama-3.1-70b --cluster=dgx-h100 --count=60 --search --max-rate"
-    document = document_of(f"{line} --prefill=separate --slots=16")
-    other = document["other_precision"]
-    assert other["share"] > 1.05
-    assert other["chips"] < document["chips"]
+def test_it_is_not_named_where_it_is_no_question(line):
+    assert "other_precision" not in document_of(line)
 
 
 def test_experts_that_a_search_divides_are_divided_on_fewer_chips_as_well(monkeypatch):

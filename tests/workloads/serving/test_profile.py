@@ -1,36 +1,21 @@
 """Profiles of replicas: published times, bytes of the cache, programs, limits of physics."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import cluster_sim as cs
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
-from experiments.validation.predictions.serving import GPU_CHUNK, ROUNDS, benchmark
-from tests.support.toy_serving import requests_of
 from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
-from workloads.serving import BUCKETS, Batching, profile, serve
-from workloads.serving.profile import forward_s, prompt_overhead_s
+from workloads.serving import profile
+from workloads.serving.profile import prompt_overhead_s
 from workloads.serving.rank import times
 from workloads.serving.rank.share import RankShare
 
 TRN2, SHIPPED = cluster("trn2.48xlarge"), shipped_catalogue()
-
-MEASURED = [("llama-3.1-405b", 2.442, 0.0379), ("llama-3.1-70b", 0.814, 0.0196)]
-
-
-@pytest.mark.parametrize(("name", "ttft_s", "tpot_s"), MEASURED)
-def test_trainium2_points_at_batch_one(name, ttft_s, tpot_s):
-    """10,000-token prompt, 1,500 tokens out, TP64: one trn2.48xlarge; one set of overheads."""
-    replica = profile(named(name), TRN2, tp=64)
-    served = serve(replica, requests_of((0.0, 10_000, 1500)), Batching(1, buckets=BUCKETS))
-    assert served.ttft_s[0] == pytest.approx(ttft_s, rel=0.15)
-    assert served.tpot_s[0] == pytest.approx(tpot_s, rel=0.2)
-    assert replica.chips == 16
 
 
 @pytest.mark.parametrize(("model", "machine", "how", "kv_bytes"), [
@@ -64,23 +49,6 @@ def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_t
     assert bytes_per_token(odd, TRN2, 3) == 48 / 8 * once
     assert bytes_per_token(odd, h100, 6) == 12 / 8 * once
     assert RankShare(odd, TRN2, 3, "bf16", SHIPPED).kv_heads == 4
-
-
-NIM = [
-    ("dgx-h100", 4, 5000, 500, 1, "ttft_s", 0.36811),
-    ("dgx-h100", 4, 1000, 1000, 1, "tokens_per_s", 51.54),
-    ("dgx-a100", 8, 1000, 1000, 1, "tpot_s", 0.01844),
-    ("dgx-a100", 8, 20_000, 2000, 1, "ttft_s", 2.52102),
-]
-
-
-@pytest.mark.parametrize(("machine", "tp", "prompt", "output", "users", "what", "value"), NIM)
-def test_70b_on_gpus_is_near_the_published_table(machine, tp, prompt, output, users, what, value):
-    """NVIDIA NIM's table within 25 %; only TTFT at prompts of 200 tokens set an overhead."""
-    replica = profile(named("llama-3.1-70b"), cluster(machine), tp=tp)
-    batching = Batching(users, GPU_CHUNK)
-    predicted = benchmark(replica, (prompt, output), 1.0, ROUNDS, batching)
-    assert getattr(predicted, what) == pytest.approx(value, rel=0.25)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +177,6 @@ MACHINES = {
     "trn3-gen1": (1, 4, 16, 64), "trn3-gen2": (1, 4, 36),
 }  # fmt: skip
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 PROMPTS = tuple(2**power for power in range(6, 18))
 
 
@@ -243,27 +210,6 @@ def test_no_token_comes_before_its_weights_are_read_nor_a_prompt_before_the_peak
         assert all(served.prefill_s(length) > 2 * read * length / peak for length in PROMPTS)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
-def test_more_requests_and_longer_prompts_take_longer_without_a_leap(precision):
-    for *_, served in _replicas(precision):
-        tokens = [served.decode_s(batch, 1024 * batch) for batch in BATCHES]
-        assert all(once < more < 2 * once for once, more in pairwise(tokens))
-        prompts = [served.prefill_s(length) for length in PROMPTS]
-        # The square of attention is the most that twice the tokens can cost.
-        assert all(short < long < 4 * short for short, long in pairwise(prompts))
-
-
-def test_trainium3_is_no_slower_than_trainium2_with_as_many_chips():
-    trn2, trn3 = (
-        {(name, tp): served for at, name, tp, served in _replicas("fp8") if at == machine}
-        for machine in ("trn2.48xlarge", "trn3-gen1")
-    )
-    assert trn2.keys() & trn3.keys()
-    for key in trn2.keys() & trn3.keys():
-        assert trn3[key].decode_s(8, 8192) <= trn2[key].decode_s(8, 8192)
-        assert trn3[key].prefill_s(4096) <= trn2[key].prefill_s(4096)
-
-
 @pytest.mark.parametrize(("machine", "most"), [("trn2.3xlarge", 4), ("trn1.2xlarge", 2)])
 def test_the_degree_of_a_lone_chip_counts_its_cores(machine, most):
     model = named("llama-3.2-1b")
@@ -294,8 +240,3 @@ def test_a_cache_in_16_bits_is_twice_as_large_and_takes_twice_as_long():
     short, long = (profile(SPARSE, DGX, precision="fp8", cache_precision=p) for p in (None, "bf16"))
     assert long.kv_bytes_per_token == 2 * short.kv_bytes_per_token
     assert long.decode_kv_s == pytest.approx(2 * short.decode_kv_s)
-
-
-def test_a_forward_pass_grows_faster_than_its_sequence_by_attention():
-    short_s, long_s = (forward_s(named("llama-3.1-8b"), TRN2, tokens) for tokens in (2**16, 2**17))
-    assert 2 * short_s < long_s < 4 * short_s

@@ -11,7 +11,7 @@ import cluster_sim as cs
 from tests.support.examples import examples
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
-from workloads.kernels.attention import decode_key_s, index_score_s
+from workloads.kernels.attention import index_score_s
 from workloads.models.huggingface import from_fields, named
 from workloads.serving import Requests, serve
 from workloads.serving.batching import Batching, engine_batching, engine_numbers
@@ -30,7 +30,6 @@ V32 = named("deepseek-v3.2")
 DENSE = replace(V32, window=0, keys="last", indexer=None)
 """The same model without its selection, as DeepSeek-V3 is."""
 MACHINES = ("dgx-a100", "dgx-h200", "dgx-b200", "trn2.48xlarge")
-CONTEXT = 131_072
 
 
 def shallow(model, **changes):
@@ -44,16 +43,6 @@ def served(model, machine="dgx-h200", engine=""):
     if engine:
         numbers = numbers.with_variants({"serving.gpu.masked_selection": engine})
     return profile(model, cluster(machine), precision=precision, catalogue=numbers)
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_no_more_selected_keys_are_ever_faster(machine):
-    replicas = [served(shallow(V32, window=keys), machine) for keys in (256, 2048, 8192, CONTEXT)]
-    for context in (100, 3000, 20_000, CONTEXT):
-        decode = [each.decode_s(8, 8 * context) for each in replicas]
-        prompt = [each.prefill_s(context) for each in replicas]
-        piece = [each.prefill_s(512, context) for each in replicas]
-        assert [sorted(times) for times in (decode, prompt, piece)] == [decode, prompt, piece]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -88,18 +77,6 @@ def test_selection_pays_from_the_measured_length_on(cached, measured):
     numbers = shipped_catalogue().with_variants({"serving.gpu.masked_selection": "vllm"})
     ratio = module_s(V32, numbers, cached) / module_s(DENSE, numbers, cached)
     assert ratio == pytest.approx(measured, rel=0.1)
-
-
-def test_a_score_and_a_selected_key_take_what_was_measured():
-    """Slopes of aiconfigurator's tables of whole modules [s], see ``index_efficiency``."""
-    measured = {"h100": (17.5e-12, 12e-12), "h200": (17.1e-12, 11.5e-12), "b200": (9e-12, 5.9e-12)}
-    for chip, (wide, narrow) in measured.items():
-        assert index_score_s(chip, 64, 128) == pytest.approx(wide, rel=0.05)
-        assert index_score_s(chip, 32, 128) == pytest.approx(narrow, rel=0.12)
-    # 410 TFLOP/s, and heads in blocks of 64 (FlashMLA).
-    assert decode_key_s("h100", 64, 544) == pytest.approx(64 * 2 * 1088 / 410e12, rel=0.01)
-    assert decode_key_s("h100", 16, 544) == decode_key_s("h100", 64, 544)
-    assert decode_key_s("trn2", 16, 544, ranks_per_chip=4) == pytest.approx(36e-9)
 
 
 @pytest.mark.parametrize(

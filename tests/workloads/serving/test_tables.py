@@ -24,7 +24,7 @@ from workloads.serving.tables import (
 def test_capacity_table_is_monotone_and_cached(served_70b, tmp_path):
     slo = parse_slo("ttft=3s,tpot=100ms")
     lengths = azure_lengths("conv")
-    arguments = {"batching": Batching(chunk_tokens=512), "requests": 800, "cache": tmp_path}
+    arguments = {"batching": Batching(chunk_tokens=512), "requests": 400, "cache": tmp_path}
     table = capacity_table(served_70b, lengths, slo, replicas=4, **arguments)
     assert np.all(np.diff(table.attainment) <= 0)
     assert 0 < table.rate_slo_per_s < table.rate_max_per_s
@@ -51,8 +51,8 @@ def test_longer_requests_are_more_work(served_70b):
 
 def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b):
     batching, lengths = Batching(chunk_tokens=512), azure_lengths("conv")
-    most = saturated_rate(served_70b, lengths, TableRuns(batching=batching, requests=1500))
-    table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=1500)
+    most = saturated_rate(served_70b, lengths, TableRuns(batching=batching, requests=1000))
+    table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=1000)
     assert table.rate_max_per_s == pytest.approx(most)
     rng = np.random.default_rng(1)
     served = serve(served_70b, poisson(1.3 * most, 6000, lengths, rng), batching)

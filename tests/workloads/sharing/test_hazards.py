@@ -236,23 +236,6 @@ def test_a_pair_of_placements_is_simulated_once(monkeypatch):
     assert beside.slowdowns((job, np.arange(64)), (job, np.arange(64, 128))) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(("stated", "reason"), [
-    ({"repair": "3h"}, {"repair": "nothing fails without failures"}),
-    ({"restart": "3h", "failures": 0}, {"restart": "nothing stops a job"}),
-    ({"checkpoint_interval": "3h"}, {"checkpoint_interval": "nothing stops a job"}),
-    ({"neighbours": True}, {"neighbours": "no two jobs with a model share full links"}),
-    ({"restart": "3h", "failures": 1}, {}),
-])  # fmt: skip
-def test_options_that_change_nothing_are_named(stated, reason):
-    assert cs.queue_jobs(CLUSTER, WAITING, **stated).without_effect == reason
-
-
-def test_a_file_of_causes_is_read_as_run_job_reads_it(tmp_path):
-    stated = causes(tmp_path, "a,server,1h,0", "a,server,1h,0")
-    refused("appears twice", cs.queue_jobs, CLUSTER, WAITING, failures=stated)
-    assert json.dumps(cs.queue_jobs(CLUSTER, WAITING, failures="catalogue").breakdown)
-
-
 TWO_TIMES = [job(0, 8, 60), job(0, 8, 30, priority=1)]
 SIX = job(0, 6, 60, limit="90min")
 HALVES = [job(0, 4, 60), job(0, 4, 60), job(1, 8, 60), job(2, 4, 60)]

@@ -86,7 +86,11 @@ def test_a_job_takes_fields_from_a_plan_file_beside_the_jobs(tmp_path):
 
 @pytest.mark.parametrize(
     ("machine", "microbatch", "framework"),
-    [("tpu7x-pod", 6, "maxtext"), ("tpu-v5p-pod", 3, "maxtext"), ("trn2.48xlarge", 3, "")],
+    [
+        ("tpu7x-pod", 6, "maxtext:fetched"),
+        ("tpu-v5p-pod", 3, "maxtext:fetched"),
+        ("trn2.48xlarge", 3, ""),
+    ],
 )
 def test_a_file_of_maxtext_fits_the_chips(tmp_path, machine, microbatch, framework):
     """A chip of TPU7x is two devices to JAX, each with a batch of its own."""

@@ -93,14 +93,6 @@ def test_jobs_on_one_torus_lose_what_a_run_of_all_messages_says(stated, start, c
     assert 0.7 <= share_found(jobs) <= 1.75
 
 
-def test_jobs_that_share_no_link_lose_nothing():
-    stated = {**USUAL, "tp": 8, "dp": 1, "global_batch": 2}
-    answer = share("trn2.48xlarge", [{**stated, "name": "a"}, {**stated, "name": "b"}], steps=2)
-    assert [each.slowdown for each in answer.jobs] == [1.0, 1.0]
-    assert [each.meets for each in answer.jobs] == [(), ()]
-    assert (answer.links, answer.lost()) == ((), 0)
-
-
 def test_a_share_is_of_the_steps_until_the_first_job_ends(thin):
     (mine,) = ready(thin, [{"tp": 4, "dp": 4, "global_batch": 16}], [EVEN])
     alone = Ran([np.array([10, 20, 30])], [{"tp": 0.5, "dp": 1.0}], 0)

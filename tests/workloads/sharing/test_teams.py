@@ -62,14 +62,6 @@ def test_chips_beyond_a_quota_are_counted_as_borrowed():
     assert rows["b"]["borrowed_chip_hours"] == rows["c"]["borrowed_chip_hours"] == 0
 
 
-def test_only_jobs_of_lower_priority_in_its_own_team_are_stopped_by_priority():
-    jobs = [job(0, 4, 60, team="a"), job(0, 4, 60, team="b"), job(1, 4, 10, team="a", priority=1)]
-    preempt = {"discipline": "preempt", "quota": ["a=64", "b=64"]}
-    queue = cs.queue_jobs(CLUSTER, jobs, **preempt)
-    assert [each.preemptions for each in queue.jobs] == [1, 0, 0]
-    assert queue.jobs[2].wait_s == 0
-
-
 def cluster_queue(name, chips, cohort="", **limits):
     resource = {"name": "aws.amazon.com/neuron", "nominalQuota": chips, **limits}
     flavors = [{"name": "trn2", "resources": [{"name": "cpu", "nominalQuota": 9}, resource]}]
@@ -222,15 +214,6 @@ def test_no_chip_hour_is_lost_and_reservations_hold(monkeypatch, jobs, reserve, 
     assert held_chip_hours == pytest.approx(queue.used * 128 * queue.end_s / 3600)
     for each in queue.teams if quota else ():
         assert 0 <= each["borrowed_chip_hours"] <= each["chip_hours"] + 1e-9
-
-
-@given(TEAM_JOBS, st.integers(0, 300), st.integers(1, 4))
-def test_a_team_within_its_quota_neither_waits_nor_is_stopped(jobs, at_min, servers):
-    others = [each for each in jobs if each["team"] != "b"]
-    mine = job(at_min, servers, 50, team="b", name="mine")
-    queue = cs.queue_jobs(CLUSTER, [*others, mine], discipline="preempt", quota=OWNED)
-    (started,) = (each for each in queue.jobs if each.job.name == "mine")
-    assert (started.wait_s, started.preemptions) == (0, 0)
 
 
 @pytest.mark.parametrize(("options", "message"), [

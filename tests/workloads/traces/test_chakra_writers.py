@@ -115,8 +115,9 @@ COMPUTED = node(1, schema.COMPUTE, us=1)
      r"job\.1\.et: node 1 .* room for 1,000 bytes of a message of 1,000,000"),
     (([COMPUTED], []), '{"0": [0, 1],', r"comm_group\.json is no JSON of process groups"),
     (([COMPUTED], []), "[]", r"comm_group\.json is no object of process groups by name"),
+    (([COMPUTED], []), "{}" + " " * 2**24, "is no JSON of process groups"),
     (([], []), "", r"job\.0\.et holds no nodes"),
-], ids=["axes", "peer", "room", "groups", "no names", "no nodes"])  # fmt: skip
+], ids=["axes", "peer", "room", "groups", "no names", "long", "no nodes"])  # fmt: skip
 def test_what_cannot_be_timed_is_refused_by_node(nodes, groups, message, tmp_path):
     for rank, rank_nodes in enumerate(nodes):
         et(tmp_path / f"job.{rank}.et", *rank_nodes)

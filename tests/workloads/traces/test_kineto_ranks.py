@@ -54,14 +54,6 @@ def test_a_receive_ends_once_its_message_has_arrived(tmp_path):
     assert not played.unmapped
 
 
-def test_a_pipeline_with_its_own_times_takes_its_own_time(tmp_path):
-    played = replay(pipeline(tmp_path, 2), DGX, communication="recorded")
-    assert played.iterations == 2
-    assert played.trace.total_ps == (500 + 10 + 100 + 50 + 80) * US
-    recorded_us = (740 - 2) / 2  # the second rank's clock is 2 µs late
-    assert played.recording.facts["recorded_s"] == pytest.approx(recorded_us * 1e-6)
-
-
 def test_messages_wait_for_the_work_that_they_carry(tmp_path):
     """On a chip of half the rate a stage sends once it has computed, not at the recorded time."""
     played = replay(pipeline(tmp_path), cluster("dgx-a100"))

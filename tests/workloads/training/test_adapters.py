@@ -37,14 +37,6 @@ def test_adapters_are_counted_as_published():
     assert trained_share(EIGHT, attention, 0).total == 32 * 4096 * (4096 + 1024)
 
 
-def test_a_part_trained_alone_takes_less_than_all():
-    *parts_s, everything_s = (
-        iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp", train_only=part)).iteration_s
-        for part in ("output", "attention", "mlp", "")
-    )
-    assert max(parts_s) < everything_s
-
-
 @pytest.mark.parametrize(("machine", "stated"), [
     ("trn2.48xlarge", {"lora_rank": 16}), ("dgx-h100", {"train_only": "output"}),
 ])  # fmt: skip
@@ -75,14 +67,6 @@ def test_frozen_weights_are_kept_in_the_precision_of_their_products():
     assert run.total < run.capacity  # it fits one B200, as MLPerf ran it
 
 
-@pytest.mark.parametrize(("seq", "measured_s"), [(2048, 4.583), (4096, 4.503)])
-def test_fine_tuning_on_one_chip_takes_what_was_measured(seq, measured_s):
-    """A host that traces is as slow for a sequence as for one twice as long."""
-    how = replace(LORA, seq=seq, recompute="full")
-    step = iteration(EIGHT, cluster("trn2.3xlarge"), how, allow_oversized=True)
-    assert step.iteration_s == pytest.approx(measured_s, rel=0.1)
-
-
 @pytest.mark.parametrize(
     ("framework", "runs"), [("neuronx", True), ("axlearn", True), ("torch-neuronx", False)]
 )
@@ -98,21 +82,6 @@ def test_recomputation_saves_memory_and_takes_time_unless_merged(framework: str,
     assert (again.hfu > 1.2 * again.mfu) == runs
     if not runs:
         assert (again.iteration_s, again.hfu) == (kept.iteration_s, again.mfu)
-
-
-def test_recomputation_under_adapters_makes_room_as_the_compiler_found():
-    """On Trn1 it ran 4,096 tokens, and refused 8,192 at 18.12 GiB."""
-    short, long = (
-        iteration(
-            EIGHT,
-            cluster("trn1.2xlarge"),
-            replace(LORA, tp=2, ranks_per_chip=2, seq=seq, recompute="full"),
-            allow_oversized=True,
-        ).memory
-        for seq in (4096, 8192)
-    )
-    assert short.most < short.capacity < 18.12 * 2**30
-    assert long.least < 18.12 * 2**30 < long.most
 
 
 @pytest.mark.parametrize(("chip", "per_chip"), [("trn1", 2), ("h100", 1)])
@@ -164,19 +133,6 @@ def test_wrapped_adapters_start_a_gathering_each():
         taken_s.append(np.array([sum(step.seconds for step in steps) for steps in passes]))
     along_s, wrapped_s = taken_s
     assert wrapped_s - along_s == pytest.approx([14 * 0.75e-3, (2 * 14 - 1) * 0.75e-3])
-
-
-def test_adapters_on_attention_alone_are_fewer_and_faster():
-    """Rank 16 on q, k, v and o of Llama-3.1-8B: 16 x (8192 + 2 x 5120 + 8192) a layer."""
-    plan = ParallelPlan(dp=8, global_batch=8, seq=2048, lora_rank=16)
-    some = replace(plan, lora_on="attention")
-    assert layer_adapters(EIGHT, some) == 16 * (8192 + 2 * 5120 + 8192)
-    assert trained_share(EIGHT, some, 0).total < trained_share(EIGHT, plan, 0).total
-    everywhere, fewer = (iteration(EIGHT, cluster("dgx-h100"), one) for one in (plan, some))
-    assert fewer.iteration_s < everywhere.iteration_s
-    names = set(fewer.trace.frame().name)
-    assert "attention.qkv.adapter" in names
-    assert not any(name.startswith("mlp") and "adapter" in name for name in names)
 
 
 @pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3.5-4b", "deepseek-v2-lite"])
@@ -277,8 +233,6 @@ def test_adapters_in_fp32_are_cast_and_take_the_host_longer():
 
 
 SHIPPED = shipped_catalogue()
-OPTIMIZERS = ("adafactor", "sgd", "muon", "adamw")
-"""By ascending bytes of state of a model with an embedding."""
 
 
 def with_optimizer(optimizer: str, chip: str = "trn2", **changes: int) -> RankShapes:
@@ -317,17 +271,6 @@ def test_tensor_parallel_ranks_exchange_their_parts_before_and_after():
     steps = replicas.orthogonalized(shapes, Share(8000, 0), Share(0, 0))
     assert [step.collective for step in steps] == ["all-to-all", "", "all-to-all"]
     assert {step.size_bytes for step in steps if step.collective} == {2 * 4000}
-
-
-@pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge", "dgx-h100"])
-def test_more_state_needs_more_memory_and_never_less_time(machine):
-    whole = cluster(machine)
-    hows = {name: plan(dp=whole.chips, zero=1, optimizer=name) for name in OPTIMIZERS}
-    held = [memory(SPARSE, how, 0, SHIPPED, whole.chip).optimizer for how in hows.values()]
-    assert held == sorted(held)
-    by_time = [hows[name] for name in ("adafactor", "sgd", "adamw", "muon")]
-    taken_s = [iteration(SPARSE, whole, how).iteration_s for how in by_time]
-    assert taken_s == sorted(taken_s)
 
 
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides():

@@ -170,7 +170,6 @@ SHARING = (
     ("torus", SMALL_SPARSE, {"tp": 8, "dp": 4, "ep": 4, "overlap": "all", "global_batch": 8}),
     # Sends between calls of tp leave the mean load of every link below its capacity.
     ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 2}),
-    ("torus", SMALL, {"tp": 8, "pp": 4, "global_batch": 4}),
     # Bursts of all groups of dp fill uplinks whose mean load is below their capacity.
     ("clos", TOY, {"tp": 8, "dp": 4, "zero": 3, "overlap": "dp", "seq": 512, "global_batch": 4}),
     # Calls of tp wait at adapters that sends of pp hold while these wait for uplinks.
@@ -198,10 +197,10 @@ def test_what_sharing_links_costs_is_found(machine, model, stated, tmp_path, clo
     assert flows.ops < chunks.ops
 
 
-@pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge:2", "clos"])
 @given(drawn=st.data())
-@examples(3)
-def test_folded_flows_take_the_times_of_all_ranks(clos, machine, drawn):
+@examples(15)
+def test_folded_flows_take_the_times_of_all_ranks(clos, drawn):
+    machine = drawn.draw(st.sampled_from(["trn2.48xlarge", "trn1.32xlarge:2", "clos"]))
     fabric = clos if machine == "clos" else cluster(machine)
     model = replace(drawn.draw(st.sampled_from([TOY, SPARSE])), layers=4)
     ranks = drawn.draw(st.sampled_from([1, 2]))
@@ -292,16 +291,6 @@ def test_phases_wait_on_an_uplink_that_is_full_in_one_of_them(engine):
     assert as_flow(link_time(one), 6400, 2).flows.weight.tolist() == [PARTS // 2] * 3
 
 
-def test_a_slow_link_reaches_what_crosses_it():
-    fabric, how = sixteen(), plan(tp=16, global_batch=2)
-    calm = iteration(SHORT, fabric, how, level="flow")
-    # At a quarter of its rate the link still carries its messages between handshakes.
-    faults = [parse_fault("link:0-1@0s:slow=1/16")]
-    slow = iteration(SHORT, fabric, how, level="flow", faults=faults)
-    assert slow.trace.total_ps > calm.trace.total_ps
-    assert slow.undisturbed_s == pytest.approx(calm.iteration_s)
-
-
 @pytest.mark.parametrize("level", ["chunk", "flow"])
 @pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn1.32xlarge:2"])
 def test_faults_from_the_start_are_slower_links_whose_calls_run_in_place(machine, level):
@@ -322,7 +311,7 @@ def test_faults_from_the_start_are_slower_links_whose_calls_run_in_place(machine
 
 @pytest.mark.parametrize("kind", ["all-to-all", "all-reduce", "broadcast"])
 def test_standing_faults_hold_back_edges_from_starts_and_flows(kind):
-    chunks = compose(Call(kind, whole(cluster("trn2-ultraserver")), 2**22)).schedule
+    chunks = compose(Call(kind, whole(TRN2), 2**22)).schedule
     rng = np.random.default_rng(len(kind))
     slow = rng.choice(len(chunks.resources), len(chunks.resources) // 3, replace=False)
     table = Faults.table(np.zeros(len(slow)), slow, rng.integers(1, 9, len(slow)), 9)

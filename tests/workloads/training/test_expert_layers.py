@@ -239,13 +239,6 @@ def test_flops_of_selected_keys_by_hand():
     assert needed == pytest.approx(3 * forward_flops(SELECTING, 1024) - 2 * idle, rel=1e-12)
 
 
-def test_as_many_selected_keys_as_tokens_need_the_dense_flops_and_the_indexers():
-    whole = replace(SELECTING, window=1024)
-    products = 2 * index_size(SELECTING).weights
-    more = layer_flops(whole, 1024, moe=True) - layer_flops(LATENT, 1024, moe=True)
-    assert more == pytest.approx(products + index_flops(whole, 1024), rel=1e-12)
-
-
 @pytest.mark.parametrize("changes", PLANS)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_no_more_selected_keys_are_ever_faster(chip, changes):
@@ -255,17 +248,6 @@ def test_no_more_selected_keys_are_ever_faster(chip, changes):
         times = [sum(step.seconds for step in steps) for steps in passes]
         assert times == pytest.approx(sorted(times), rel=2e-3)
         assert times[0] < times[-1]
-
-
-@pytest.mark.parametrize("chip", CHIPS)
-def test_selected_keys_are_read_one_by_one_and_those_of_a_window_together(chip):
-    selected_s, last_s = (
-        by_name(steps_of(replace(SELECTING, keys=keys), chip, PLANS[0])[0])[
-            "attention.core"
-        ].seconds
-        for keys in ("selected", "last")
-    )
-    assert selected_s > 2 * last_s
 
 
 @pytest.mark.parametrize("changes", PLANS)

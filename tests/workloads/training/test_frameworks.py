@@ -196,13 +196,6 @@ def test_a_date_and_settings_choose_numbers(words, variant):
     assert chosen.get("kernels.h100.gemm_sustained_fp8") == variant
 
 
-@pytest.mark.parametrize("name", ["fsdp", "torchtitan", "transformers"])
-def test_stacks_that_run_the_ring_of_pytorch_merge_as_it_does(name):
-    catalogue = framework(name).on(cluster("dgx-h100"), TOY).catalogue
-    merged = [catalogue.value("training", f"ring_merge_{way}") for way in ("forward", "backward")]
-    assert merged == [40, 54]
-
-
 def test_a_variant_that_a_user_chose_stays():
     """``--variant`` counts before the framework, for what the framework chooses and restores."""
     path = "kernels.h100.attention_efficiency"
@@ -212,15 +205,6 @@ def test_a_variant_that_a_user_chose_stays():
     assert on.value(*of) == with_triton.value(*of) != shipped_catalogue().value(*of)
     stays = seconds(framework="torchtitan", catalogue=with_triton)
     assert stays > seconds(framework="torchtitan")
-
-
-def test_numbers_of_a_framework_are_in_force_on_every_copy_of_a_cluster():
-    machine = cluster("dgx-h100:2")
-    changed = framework("fsdp").on(machine, TOY)
-    eager = shipped_catalogue().with_variants({"kernels.h100.norm_efficiency": "eager"})
-    of = ("kernels.h100", "norm_efficiency")
-    assert changed.catalogue.value(*of) == eager.value(*of)
-    assert (changed.chips, changed.name) == (machine.chips, machine.name)
 
 
 def test_a_framework_of_a_users_own_is_a_file_with_the_same_keys(tmp_path):
@@ -337,13 +321,6 @@ def test_a_condition_names_no_framework():
     assert limited_others == {f"{name}:500-watt" for name in others}
     width, limited_width = (each.interval.high / each.interval.low for each in steps)
     assert limited_width > 0.9 * width
-
-
-def test_chips_may_be_fewer_than_the_cluster_has():
-    """A plan on the first chips is that of a cluster of them, but for what they share."""
-    part = train(WIDE, "dgx-h100:2", chips=8, seq=4096, microbatch=1, global_batch=16)
-    assert part.plan.dp == 8
-    assert part.time_s == pytest.approx(seconds(), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", [each for each in names() if "nccl" in framework(each).runtimes])

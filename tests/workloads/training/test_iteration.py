@@ -126,13 +126,6 @@ def test_every_number_has_a_source():
     assert set(run.provenance) == {"gemm", "attention", "elementwise", "optimizer", "collectives"}
 
 
-def test_numbers_are_those_of_the_chip_that_ran():
-    run = iteration(TOY, cluster("trn1.32xlarge"), plan(tp=8, dp=2))
-    names = {row["quantity"] for row in input_table(run)}
-    assert {"gemm_sustained_trn1", "scheduling_trn1", "attention_io"} <= names
-    assert not names & {"gemm_sustained", "gemm_sustained_inf2", "scheduling_trn2"}
-
-
 SLOW = [parse_fault("engine:0@1us:slow=1/2")]
 
 
@@ -320,26 +313,6 @@ def test_the_time_of_all_launches_is_added_to_that_of_the_kernels():
     assert blocked.breakdown_s["host"] == pytest.approx(added_s, rel=1e-6)
 
 
-@pytest.mark.parametrize("degrees", [{"tp": 4, "pp": 2}, {"tp": 2, "pp": 2, "dp": 2}])
-@pytest.mark.parametrize("how", [None, Disturbance(0.05, seed=3)])
-def test_the_rank_vector_blocks_as_the_engine_does(degrees, how):
-    divided = plan(**degrees, recompute="full")
-    options = {"disturbed": how} if how else {}
-    engine, vector = (
-        _step("dgx-h100", divided, blocked=True, level=level, **options)
-        for level in ("collective", "rank-vector")
-    )
-    assert vector.iteration_s == engine.iteration_s
-    assert vector.breakdown_s == pytest.approx(engine.breakdown_s, abs=1e-15)
-
-
-def test_compiled_programs_have_no_launches_that_block():
-    for machine in ("trn2.48xlarge", "tpu-v6e-pod"):
-        how = plan(dp=cluster(machine).chips)
-        waits, usual = (_step(machine, how, blocked=blocked) for blocked in (True, False))
-        assert waits.iteration_s == usual.iteration_s
-
-
 @pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("full", 3)])
 def test_a_neuron_chip_waits_for_the_starts_of_pytorchs_own_backend(recompute, passes):
     """1.9 ms for a layer of each pass, and 7.1 ms for its update, beside equal kernels."""
@@ -392,16 +365,3 @@ def test_a_host_traces_kept_layers_once_and_the_others_again():
     rank = rank_of("trn2", "bf16", 4, shipped_catalogue())
     traced_s = 8 * rank.constant("host_layer_pass") * (8 / 32) ** rank.constant("host_trace_growth")
     assert full - kept == pytest.approx(traced_s, rel=0.02)
-
-
-def test_the_runtime_is_obeyed_by_adapters():
-    """A compiled step has no host in it; an eager and a traced one name its time."""
-    plan = ParallelPlan(tp=4, ranks_per_chip=4, global_batch=8, seq=2048, lora_rank=16)
-    model = replace(TOY, layers=32)
-    compiled, eager, xla = (
-        iteration(model, cluster("trn2.3xlarge"), replace(plan, runtime=runtime))
-        for runtime in ("compiled", "eager", "xla")
-    )
-    assert compiled.breakdown_s["host"] == 0 < eager.breakdown_s["host"] <= xla.breakdown_s["host"]
-    assert eager.iteration_s == pytest.approx(xla.iteration_s, rel=0.1)
-    assert xla.iteration_s == pytest.approx(8 * 32 * 2 * (3.75e-3 + 2.1e-3), rel=0.1)

@@ -14,7 +14,7 @@ from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
 from workloads.models.huggingface import named
 from workloads.models.model import attention_flops, layer_flops, training_flops
-from workloads.training.iteration import iteration, recomputed_flops
+from workloads.training.iteration import recomputed_flops
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.layer import (
     backward,
@@ -232,17 +232,6 @@ def test_context_parallelism_moves_keys_and_values_round(way):
         assert back == {("all-gather", 4 * shard_bytes): 1, ("reduce-scatter", 4 * shard_bytes): 1}
 
 
-@pytest.mark.parametrize("direction", [forward, backward])
-def test_a_ring_of_ranks_does_the_work_of_one(direction):
-    """Its blocks are balanced, so four ranks have a quarter of a long sequence's core each."""
-    model = replace(TOY, heads=32, head_dim=128, hidden=4096)
-    whole_s, quarter_s = (
-        sum(s.seconds for s in direction(counted(model, cp=cp, seq=65536)) if ".core" in s.name)
-        for cp in (1, 4)
-    )
-    assert quarter_s == pytest.approx(whole_s / 4, rel=0.1)
-
-
 @pytest.mark.parametrize(("chip", "padded"), [("tpu-v5p", True), ("h100", False)])
 def test_tpus_compute_narrow_heads_as_whole_lanes(chip, padded):
     """Splash attention takes heads of multiples of 128."""
@@ -279,13 +268,6 @@ def test_products_in_fp8_gather_half_the_bytes():
     for kind, part in (("all-gather", 2), ("reduce-scatter", 1)):
         assert sent(forward(narrow), kind) == sent(forward(wide), kind) // part > 0
     assert [step.size_bytes for step in output(narrow)] == [s.size_bytes for s in output(wide)]
-
-
-def test_the_output_layer_is_not_in_fp8():
-    plain = RankShapes(TOY, plan(tp=2), "h100", shipped_catalogue())
-    eight = RankShapes(TOY, plan(tp=2, precision="fp8"), "h100", shipped_catalogue())
-    for part in (output, output_backward):
-        assert [step.seconds for step in part(plain)] == [step.seconds for step in part(eight)]
 
 
 @pytest.mark.parametrize(("sums", "element_bytes"), [("separate", 6), ("fp32", 18)])
@@ -364,18 +346,6 @@ def test_sharded_layers_are_handled_three_times_a_microbatch():
     assert min(kept) > eager.value("training", "sharded_start")
     assert handled(zero=3, recompute="full") == kept
     assert handled(zero=1) == handled(shipped_catalogue(), zero=3) == []
-
-
-def test_the_host_issues_the_ends_of_a_model_too():
-    """Embedding and loss take as long as any kernel where the host holds a step up."""
-    small = replace(TOY, layers=2, hidden=128, ffn=512, vocab=512)
-    machine, catalogue = cluster("dgx-h100"), shipped_catalogue()
-    how = plan(tp=1, dp=8, global_batch=8, seq=128)
-    shapes = RankShapes(small, how, "h100", catalogue)
-    steps = [*forward(shapes) * 2, *backward(shapes) * 2, *output(shapes), *output_backward(shapes)]
-    issued = sum(step.issued for step in steps) * catalogue.value("kernels.h100", "host_dispatch")
-    step = iteration(small, machine, how)
-    assert step.iteration_s > issued
 
 
 @pytest.mark.parametrize(("machine", "issues"), [("dgx-h100", True), ("tpu-v6e-pod", False)])
@@ -463,17 +433,6 @@ def test_products_run_beside_communication_where_that_is_faster(a_byte_s, beside
     assert tried.beside_tp == beside
     whole = RankShapes(TOY, replace(how, overlap="dp"), "h100", shipped_catalogue())
     assert (forward(tried) == forward(whole)) == (backward(tried) == backward(whole)) != beside
-
-
-def test_paired_passes_leave_products_whole():
-    """Each pass runs beside the other's exchanges, so that pieces would only take longer."""
-    on = cluster("trn4-ultraserver")
-    how = plan(tp=4, pp=2, dp=9, vpp=2, schedule="dualpipe", seq=4096, global_batch=36)
-    dp_s, all_s = (
-        iteration(named("llama-3.1-8b"), on, replace(how, overlap=overlap)).iteration_s
-        for overlap in ("dp", "all")
-    )
-    assert all_s <= dp_s
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
-from topologies.clusters.names import cluster
 from workloads.training.detail import with_shared_memory
-from workloads.training.execution.jitter import Disturbance, disturb
+from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import evaluate
 from workloads.training.iteration import iteration
@@ -76,16 +75,6 @@ def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(stated):
     assert (parts.sum(axis=1) == trace.total_ps).all()
 
 
-@pytest.mark.parametrize("stated", OVERLAPPED[:3], ids=str)
-def test_folded_is_unfolded(stated):
-    program = toy_program(plan(**stated), sixteen())
-    scarce = shared_at(program, greediest(program))
-    whole, few = (run(lower(each, memory=True)) for each in (scarce, fold(scarce)))
-    assert len(few.schedule) < len(whole.schedule)
-    assert few.total_ps == whole.total_ps
-    assert breakdown(few).mean_s() == pytest.approx(breakdown(whole).mean_s())
-
-
 @pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
 def test_what_never_contends_needs_no_flow(stated):
     """Times with contending ops as flows are those with all overlapping ops as flows."""
@@ -148,28 +137,6 @@ def test_a_kernel_and_a_reduction_share_what_there_is():
     assert lasts_ps[slowed].to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-6)
     lesser = within & (frame["what"] == "compute") & (rate < 0.99 * unit)
     assert lasts_ps[lesser].to_numpy() == pytest.approx(alone_ps[lesser].to_numpy(), abs=1)
-
-
-def test_jitter_slows_flows_as_it_slows_other_kernels():
-    program = toy_program(plan(dp=16, **BUCKETS), sixteen())
-    plenty = with_rate(shared_at(program, 1), 10**15)
-    for each in (program, plenty):  # memory limits none, so that no duration moves
-        assert fits_in_memory_rate(each) == (with_shared_memory(each) is each)
-    how = Disturbance(0.05, seed=3, stragglers=((3, 1.5),))
-    apart = run(disturb(lower(program), program, how)).total_ps
-    shared = run(disturb(lower(plenty, memory=True), plenty, how)).total_ps
-    assert shared == pytest.approx(apart, rel=1e-7)
-
-
-@pytest.mark.parametrize(("machine", "stated"), [
-    ("dgx-h100", {"dp": 8, "overlap": "dp"}),  # whose accesses are unknown
-    ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}),  # where nothing overlaps
-])  # fmt: skip
-def test_a_memory_that_is_not_shared_has_no_flows(machine, stated):
-    step = iteration(TOY, cluster(machine), plan(**stated))
-    assert not step.program.memory_bytes_per_s.any()
-    assert len(step.trace.schedule.flows) == 0
-    assert "hbm" not in step.trace.schedule.resources.kinds
 
 
 @pytest.mark.parametrize(("machine", "model", "stated", "short"), [

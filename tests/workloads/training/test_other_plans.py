@@ -426,13 +426,6 @@ def test_a_launch_by_accelerate_is_compared_with_the_ranks_of_the_plan(read):
     refused("must be one of fsdp, multi_gpu", read, "a.yaml", "distributed_type: TPU")
 
 
-def test_maxtext_over_another_file_than_base_leaves_its_fields_open(read):
-    words = "configs/llama2_7b.yml ici_fsdp_parallelism=8 dtype=float32"
-    plan = read("run.sh", f"python3 train.py {words}")
-    assert plan.fields == {"zero": 3, "framework": "maxtext"}
-    assert plan.ignored == ("base_config", "dtype = float32")
-
-
 @pytest.mark.parametrize(("name", "text", "message"), [
     ("a.yaml", "kind: Job\nspec: 1",
      "no plan of cluster-sim, Megatron-LM.*begins with 'kind', 'spec'"),
@@ -579,26 +572,6 @@ def test_a_file_of_nxd_has_the_plan_it_means(read):
     refused("names of layers in order", read, "nxd.yaml", text.replace("layers.39", "layers.90"))
 
 
-def test_what_is_switched_off_cannot_change_the_time(read):
-    key = "zero_optimization.offload_optimizer.device"
-    for device, may in (("none", ()), ("cpu", (key,))):
-        zero = {"stage": 3, "offload_optimizer": {"device": device}}
-        plan = read("ds.json", json.dumps({"zero_optimization": zero, "fp16": {"enabled": False}}))
-        assert plan.may_change_time == may
-
-
-def test_keys_of_launchers_optimizers_and_profilers_cannot_change_the_time(read):
-    plan = read(
-        "train.toml",
-        '[parallelism]\ntensor_parallel_degree = 2\n[optimizer]\nname = "AdamW"\neps = 1e-8\n'
-        "[training]\nmax_norm = 1.0\n[profiling]\nenable_profiling = false\n",
-    )
-    assert plan.fields["optimizer"] == "adamw"
-    assert (len(plan.ignored), plan.may_change_time) == (3, ())
-    plan = read("launch.txt", "--rdzv_backend c10d\n--tensor-model-parallel-size 2\n")
-    assert (plan.ignored, plan.may_change_time) == (("rdzv-backend",), ())
-
-
 MODEL = named("llama-3.1-8b")
 FRAMEWORK = {
     "megatron": "megatron-core", "nemo": "megatron-core", "torchtitan": "torchtitan",
@@ -672,25 +645,6 @@ def test_what_is_written_is_read_as_the_plan(tool, fields):
     idle = {*idle_fields(replace(again, assumed=()), MODEL), *idle_fields(plan, MODEL)}
     differing = {name for name in PLAN_FIELDS if getattr(plan, name) != getattr(again, name)}
     assert differing <= idle
-
-
-@examples(40)
-@given(
-    fields=plans(),
-    order=st.sampled_from([("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp")]),
-    zero=st.sampled_from([0, 1, 3]),
-)
-def test_what_megatron_has_options_for_is_never_refused(fields, order, zero):
-    usual = {"order": order, "zero": zero, "reshard": True, "recompute_every": 1, "lora_rank": 0}
-    schedule = "interleaved" if fields["vpp"] > 1 else "1f1b"
-    stated = {**fields, **usual, "schedule": schedule, "bucket_bytes": 0}
-    plan = constructed(stated, "megatron")
-    place = cluster("dgx-h100:16")
-    if plan is None or plan.ranks > place.chips:
-        return
-    dp = place.chips // (plan.ranks // plan.dp)
-    filling = replace(plan, dp=dp, global_batch=dp * plan.microbatch * plan.pp * 2)
-    assert launch_file("megatron", filling, MODEL, place).startswith("#!/bin/bash")
 
 
 WRITTEN = ParallelPlan(tp=2, dp=8, global_batch=64, seq=8192)
@@ -843,13 +797,6 @@ def test_a_file_of_nxd_names_the_cores_of_a_server():
 def test_what_a_tool_cannot_run_is_refused(tool, change, message):
     plan = replace(WRITTEN, **{"framework": FRAMEWORK.get(tool, ""), **change})
     refused(message, launch_file, tool, plan, MODEL, SERVERS)
-
-
-@pytest.mark.parametrize(("name", "norm"), [("llama-3.1-8b", "rmsnorm"), ("gpt2", "layernorm1p")])
-def test_a_file_of_nemo_names_the_model_s_norm(name, norm):
-    model = named(name)
-    plan = complete({"framework": "megatron-core"}, model, SERVERS)
-    assert launch_file("nemo", plan, model, SERVERS).count(norm) == 1
 
 
 def test_a_launch_may_stand_in_place_of_its_file(tmp_path):

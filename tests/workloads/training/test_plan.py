@@ -339,15 +339,6 @@ def test_every_field_of_a_plan_has_a_case():
     assert not named & always
 
 
-def test_what_a_framework_gives_is_not_named():
-    """Fields that nobody stated are no options, whatever they would change."""
-    assert complete({"framework": "torchtitan"}, TOY, sixteen()).reshard
-    piped = complete({"framework": "torchtitan", "pp": 2, "zero": 1}, TOY, sixteen())
-    assert not piped.reshard
-    assert stages.idle_fields(piped, TOY) == {}
-    assert "reshard" in stages.idle_fields(replace(piped, assumed=()), TOY)
-
-
 @pytest.mark.slow
 def test_no_random_plan_names_a_field_that_changes_it():
     rng, named = random.Random(0), 0

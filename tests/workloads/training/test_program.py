@@ -24,7 +24,6 @@ from topologies.shapes.basic import Axis, Torus
 from topologies.shapes.scale_out import ScaleOut
 from topologies.support.arrays import MULTIPLIER, distinct_rows
 from workloads.training.execution.lower import lower
-from workloads.training.iteration import iteration
 from workloads.training.layers import layer as layer_module
 from workloads.training.layers.steps import CC_DP, ENGINE, RankShapes, stream_kinds
 from workloads.training.plan import placement
@@ -66,50 +65,6 @@ def test_every_microbatch_goes_forward_then_back(pp, m, name, data):
     if vpp == 1:
         held = np.cumsum(np.select([order.phase == 0, order.phase == phases - 1], [1, -1])).max()
         assert held <= (m if name == "gpipe" else min(m, pp - (phases == 2) * stage))
-
-
-@examples(150)
-@given(st.integers(2, 8), st.integers(1, 24), st.integers(2, 4))
-def test_interleaved_stages_never_wait_in_a_circle(pp, m, vpp):
-    """Also where microbatches are no multiple of the stages; where they are, to the closed form."""
-    worked = length(pp, m, vpp, "interleaved", (1, 1, 1))
-    if m % pp == 0:
-        assert worked / (3 * m * vpp) - 1 == pytest.approx(bubble_fraction(pp, m, vpp))
-
-
-@examples(50)
-@given(st.integers(2, 8), st.integers(0, 20), st.integers(1, 5))
-def test_zero_bubble_is_the_closed_form(pp, more, weight):
-    """ZB-H1 fills all but (p - 1) (F + B - W) where gradients of weights take longest least."""
-    m = pp + more
-    times = (5, 5, weight)
-    assert length(pp, m, 1, "zero-bubble", times) == m * sum(times) + zero_bubble_s(pp, *times)
-
-
-def length(pp, m, vpp, name, times):
-    """End of the last pass when passes wait for nothing but their data, told pass by pass."""
-    how = pipeline_schedule(name)
-    orders = [passes(how, pp, stage, m, vpp) for stage in range(pp)]
-    left = [list(zip(*(c.tolist() for c in one), strict=True)) for one in orders]
-    took = times if name == "zero-bubble" else (times[0], times[1] + times[2], 0)
-    done = {}
-    clock = [0] * pp
-    while any(left):
-        waiting = sum(map(len, left))
-        for stage, todo in enumerate(left):
-            while todo:
-                phase, number, chunk = todo[0]
-                place = chunk * pp + stage
-                need = {0: (0, number, place - 1), 1: (1, number, place + 1)}.get(phase)
-                if need and not 0 <= need[2] < pp * vpp:
-                    need = (0, number, place) if phase else None
-                if need and need not in done:
-                    break
-                clock[stage] = max(clock[stage], done[need] if need else 0) + took[phase]
-                done[phase, number, place] = clock[stage]
-                todo.pop(0)
-        assert sum(map(len, left)) < waiting, "the stages wait in a circle"
-    return max(clock)
 
 
 def test_tensor_parallel_groups_are_blocks_of_the_torus():
@@ -286,14 +241,6 @@ def test_equal_ranks(stated, shuffled):
         assert folded.count.tolist() == np.bincount(classes).tolist()
 
 
-@pytest.mark.parametrize("stated", FOLDED, ids=str)
-def test_a_rank_kept_apart_is_folded_again(stated):
-    program = toy_program(plan(**stated), sixteen(), model_of(stated))
-    once, again = fold(program), fold(fold(program, apart=np.array([3])))
-    assert again.count.tolist() == once.count.tolist()
-    assert again.stage.tolist() == once.stage.tolist()
-
-
 def test_pipelines_that_cross_switches_anywhere_take_few_rounds(monkeypatch):
     servers = cluster("trn2.48xlarge:64")
     order = np.random.default_rng(0).permutation(63)
@@ -376,18 +323,6 @@ def test_programs_that_share_parts_are_the_same():
         for one, other in zip(alone.exchanges, sharing.exchanges, strict=True):
             for field in fields(one):
                 np.testing.assert_equal(getattr(one, field.name), getattr(other, field.name))
-
-
-def test_a_framework_with_another_collective_library_keeps_its_costs(tmp_path):
-    file = tmp_path / "ours.yaml"
-    file.write_text("title: ours\nruntimes: [nccl]\nnumbers: {nccl-tuner.trees: none}\n")
-    machine, shared = cluster("dgx-h100:16"), SharedParts()
-    how = plan(dp=128, zero=0, global_batch=128, overlap="none")
-    plans = [how, replace(how, framework=str(file))]
-    alone = [iteration(TOY, machine, each).time_s for each in plans]
-    sharing = [iteration(TOY, machine, each, shared=shared).time_s for each in plans]
-    assert sharing == alone
-    assert alone[0] < alone[1]
 
 
 @pytest.mark.parametrize(("degrees", "count"), [({"pp": 2}, 6), ({"pp": 4}, 9), ({"pp": 8}, 9)])
@@ -498,12 +433,6 @@ def test_the_zero_bubble(pp, microbatches):
     assert idle < usual[0] / 2.9
 
 
-def test_stages_of_unequal_length_wait_for_the_longest():
-    even = idle_and_work(pp=2, global_batch=8)
-    uneven = idle_and_work(pp=2, global_batch=8, stage_layers=(6, 2))
-    assert uneven[1] == pytest.approx(1.5 * even[1], rel=1e-4)
-
-
 def test_fully_sharded_parameters_are_gathered_beside_the_layer_before():
     folded = fold(toy_program(plan(dp=16, zero=3, overlap="dp"), sixteen()))
     frame = run(lower(folded)).frame()
@@ -556,15 +485,6 @@ def test_kernels_lose_the_multiprocessors_of_exchanges_beside_them(machine, tp, 
     assert (beside - alone).sum() == pytest.approx(float(lost), rel=1e-3)
 
 
-def test_kernels_lose_no_more_than_the_multiprocessors_of_an_exchange():
-    """Exchanges that take longer than short passes slow these by 132 / 116."""
-    alone, beside = (
-        passes_ps(plan(dp=16, zero=3, seq=128, overlap=overlap), "dgx-h100:2")
-        for overlap in ("none", "dp")
-    )
-    assert beside / alone == pytest.approx(132 / 116, rel=1e-4)
-
-
 @pytest.mark.parametrize("pipeline", [
     {},
     {"pp": 4},
@@ -586,19 +506,6 @@ def test_bytes_of_replicas_are_those_of_the_zero_paper(zero, pipeline):
     assert sent["gradients"] == 4 * (8 if zero >= 2 else 1) * (layers + edges)
     gathered = 8 * (2 * layers + edges) if zero == 3 else layers + edges
     assert sent["parameters"] == 2 * gathered * (zero > 0)
-
-
-def test_what_is_not_dropped_is_gathered_and_reduced_once():
-    """PyTorch's FSDP does this across a pipeline: ZeRO-3 is then ZeRO-1, in time and memory."""
-    kept, usual = (
-        iteration(TOY, sixteen(), plan(pp=4, dp=4, overlap="dp", recompute="none", **one))
-        for one in ({"zero": 3, "reshard": False}, {"zero": 1})
-    )
-    assert kept.iteration_s == usual.iteration_s
-    assert kept.memory == usual.memory
-    dropped = iteration(TOY, sixteen(), plan(pp=4, dp=4, overlap="dp", zero=3))
-    assert dropped.iteration_s > kept.iteration_s
-    assert dropped.memory.weights == kept.memory.weights // 4
 
 
 @pytest.mark.parametrize("zero", [0, 1])

@@ -47,9 +47,10 @@ def agree(program, how):
 PLANS = (
     *(
         {"schedule": schedule, "overlap": overlap, "zero": zero, **degrees}
-        for schedule in ("gpipe", "1f1b")
+        for schedule, zero, degrees in zip(
+            ("gpipe", "1f1b", "1f1b"), (0, 1, 1), DEGREES, strict=True
+        )
         for overlap in ("none", "dp", "all")
-        for zero, degrees in zip((0, 1, 1), DEGREES, strict=True)
     ),
     {"tp": 4, "dp": 4, "recompute": "full"}, {"pp": 4, "dp": 4, "vpp": 2},
     {"tp": 4, "pp": 2, "dp": 2, "vpp": 2, "overlap": "all"}, {"tp": 4, "cp": 2, "dp": 2},

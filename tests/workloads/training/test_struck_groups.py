@@ -159,19 +159,6 @@ def test_a_fault_that_cannot_be_is_one_line(machine, texts, message):
     refused(message, step, machine, SHORT, {"dp": 8}, texts, partial=True)
 
 
-def test_the_slowest_link_of_a_mesh_sets_the_pace_of_rings_over_it():
-    """A link to a chip outside the group changes nothing; names with the larger chip first do."""
-    how = {"tp": 4, "overlap": "none"}
-    usual, outside, struck = (
-        step("mi300x-platform", SHORT, how, texts, partial=True)
-        for texts in ((), ("link:5-0@0s:slow=1/2",), ("link:1-0@0s:slow=1/2",))
-    )
-    assert outside.iteration_s == usual.iteration_s
-    longer_s = struck.iteration_s - usual.iteration_s
-    wire_s = usual.breakdown_s["exposed_tp"]
-    assert 0 < longer_s <= wire_s
-
-
 def test_a_server_is_the_engines_of_its_chips():
     how = {"tp": 4, "dp": 4, "ranks_per_chip": 4}
     (slow,) = [parse_fault("server:0@0s:slow=1/2")]
@@ -218,17 +205,6 @@ def test_iterations_in_a_row(changes, model):
     assert thrice.iteration_s == pytest.approx(once.iteration_s, rel=0.3)
     microbatch = thrice.program.streams[1].ops.microbatch
     assert np.unique(microbatch[microbatch >= 0]).tolist() == [*range(24)]
-
-
-def test_groups_of_some_equal_ranks_are_folded_beside_a_fault():
-    """Where a fault sets apart one pair of a group's ranks, the other pairs are one row each."""
-    how = {"cp": 2, "dp": 4, "ep": 4, "overlap": "all", "ranks_per_chip": 2, "global_batch": 4}
-    few, whole = (
-        step("trn1.32xlarge", SPARSE, how, ["engine:2@1ms:slow=1/3"], folded=folded, partial=True)
-        for folded in (True, False)
-    )
-    assert len(few.program) < len(whole.program)
-    assert few.trace.total_ps == whole.trace.total_ps
 
 
 MACHINES = ("trn1.32xlarge", "trn2.48xlarge", "dgx-h100:2", "trn3-gen1")

@@ -75,11 +75,10 @@ def test_groups_of_some_ranks_do_not_grow(tmp_path):
     assert "no groups of the trace's 4 ranks join replicas of equal blocks" in refusal
 
 
-@pytest.mark.parametrize("degrees", ["--tp 2 --pp 2", "--tp 4", "--pp 2"])
+@pytest.mark.parametrize("degrees", ["--tp 2 --pp 2", "--tp 4"])
 def test_replicas_grow_to_the_very_time_of_a_trace_with_as_many(degrees, tmp_path):
     """Groups of tensor and pipeline parallelism keep their size, and later stages move."""
-    inner = 2 if degrees == "--pp 2" else 4
-    model = config_file(tmp_path / "tiny.json", TOY_CONFIG)
+    inner, model = 4, config_file(tmp_path / "tiny.json", TOY_CONFIG)
     line = f"train --model {model} --cluster trn2.48xlarge {degrees} --seq 128 --zero 0 --unfolded"
     for dp in (2, 4):
         shape = f"--dp {dp} --global-batch {4 * dp} --microbatch 1 --chips {inner * dp}"
