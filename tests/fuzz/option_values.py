@@ -41,7 +41,7 @@ CANNOT_CHANGE_THE_ANSWER = {
 TEXTS: dict[str, tuple[str, ...]] = {
     "average": ("2h",), "bandwidth": ("31GB/s",), "batch-deadline": ("5h", "20min"),
     "batch-demand": ("demand.csv",), "batch-share": ("20%",), "bucket": ("64KiB", "3MiB"),
-    "budget": ("20k",),
+    "budget": ("1k", "20k"),
     "bytes": ("matrix.csv",), "catalogue": ("everything.csv",), "change-time": ("17min",),
     "checkpoint-interval": ("37min",), "checkpoint-stall": ("7s",), "chip": ("trn1",),
     "cluster": ("trn1.32xlarge", "trn2-ultraserver:4"), "collective": ("all-gather",),

@@ -63,6 +63,37 @@ def train(rng, experts=False, from_file=None, chips=0, **stated):
     return Line(("train",), options, None if named else machine(rng, chips), model(rng, experts))
 
 
+FRAMEWORKS = {
+    "gpu": ("megatron-core", "torchtitan", "fsdp", "deepspeed", "nanotron", "automodel", "maxtext"),
+    "trn": ("neuronx", "axlearn", "torch-neuronx"),
+}
+SELDOM: Mapping[str, tuple[Any, ...]] = {
+    "cp": (2, 4), "cp-exchange": ("ring", "all-gather"), "chips": (2, 4, 8, 16),
+    "precision": ("fp8",), "schedule": ("gpipe", "zero-bubble"), "attention": ("unfused",),
+    "microbatch": (1, 2), "optimizer": ("sgd", "adafactor"), "bucket": ("64KiB", "25MB"),
+    "sequence-parallel": (True,), "recompute-every": (2,), "iterations": (2,),
+    "fault": ("chip:1@0s:slow=1/2", "server:0@0s:slow=2/3", "adapter:0@0s:slow=1/2"),
+    "straggler": ("0:1.3", "1:1.5"), "level": ("collective", "flow", "rank-vector"),
+}  # fmt: skip
+"""Options that a composed step has one in five times each."""
+
+
+def composed(rng: Random, without: tuple[str, ...] = (), **stated: Any) -> Line:
+    """A training step with options that are seldom stated together."""
+    line = train(rng, zero=rng.randrange(4))
+    kind = "trn" if str(line.options.get("cluster") or line.machine).find("trn") >= 0 else "gpu"
+    options: dict[str, Any] = {"framework": rng.choice((None, *FRAMEWORKS[kind]))}
+    options |= {name: rng.choice(SELDOM[name]) for name in SELDOM if rng.random() < 0.2}
+    options["train-only"] = rng.choice((None, None, None, "attention", "mlp"))
+    if rng.random() < 0.3:
+        options |= {"lora-rank": rng.choice((2, 16)), "lora-on": rng.choice(("all", "attention"))}
+        del options["train-only"]
+    if kind == "trn":
+        options["runtime"] = rng.choice((None, "compiled", "eager", "xla"))
+    options |= dict.fromkeys(without) | _named(stated)
+    return line.but(**options)
+
+
 def divided(rng: Random, **stated: Any) -> Line:
     """A training step whose products are wide enough to run in pieces."""
     many: dict[str, Any] = {"tp": rng.choice((2, 4, 8)), "seq": rng.choice((1024, 4096, 8192))}

@@ -34,7 +34,7 @@ from tests.laws.changes import (
     without_unit,
     zero_two_of_the_usual,
 )
-from tests.laws.law import Law
+from tests.laws.law import ROUNDING, Law
 
 ALGORITHMS = sorted(registry.ALGORITHMS)
 STEP = ("iteration_s",)
@@ -321,6 +321,33 @@ TRAINING = (
     Law("precision changes no count of parameters", draws.train, to(precision="fp8"), "==",
         ("parameters",)),
 )  # fmt: skip
+COMPOSED = (
+    *(
+        Law(f"of steps with seldom options, {what}", plain(draws.composed, without=without), change,
+            holds, keys, apart)
+        for what, without, change, holds, keys, apart in (
+            ("both engines time one alike", (), to(engine="reference"), "==", PARTS, ROUNDING),
+            ("unfolded ranks take the times of folded ones", ("level",), to(unfolded=True), "==",
+             PARTS, 1e-6),
+            ("a seed changes none", (), to(seed=5), "==", PARTS, ROUNDING),
+            ("a price changes none", (), to(price_basis="on-demand"), "==", PARTS, ROUNDING),
+            ("a fault after the end is none", ("fault",), to(fault="chip:1@1000s:slow=1/2"), "==",
+             STEP, ROUNDING),
+            ("a slow chip speeds none", ("fault",), to(fault="chip:1@0s:slow=1/2"), ">=", STEP,
+             ORDER),
+            ("a slow server speeds none", ("fault",), to(fault="server:0@0s:slow=1/2"), ">=", STEP,
+             ORDER),
+            ("a slow adapter speeds none", ("fault",), to(fault="adapter:0@0s:slow=1/2"), ">=",
+             STEP, ORDER),
+            ("slower memory and links speed none", (), to(catalogue="everything.csv"), ">=", STEP,
+             PIECES),
+            ("output layers alone take no longer", ("train-only", "lora-rank", "lora-on"),
+             to(train_only="output"), "<=", STEP, PIECES),
+            ("a rank vector is the collective level", ("level", "fault"),
+             to(level="rank-vector"), "==", STEP, 0.01),
+        )
+    ),
+)  # fmt: skip
 EXPERTS = (
     Law("skewed tokens speed no step", plain(draws.train, experts=True, ep=2, tp=2, routing_skew=1),
         to_one_of("routing_skew", 1.5, 2), ">=", STEP, ORDER),
@@ -579,6 +606,6 @@ QUEUES = (
         "==", tuple(f"jobs.{place}.start_s" for place in range(12))),
 )  # fmt: skip
 LAWS = (
-    *(*COLLECTIVES, *TRAINING, *EXPERTS, *SERVING, *FLEETS, *JOBS),
+    *(*COLLECTIVES, *TRAINING, *COMPOSED, *EXPERTS, *SERVING, *FLEETS, *JOBS),
     *(*PLANS, *REPLAYS, *QUEUES),
 )

@@ -104,6 +104,7 @@ def lend(
     """
     from workloads.demand.trace import MINUTES_PER_DAY
     from workloads.fleet.lending.front import (
+        fastest_job,
         for_lending,
         lend_on,
         lent_interval,
@@ -119,7 +120,13 @@ def lend(
         return
     scenario = scenario_from(options, catalogue_inputs.watched(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
-    remarks = (loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options))
+    remarks = [loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options)]
+    lent_to, reinforced = fastest_job(scenario), any(job.post_training for job in scenario.jobs)
+    if fleet.post_training is not None and reinforced and lent_to and not lent_to.post_training:
+        remarks.append(
+            f"--post-training {fleet.post_training} changes nothing here: lent units count as "
+            f"those of {lent_to.name}, which trains the most tokens a unit."
+        )
     document = {
         "cluster": fleet.cluster,
         **scenario.sizing.document(),
