@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-
 ROUNDING = 1e-12  # difference within which two times are one, relative to them
 
 
