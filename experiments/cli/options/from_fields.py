@@ -127,8 +127,8 @@ class Number(click.ParamType):  # type: ignore[type-arg]
             written = _digits(value if self.kind is float else value.rstrip("%"))
             remedy = "" if written == value else f"; write {written}"
             if "," in value:
-                one = remedy.removesuffix(", without a unit")
-                remedy = f"{one} for one number, and name several one at a time"
+                remedy = remedy.removesuffix(", without a unit")
+                remedy += " for one number, and name several one at a time"
             counted = getattr(param, "described", None)
             of_what = f" ({counted.help[0].lower()}{counted.help[1:]})" if counted else ""
             self.fail(f"{value!r} must be a {what}{of_what}{remedy}", param, ctx)
