@@ -47,7 +47,11 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``; the time is 0 where it lacks."""
+    """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``; the time is 0 if none is stated.
+
+    >>> parse_fault("adapter:3:slow=1/2").time_ps
+    0
+    """
     parts = FORM.fullmatch(text.strip())
     if parts is None:
         raise InputError(

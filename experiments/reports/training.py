@@ -326,7 +326,8 @@ def folding(run: Iteration) -> str:
     if run.level == "rank-vector" and run.shares_memory:
         ops += f"; memory is shared by mean durations, within {APART:.0%} of --level collective"
     if not run.folded:
-        return f"all {run.plan.ranks:,} ranks, {ops}"
+        ranks = run.plan.ranks
+        return f"all {ranks:,} ranks, {ops}" if ranks > 1 else f"the one rank, {ops}"
     some = len(run.program)
     return f"{some:,} of {run.plan.ranks:,} ranks, which stand for all equal ones; {ops}"
 

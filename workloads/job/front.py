@@ -301,21 +301,22 @@ def _spares_note(result: JobResult, how: JobInputs, seed: int) -> str:
     """Return what fewer spares would cost, where nobody stated those that make the job dearer."""
     job, unit = result.job, result.unit_chips
     share = job.spares * unit / result.chips
-    if how.spares != AUTO or share < DEAR or not result.cost_usd:
+    now = result.outcomes[0].goodput  # of the same failures
+    if how.spares != AUTO or share < DEAR or not result.cost_usd or not now:
         return ""
     goodput, saved = {}, {}
     for spares in {0, 1, job.spares // 4, job.spares // 2} - {job.spares}:
         goodput[spares] = simulate(replace(job, spares=spares), _rng(seed, 0)).goodput
         chips = result.step.chips + spares * unit
         paid = math.inf if not goodput[spares] else chips / result.chips / goodput[spares]
-        saved[spares] = 1 - paid * result.goodput
+        saved[spares] = 1 - paid * now
     fewer = max(saved, key=saved.__getitem__)
     text = f"{share:.0%} of the price is for spares, whose number is not stated"
     if saved[fewer] < WORTH:
         return f"{text}; fewer of them would make tokens no cheaper."
     return (
         f"{text}; with --spares {fewer} tokens would be {saved[fewer]:.0%} cheaper, at a goodput "
-        f"of {goodput[fewer]:.1%} ({result.goodput:.1%} with {job.spares})."
+        f"of {goodput[fewer]:.1%} ({now:.1%} with {job.spares})."
     )
 
 

@@ -24,7 +24,7 @@ from topologies.catalogue.catalogue import (
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
 from workloads.serving.rank.share import USUAL_SHARE
-from workloads.serving.releases import release_month, release_variants
+from workloads.serving.releases import DATED, release_month, release_variants
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
 """Lengths that a Neuron replica is compiled for; shorter prompts and caches are padded."""
@@ -297,7 +297,12 @@ def batching_from(
     if month and not (trainium or scheduler):
         raise InputError(
             f"--date {month} is the month of an engine's release, and no engine is stated; add "
-            f"--scheduler {', '.join(ENGINES[:-1])} or {ENGINES[-1]}, or leave --date out."
+            f"--scheduler {' or '.join(DATED)}, or leave --date out."
+        )
+    if month and scheduler in {*ENGINES} - {*DATED}:
+        raise InputError(
+            f"--date {month}: releases of {scheduler} are not told apart, only those of "
+            f"{' and '.join(DATED)}. Leave --date out."
         )
     stated, slots = slots is not None, slots or usual_slots(cluster, scheduler, chunk)
     if scheduler is not None and prefill != "auto":

@@ -18,6 +18,7 @@ EAGER_OVERHEADS = (
     *("serving.gpu.graph_tokens", "serving.gpu.layer_host", "serving.gpu.mixed_attention"),
     *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start"),
 )
+DATED = "vllm", "sglang"  # engines of which an earlier release has constants of its own
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
@@ -25,11 +26,11 @@ NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
 
 
 def release_month(date: Any) -> str:
-    """Return a month, year or day as text; empty where none is stated."""
+    """Return a month or day as text, a year as its January; empty where none is stated."""
     text = str(date or "")
     if text and not re.fullmatch(DATE, text):
         raise InputError(f"date {text[:20]!r} is no month. Write it as 2024-06.")
-    return text
+    return f"{text}-01" if len(text) == len("2024") else text
 
 
 def release_variants(catalogue: Catalogue, chip: str, engine: str, date: str) -> dict[str, str]:

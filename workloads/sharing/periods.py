@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+ROUNDING = 1e-12  # difference within which two times are one, relative to them
+
 
 class Period(NamedTuple):
     """Time in which the same jobs run."""
@@ -73,7 +75,7 @@ def periods(
         if period.length_s > 0:
             yield period
         for number, end_s in zip(running, ends_s, strict=True):
-            if end_s <= next_s:
+            if math.isclose(end_s, next_s, rel_tol=ROUNDING):  # so that no splinter of it is left
                 del left[number]
             else:
                 left[number] -= period.steps(number)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
@@ -109,44 +108,41 @@ def tree_wins(group: Group, size_bytes: int) -> bool:
     if group.cluster.catalogue is None:
         return False
     if len(group.domains) > 1:
-        ways = broadcast_ps(group, size_bytes)
-        return ways.tree < ways.ring
+        tree_ps, ring_ps = _tree_and_ring_ps(group, size_bytes)
+        return tree_ps < ring_ps
     link = _mean_rate(group)
     return levels(group.ranks) * size_bytes * PS_PER_S < _steps_ps(group, size_bytes) * link
 
 
-def sum_wins(group: Group, size_bytes: int) -> bool:
-    """Return whether a broadcast over domains costs less as a sum of zeros and one buffer."""
+def sum_wins(group: Group, size_bytes: int, rounds: int) -> bool:
+    """Return whether a broadcast over domains costs less as a sum of zeros and one buffer.
+
+    ``rounds``: steps of the sum, one after another.
+    """
     if group.cluster.catalogue is None or len(group.domains) == 1:
         return False
-    ways = broadcast_ps(group, size_bytes)
-    return ways.sum < min(ways.tree, ways.ring)
-
-
-class BroadcastTimes(NamedTuple):
-    """Estimated times of a broadcast over several domains [ps]."""
-
-    tree: float
-    ring: float
-    sum: float
-
-
-def broadcast_ps(group: Group, size_bytes: int) -> BroadcastTimes:
-    """Estimate the times of a broadcast over several domains by tree, ring and sum."""
+    # It sends a share over each adapter of a domain, and over all links of each chip.
     costs, domains = communication_costs(group.cluster), len(group.domains)
-    ranks, chips = -(-group.ranks // domains), -(-len(group.chips) // domains)
-    hop_ps, out, adapter = _hop_ps(group), int(_rates_out(group).sum()), costs.scale_out_bytes_per_s
-    far, near = levels(domains), levels(ranks)
+    chips, out = -(-len(group.chips) // domains), int(_rates_out(group).sum())
+    far_s = 2 * (1 - 1 / domains) / (chips * costs.scale_out_bytes_per_s)
+    near_s = 2 * (1 - 1 / chips) / max(1, out)
+    steps_ps = 2 * levels(domains) * _hop_ps(group) + rounds * costs.step_ps
+    sum_ps = steps_ps + size_bytes * (far_s + near_s) * PS_PER_S
+    return sum_ps < min(_tree_and_ring_ps(group, size_bytes))
+
+
+def _tree_and_ring_ps(group: Group, size_bytes: int) -> tuple[float, float]:
+    """Estimate the times of a broadcast over several domains by tree and by ring [ps]."""
+    costs, domains = communication_costs(group.cluster), len(group.domains)
+    far, near = levels(domains), levels(-(-group.ranks // domains))
+    hop_ps, adapter = _hop_ps(group), costs.scale_out_bytes_per_s
     # A tree sends the whole buffer at each level; a ring, in slices, round by round, over two
-    # adapters or more of a domain. A sum sends a share over each adapter and all links of a chip.
+    # adapters or more of a domain, and one way round back to the first domain, for its other ranks.
     tree_s = near / _mean_rate(group) + far / adapter
-    ring_s = 1 / (2 * adapter)
-    sum_s = 2 * (1 - 1 / domains) / (chips * adapter) + 2 * (1 - 1 / chips) / max(1, out)
     steps_ps = _steps_ps(group, size_bytes) + group.ranks * costs.issue_ps
-    return BroadcastTimes(
+    return (
         far * hop_ps + size_bytes * tree_s * PS_PER_S,
-        (domains - 1) * hop_ps + steps_ps + size_bytes * ring_s * PS_PER_S,
-        2 * (far * hop_ps + near * costs.step_ps) + size_bytes * sum_s * PS_PER_S,
+        (domains - (near == 0)) * hop_ps + steps_ps + size_bytes * PS_PER_S / (2 * adapter),
     )
 
 

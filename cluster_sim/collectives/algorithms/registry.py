@@ -103,10 +103,14 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
 
 def _broadcast(call: CollectiveCall) -> Preferences:
     """Prefer single messages, a sum, a tree, or slices along rings; none is documented."""
-    if one_step_wins(call.group, call.size_bytes):
+    group, size_bytes = call.group, call.size_bytes
+    if one_step_wins(group, size_bytes):
         return (MESH,)
-    summed = (HIERARCHICAL,) if sum_wins(call.group, call.size_bytes) else ()
-    return (*summed, RDH if tree_wins(call.group, call.size_bytes) else MULTI_RING)
+    others = (RDH if tree_wins(group, size_bytes) else MULTI_RING,)
+    if not HIERARCHICAL.suits(call):
+        return others
+    rounds = HIERARCHICAL.rounds(call, communication_costs(group.cluster))
+    return (HIERARCHICAL, *others) if sum_wins(group, size_bytes, rounds) else others
 
 
 AUTO, BEST = "auto", "best"

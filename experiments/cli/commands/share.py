@@ -186,7 +186,7 @@ def _print(shared: Sharing, results: Mapping[str, Any]) -> None:
         {**job, "low_s": job["interval"]["low"], "high_s": job["interval"]["high"]}
         for job in results["jobs"]
     ]
-    print_rows(f"{len(jobs)} jobs on {shared.cluster.name}", JOBS, jobs)
+    print_rows(f"{len(jobs)} job{'s' * (len(jobs) > 1)} on {shared.cluster.name}", JOBS, jobs)
     for sentence in (*(_due_to(shared, job) for job in shared.jobs), *_sureness(shared)):
         print_text(sentence)
     if shared.others:
@@ -220,9 +220,10 @@ def _print_periods(results: Mapping[str, Any]) -> None:
             job["name"]: f"{format_seconds(job['step_s'])} ({job['slowdown']:.3f})"
             for job in each["jobs"]
         }
-        until = map(format_seconds, (each["begins_at_s"], each["ends_at_s"]))
-        rows.append((*until, *(now.get(name, "") for name in names)))
-    print_table("Periods in which the same jobs run", ["from", "to", *names], rows)
+        begins_at_s, ends_at_s = each["begins_at_s"], each["ends_at_s"]
+        when = format_seconds(begins_at_s), format_seconds(ends_at_s - begins_at_s)
+        rows.append((*when, *(now.get(name, "") for name in names)))
+    print_table("Periods in which the same jobs run", ["from", "for", *names], rows)
 
 
 def _sureness(shared: Sharing) -> list[str]:

@@ -125,8 +125,10 @@ class Number(click.ParamType):  # type: ignore[type-arg]
             what = "whole number" if self.kind is int else "number"
             # A share of a whole number is no such number.
             written = _digits(value if self.kind is float else value.rstrip("%"))
-            one = "for one number, and name several one at a time" if "," in value else ""
-            remedy = "" if written == value else f"; write {f'{written} {one}'.strip()}"
+            remedy = "" if written == value else f"; write {written}"
+            if "," in value:
+                remedy = remedy.removesuffix(", without a unit")
+                remedy += " for one number, and name several one at a time"
             counted = getattr(param, "described", None)
             of_what = f" ({counted.help[0].lower()}{counted.help[1:]})" if counted else ""
             self.fail(f"{value!r} must be a {what}{of_what}{remedy}", param, ctx)

@@ -304,11 +304,11 @@ def _bench(run: Document) -> Iterator[Cells]:
     lengths = run.get("input_lens") or [0]
     users, offered = run.get("max_concurrency"), str(run.get("request_rate", "inf"))
     requests = run.get("num_prompts") or served
-    mean = {name: _of_bench(run, "mean", name) for name in ("ttft", "tpot")}
-    median = {name: _of_bench(run, "median", name) for name in ("ttft", "tpot")}
+    means = {name: _of_bench(run, "mean", name) for name in ("ttft", "tpot")}
+    medians = {name: _of_bench(run, "median", name) for name in ("ttft", "tpot")}
     arrive = users is None and offered != "inf"  # at a rate, and wait for nobody's answer
-    whole = (arrive or offered == "inf") and mean["ttft"] is not None
-    times = mean if whole else median
+    whole = (arrive or offered == "inf") and means["ttft"] is not None
+    times = means if whole else medians
     yield {
         "model": run.get("model_id") or server.get("model_path"),
         "tp": run.get("tensor_parallel_size") or server.get("tp_size"),

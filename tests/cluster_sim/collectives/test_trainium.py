@@ -257,6 +257,15 @@ def test_ranks_in_any_order_take_the_time_of_their_places():
                 assert prove(compose(mixed)) == "proven"
 
 
+@pytest.mark.parametrize("name", ["trn4-ultraserver:2", "trn3-gen1:3", "trn2-ultraserver:3"])
+def test_a_broadcast_becomes_a_sum_where_that_is_faster_than_a_tree(name):
+    """Chips of a domain that are no power of two take a sum round a ring, in many steps."""
+    for size in (2**18, 2**20, 2**22, 2**24):
+        call = CollectiveCall("broadcast", whole(cluster(name)), size)
+        chosen, *each_way = (duration_ps(call, each) for each in ("auto", "rdh", "hierarchical"))
+        assert chosen <= 1.15 * min(each_way)
+
+
 def test_a_broadcast_over_servers_takes_no_longer_than_a_sum():
     servers = cluster("trn2.48xlarge:4")
     for chips, size, expected in ((8, 2**10, "mesh"), (8, 2**24, "hierarchical"),

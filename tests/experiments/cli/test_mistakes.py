@@ -49,6 +49,7 @@ MISTAKES = {
         ("fleet --seed -1", "--seed '-1'.* equal to 0"),
         ("fleet --peak 2", "'--peak'; here it is --scale-to-peak"),
         ("fleet --weight x", "--weight 'x'.* number"),
+        (f"train {ON} --tp 2,4", r"; write digits alone for one number, and name several one"),
         ("plan --global-batch 64,128", r"write 64128 for one number, and name several one at a"),
         ("plan --global-batch 7.5", r"'7.5' must be a whole number \(sequences.*\)\. See"),
         ("run-job --days -1", "--days '-1'.* equal to 0"),

@@ -142,6 +142,8 @@ def test_a_job_says_what_its_spares_cost_where_nobody_stated_them(step):
         "be 33% cheaper, at a goodput of 99.9% (99.9% with 1)."
     )
     assert not cs.run_job(step, days=1, runs=1, spares="1").notes
+    (note,) = cs.run_job(step, days=1, runs=8).notes  # of which the first has no failure either
+    assert re.search(r"at a goodput of (\d+\.\d%) \(\1 with 1\)\.$", note)
 
 
 def test_a_stated_checkpoint_interval_is_compared_with_the_best(step):

@@ -56,6 +56,14 @@ def test_a_release_needs_its_engine_on_gpus():
     assert batching_from(cluster("trn2.48xlarge"), date="2025-10").date == "2025-10"
 
 
-def test_a_release_is_told_by_its_month():
+def test_an_engine_whose_releases_are_not_known_takes_no_month():
+    message = "--date 2025-10: releases of tensorrt-llm are not told apart, only those of vllm and"
+    with pytest.raises(InputError, match=message):
+        batching_from(cluster("dgx-h100"), scheduler="tensorrt-llm", date="2025-10")
+
+
+def test_a_release_is_told_by_its_month_and_a_year_is_its_january():
+    dates = ("2026", "2026-01", "2026-01-31", None)
+    assert [release_month(date) for date in dates] == ["2026-01", "2026-01", "2026-01-31", ""]
     with pytest.raises(InputError, match=r"date 'v0\.10' is no month\. Write it as 2024-06\."):
         release_month("v0.10")

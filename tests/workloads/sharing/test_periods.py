@@ -52,6 +52,14 @@ def test_every_job_makes_its_steps_and_overlaps_slow(jobs):
         assert (mine[-1].end_s - start_s > count + 1e-9) == beside
 
 
+def test_jobs_that_end_together_leave_no_splinter_of_a_period():
+    """Ten steps of 0.3 s and two of 1 s, each a tenth longer beside the other, end after 3.2 s."""
+    step_times = ({(0,): (0.3,), (1,): (1.0,), (0, 1): (0.33, 1.1)}).__getitem__
+    several = list(periods([0, 1], [10, 2], lambda _, running: step_times(running), 4))
+    assert [each.running for each in several] == [(0,), (0, 1)]
+    assert several[-1].end_s == pytest.approx(3.2)
+
+
 def test_a_period_says_what_a_job_makes_in_it():
     period = Period(2.0, 8.0, (1, 3), (2.0, 3.0))
     assert [period.steps(number) for number in range(4)] == [0.0, 3.0, 0.0, 2.0]

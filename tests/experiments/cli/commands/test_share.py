@@ -89,6 +89,17 @@ def test_periods_are_printed_and_written_where_jobs_come_and_go(jobs, tmp_path):
     assert names_in(out / "periods.csv") == ["first", "first", "second"]
 
 
+def test_a_late_period_is_told_by_its_length(jobs, tmp_path):
+    """A step of a few milliseconds after four days: both of its ends would be 4.167 d."""
+    path = tmp_path / "jobs.yaml"
+    first = path.read_text().partition("}, {")[0]
+    path.write_text(f"{first}, starts_at: 100h}}]")
+    printed = printed_by(jobs)
+    assert printed.startswith("1 job on trn2.48xlarge:2\n")
+    begins, lasts = printed.rpartition("first\n")[2].split("  ")[:2]
+    assert (begins, lasts.split()[1]) == ("4.167 d", "ms")
+
+
 def test_the_document_has_each_job_and_every_placement(jobs):
     document = document_of(jobs, "--study")
     assert [each["name"] for each in document["jobs"]] == ["first", "second"]
