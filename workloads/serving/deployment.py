@@ -342,7 +342,7 @@ class Deployment:
     def rented(
         self, each: Economics, count: int
     ) -> tuple[list[tuple[int, int, float]], float | None]:
-        """Return the machines of ``count`` deployments, and their price [USD/h]; None if unknown."""
+        """Return the machines of ``count`` deployments and their price [USD/h]; None if unknown."""
         machines = self.machines(each, count)
         priced = all(usd for _, _, usd in machines)
         return machines, sum(number * usd for number, _, usd in machines) if priced else None

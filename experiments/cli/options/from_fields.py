@@ -188,13 +188,13 @@ class DescribedOption(click.Option):
 
     def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
         """Take the one value that is stated; refuse several, but for a switch set twice alike."""
-        given = opts.get(self.name)
-        if given and not self.multiple:
-            if len(set(given) if self.is_flag else given) > 1 and not ctx.resilient_parsing:
-                words = ["on" if one is True else "off" if one is False else one for one in given]
+        values = opts.get(self.name)
+        if values and not self.multiple:
+            if len(set(values) if self.is_flag else values) > 1 and not ctx.resilient_parsing:
+                words = ["on" if one is True else "off" if one is False else one for one in values]
                 stated = in_words(tuple(f"{one!r}" for one in words), "and")
                 raise click.BadParameter(f"is given as {stated}; state it once", ctx, self)
-            opts = {**opts, self.name: given[-1]}
+            opts = {**opts, self.name: values[-1]}
         return super().handle_parse_result(ctx, opts, args)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

@@ -294,8 +294,8 @@ class Service:
 
     async def _ask(self, name: str, body: bytes) -> tuple[int, Mapping[str, Any]]:
         try:
-            asked = json_value(body, "the question", "Send an object of options by name.")
-            words, files = command_line(name, self.fields[name], asked)
+            options = json_value(body, "the question", "Send an object of options by name.")
+            words, files = command_line(name, self.fields[name], options)
         except InputError as mistake:
             return 400, {"error": str(mistake)}
         if self.inside >= self.workers + MOST_WAITING:
