@@ -57,6 +57,7 @@ PAID_OTHERWISE = (
     "Dollars by Capacity Block (prices of July to October 2026), or as named beside a bar and then "
     "left out of the title"
 )
+DIFFERENT = "Claims of vendors from which ours differ; the table has all, and their causes:"
 
 
 def generations(
@@ -177,7 +178,7 @@ def draw_generations(frame: pd.DataFrame) -> Figure:
     judged = shown if assumed.all() else shown[~assumed]
     otherwise = (shown.price != kind_in_words(PAID)) & shown.tokens_per_usd.notna()
     judged = judged.assign(tokens_per_usd=judged.tokens_per_usd.mask(otherwise))
-    lines = [ASSUMED] * bool(assumed.any()) + [PAID_OTHERWISE] + verdicts(frame)
+    lines = [ASSUMED] * bool(assumed.any()) + [PAID_OTHERWISE, DIFFERENT] + verdicts(frame)
     panels = {
         "tokens_per_s_per_chip": "per second per chip",
         "tokens_per_joule": "per joule",
@@ -315,13 +316,13 @@ def verdict(ours: float, low: float, high: float) -> str:
 
 
 def verdicts(frame: pd.DataFrame) -> list[str]:
-    """Lines with the verdict on each claim that can be judged."""
+    """Lines with the verdict on each claim from which our ratio differs; the table has them all."""
     return [
         f"{row['claim']}: claimed {row['claimed_low']:g}"
         + (f" to {row['claimed_high']:g}" if row["claimed_high"] > row["claimed_low"] else "")
         + f", here {row['ours']:.2f}{_shares(row)}: {row['verdict']}"
         for row in claims(frame).to_dict("records")
-        if row["verdict"] != "not known"
+        if row["verdict"].startswith("ours")
     ]
 
 
