@@ -416,7 +416,8 @@ def link_time(chunks: Schedule) -> LinkTime:
         for to in bounds.tolist()
     ]
     fullest = np.diff(until, axis=0).max(axis=1, initial=0)
-    loads, phase = np.unique(np.ceil(LOADS * fullest / np.maximum(1, lasting)), return_inverse=True)
+    tenths = np.ceil(np.round(LOADS * fullest / np.maximum(1, lasting), 6))  # of a full one ten
+    loads, phase = np.unique(tenths, return_inverse=True)
     phase_ps = np.bincount(phase, lasting).astype(np.int64)
     # What is before the first message, or after the last, is of the phase beside it.
     bounds[0], bounds[-1] = 0, total_ps
