@@ -6,7 +6,6 @@ from cluster_sim.collectives.builder import Collective, collective, compose
 from cluster_sim.collectives.call import KINDS, CollectiveCall
 from cluster_sim.collectives.duration.duration import (
     CollectiveTime,
-    collective_time,
     duration_ps,
     hbm_bytes,
     hbm_bytes_per_s,
@@ -28,7 +27,6 @@ __all__ = [
     "ProofError",
     "bus_factor",
     "collective",
-    "collective_time",
     "compose",
     "duration_ps",
     "hbm_bytes",

@@ -14,7 +14,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS, AUTO
-from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.results import first_ranks
 from cluster_sim.plot.palette import colors
 from experiments.figures.layout import canvas, logarithmic, over_bytes
@@ -27,6 +26,7 @@ from topologies.clusters.names import cluster as cluster_of
 from topologies.support.errors import InputError
 from topologies.support.units import format_bytes, format_seconds
 from workloads.confidence.sensitivity import sensitivity
+from workloads.front import collective_time
 from workloads.training.iteration import iteration
 
 Parts = Mapping[str, float]

@@ -24,7 +24,7 @@ from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.duration.nccl import NAME as NCCL
 from cluster_sim.collectives.duration.nccl import covers, knows, nccl_ps
-from cluster_sim.collectives.group import Group, as_group
+from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, JOIN, PS_PER_S, Edges, Flows, Resources, Schedule
@@ -41,9 +41,8 @@ from topologies.routing import (
 from topologies.shapes.basic import Clos, Shape, Torus
 from topologies.shapes.links import coordinates
 from topologies.support import display
-from topologies.support.arguments import checked
 from topologies.support.arrays import BoolArray, IntArray, distinct_rows
-from topologies.support.units import as_bytes, format_seconds
+from topologies.support.units import format_seconds
 
 
 class Geometry:
@@ -281,39 +280,17 @@ class CollectiveTime:
         return {"time": seconds, "algorithm": self.algorithm, "method": self.method}
 
 
-@checked()
-def collective_time(
-    kind: str,
-    group: Group | Cluster | str,
-    *,
-    size_bytes: float | str,
-    algorithm: str | Algorithm = AUTO,
-    ideal: bool = False,
-) -> CollectiveTime:
-    """Time of a collective operation on one group of an otherwise idle cluster.
-
-    The front door's function of this name, in :mod:`workloads.front`, gives it an interval as well.
-
-    >>> from topologies.clusters.names import cluster
-    >>> eight = Group(cluster("dgx-h100"), range(8))
-    >>> collective_time("all-reduce", eight, size_bytes=2**30, algorithm="ring").method
-    'simulated'
-    """
-    call = CollectiveCall(kind, as_group(group), as_bytes(size_bytes))
-    return time_of(call, algorithm, ideal=ideal)
-
-
 def duration_ps(
     call: CollectiveCall, algorithm: str | Algorithm = AUTO, *, ideal: bool = False
 ) -> int:
-    """Time that a call takes on an otherwise idle fabric [ps]; see :func:`collective_time`."""
+    """Time that a call takes on an otherwise idle fabric [ps]."""
     return time_of(call, algorithm, ideal=ideal).time_ps
 
 
 def time_of(
     call: CollectiveCall, algorithm: str | Algorithm = AUTO, *, ideal: bool = False
 ) -> CollectiveTime:
-    """Time of a call, and the method that answers; see :func:`collective_time`."""
+    """Time of a call, and the method that answers."""
     if algorithm != AUTO or ideal or not knows(call.group.cluster):
         return _of_messages(call, algorithm, ideal)
     return CollectiveTime(nccl_ps(call) + _at_uplinks_ps(call), NCCL, NCCL)

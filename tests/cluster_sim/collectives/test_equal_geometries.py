@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import CollectiveCall, Group, collective_time, suitable
+from cluster_sim.collectives import CollectiveCall, Group, suitable
 from cluster_sim.collectives.duration.duration import Geometry, _ranked, _timed, geometries
 from cluster_sim.collectives.duration.nccl import covers, nccl_ps
 from topologies.clusters.cluster import Cluster
@@ -15,6 +15,7 @@ from topologies.clusters.names import cluster
 from topologies.routing import clos
 from topologies.shapes.basic import Axis, FullMesh, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
+from workloads.front import collective_time
 
 SIZE_BYTES = 3 * 2**20
 KINDS = ("permute", "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast")

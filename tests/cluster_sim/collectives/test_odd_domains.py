@@ -19,7 +19,7 @@ from cluster_sim.collectives.algorithms.hierarchical import (
     timed_radices,
 )
 from cluster_sim.collectives.algorithms.registry import suitable
-from cluster_sim.collectives.duration.duration import FEW_RANKS, collective_time
+from cluster_sim.collectives.duration.duration import FEW_RANKS
 from cluster_sim.collectives.verify.bounds import lower_bound
 from cluster_sim.collectives.verify.proof import prove
 from cluster_sim.hardware.communication_costs import communication_costs
@@ -28,6 +28,7 @@ from tests.support.examples import examples
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.shapes.basic import Tier, Tiered
+from workloads.front import collective_time
 
 MACHINE = cluster("trn2-ultraserver:16385")
 

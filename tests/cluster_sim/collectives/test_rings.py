@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import CollectiveCall, Group, builder, collective_time, whole
+from cluster_sim.collectives import CollectiveCall, Group, builder, whole
 from cluster_sim.collectives.algorithms import ring
 from cluster_sim.collectives.algorithms.cycles import all_rings, one_ring
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS
@@ -25,6 +25,7 @@ from tests.support.examples import examples
 from tests.support.written_rules import check_rounds
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
+from workloads.front import collective_time
 
 RINGS = {"ring": one_ring, "multi-ring": all_rings}
 MACHINES = (

@@ -9,7 +9,6 @@ import pytest
 from cluster_sim.collectives import CollectiveCall, Group, compose, duration_ps, prove, whole
 from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS, choose_algorithm
-from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.lowering import lower
 from cluster_sim.collectives.messages import side_by_side
 from cluster_sim.hardware.communication_costs import DMA_SHARES, communication_costs
@@ -20,6 +19,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.shapes.basic import Axis, Torus
 from topologies.shapes.measures import scale_up_bytes_per_s
+from workloads.front import collective_time
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 EIGHT_RANKS = (0, 1, 4, 5)
