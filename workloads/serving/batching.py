@@ -23,7 +23,6 @@ from topologies.catalogue.catalogue import (
 )
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
-from workloads.serving.rank.share import USUAL_SHARE
 from workloads.serving.releases import DATED, release_month, release_variants
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
@@ -227,7 +226,7 @@ def _with_usual_share(catalogue: Catalogue, chip: str, groups: int) -> Catalogue
         + catalogue.value(part, "sglang_group_memory") * (groups if groups > 1 else 0)
     )
     share = Fraction(1 - kept_bytes / usable_hbm_bytes(chip, catalogue))
-    return catalogue.with_rows([entry._replace(exact=share, grade="derived", source=USUAL_SHARE)])
+    return catalogue.with_rows([entry._replace(exact=share, grade="derived", source="SGL; D")])
 
 
 def _usual_tokens(chip: str, catalogue: Catalogue, engine: str) -> int:

@@ -27,7 +27,7 @@ from topologies.support.arrays import FloatArray, distinct
 from topologies.support.errors import InputError, check_choice
 from workloads.kernels.precision import ELEMENT_BYTES, SERVING_CACHES
 from workloads.models.model import ATTENTION, Model, expert_parameters
-from workloads.serving.rank.share import USUAL_SHARE, RankShare
+from workloads.serving.rank.share import RankShare
 from workloads.serving.rank.times import (
     EXPERT_BLOCK,
     KeyTimes,
@@ -364,7 +364,8 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     whole = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue)
     share = catalogue.entry(chip_family(chip, catalogue).serving, "memory_share")
     budget = whole * share.value
-    if weights >= budget and share.source == USUAL_SHARE:  # its user has to state more
+    # A share that follows from the server's own rule, and nobody stated, may be raised by its user.
+    if weights >= budget and share.grade == "derived":
         budget = whole * (share.high or share.value)
     if weights >= budget:
         degree, most, unit = rank.chips, rank.cluster.chips_per_domain, "chip"

@@ -23,8 +23,6 @@ SCALED = 1 + 4 / 128
 """Bytes of a cached element in fp8 with its share of a scale of 128 (FlashMLA, DeepGEMM)."""
 SHORTEST = 128
 """Side of a product that is so small that its time is that of its launches."""
-USUAL_SHARE = "SGL; D"
-"""Source of a share of memory that SGLang takes where its user states none."""
 STATE_BYTES = 4.0
 """Bytes of one element of a recurrent state, which is stored in 32 bits."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
