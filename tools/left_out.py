@@ -65,6 +65,7 @@ def as_prediction(row: Residual) -> Prediction:
         crosses=row.crosses,
         framework=row.framework,
         stated=row.stated,
+        filled=row.filled,
         below=row.below,
         above=row.above,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,6 @@ from workloads.confidence.split_conformal import (
     rank_correlation,
     ratio_ends,
 )
-from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import Iteration
 from workloads.training.usual_plan import training_features
 
@@ -443,7 +443,7 @@ def prediction_of(row: Compared, catalogue: Catalogue | None = None) -> Predicti
     chip = _chip(str(row.get("cluster") or row.get("chip") or ""))
     ranks = int(row.get("ranks") or row.get("chips") or 1)
     if quantity == "iteration_s":
-        _, machine, plan = question(filled(row).values)
+        model, machine, plan = question(filled(row).values)
         kind = training_kind(
             experts=bool(row.get("experts")),
             zero=int(row.get("zero") or 0),
@@ -454,9 +454,10 @@ def prediction_of(row: Compared, catalogue: Catalogue | None = None) -> Predicti
         if MIXED_NODES in str(row.get("variant")):
             kind = RESEARCH
             slow = slowing(ranks, plan.microbatches, pipelined=plan.pp > 1)
-        return Prediction(
-            *(kind, chip, plan.tp, plan.cp, ranks, kernels_assumed(chip, catalogue), slow),
-            framework=framework_of(plan, machine).name,
+        return replace(
+            training_features(model, plan, machine),
+            **dict[str, Any](kind=kind, chip=chip, ranks=ranks, slow=slow),
+            assumed=kernels_assumed(chip, catalogue),
             stated=str(row.get("stated") or ""),
             **_logs_of_ends(row),
         )

@@ -134,11 +134,12 @@ class Prediction:
     # Tool that times a collective or kernel, or engine of a replica; empty where none is stated
     tool: str = ""
     # Family of a replica's model, see :func:`~workloads.confidence.answers.model_family`, or
-    # precision of a product
+    # width of a product, or of those of a training step
     family: str = ""
     crosses: bool = False  # whether a collective crosses servers
     framework: str = ""  # name of the framework of a training step, without settings
     stated: str = ""  # level of what was told of a training step
+    filled: float = 0.0  # share of a rank's memory that a training step likely fills
     # below, above: ends of the hull of the times that fields of no stated value leave open, as
     # logarithms of their ratio to the prediction; at most and at least 0
     below: float = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from topologies.support.units import format_seconds
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import (
     BARE,
+    EXPERTS,
     FAMILY,
     FRAMEWORK,
     NAMES,
@@ -150,7 +151,6 @@ def generation(chip: str) -> str:
     return chip if family.is_neuron else family.name
 
 
-BORROWED_TABLES = 1  # weight of the family's quantile, in tables, beside those of the kind itself
 DOUBLED = {"tp": 1.4, "cp": 1.4, "ranks": 1.15}
 """Widening for each doubling of a degree, or of the ranks, beyond the largest measured on the chip.
 A degree changes the shapes of kernels and the fabric of its group: with tp 16 and 32 left out, 1.15
@@ -197,7 +197,7 @@ def _reaches(prediction: Prediction, residuals: Residuals) -> tuple[float, float
     if FAMILY[prediction.kind] != TRAINING:
         half, _ = domain_half_width(prediction, residuals)
         return half, half
-    down, up, *_ = step_tails(prediction.kind, prediction.stated, residuals)
+    down, up = step_tails(prediction, residuals)
     wider = widening(prediction, residuals)
     least = least_half_width(prediction, residuals, wider)
     return max(least, down * wider), max(least, up * wider)
@@ -220,7 +220,9 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
         if of_kind.rows and size > largest:
             doublings = math.log2(size / largest)
             factors.append((doubled**doublings, f"{degree} {size:,} beyond {largest:,}"))
-    if prediction.assumed:
+    # Rows of such a chip whose numbers were assumed as well have shown how far off these are.
+    chips = residuals.assumed_chips
+    if prediction.assumed and generation(prediction.chip) not in map(generation, chips):
         factors.append((ASSUMED, "assumed numbers"))
     return tuple(factors)
 
@@ -234,7 +236,7 @@ def _largest(degree: str, prediction: Prediction, of_kind: Residuals, residuals:
     # A group of Neuron cores spans the 16 chips of a server on any generation.
     if runtime(prediction.chip) == NEURON:
         chips = {row.chip for row in every.rows if runtime(row.chip) == NEURON}
-        return max(largest, *(every.largest(degree, chip) for chip in chips))
+        return max([largest, *(every.largest(degree, chip) for chip in chips)])
     # What a degree changes, shapes and groups, is the same for dense layers and layers of experts.
     if prediction.stated not in ("", FRAMEWORK):
         return largest
@@ -250,39 +252,19 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
     return _step_basis(prediction, residuals) + "".join(reasons)
 
 
-@lru_cache(maxsize=256)
-def score_quantile(kind: str, residuals: Residuals) -> float:
-    """Quantile of the scores of a kind, drawn towards that of its family if it has few tables."""
-    # Scores are those of predictions that were told all that a row states.
-    of_kind, tables_of_kind = _quantile(residuals.of(kind))
-    shared, _ = _quantile(residuals.of_family(kind))
-    if not tables_of_kind:
-        return shared
-    weight = tables_of_kind / (tables_of_kind + BORROWED_TABLES)
-    return math.exp(weight * math.log(of_kind) + (1 - weight) * math.log(shared))
-
-
-def _quantile(rows: Residuals) -> tuple[float, int]:
-    """Quantile of the scores with equal weight for every table, and the number of tables."""
-    scores, weights = [], []
-    tables = grouped(rows, "table")
-    for table in tables.values():
-        for row in table.rows:
-            scores.append(abs(row.log_residual) / (ASSUMED if row.assumed else 1.0))
-            weights.append(1 / len(table.rows))
-    if not scores:
-        return math.log(2.0), 0
-    return weighted_quantile(np.array(scores), np.array(weights), LEVEL), len(tables)
-
-
-# Intervals of training steps, by kind of step and by what the predictor was told. The score of a
-# measured row is how far it lies beyond the hull of the times that unstated fields leave open
-# (conformalised quantiles, Romano, Patterson and Candès 2019), as the root of a difference of
-# squares, on either side by itself: many untuned steps are far slower than predicted, few faster.
-# Neither framework nor chip says how far the next source is off, so they make no pools.
+# Intervals of training steps, by how far measured steps like them were off. The score of a measured
+# row is how far it lies beyond the hull of the times that unstated fields leave open (conformalised
+# quantiles, Romano, Patterson and Candès 2019), as the root of a difference of squares, on either
+# side by itself: many untuned steps are far slower than predicted, few faster. Rows count by how
+# much they are like the question (localised, Guan 2023). Who leaves memory free has rarely tuned a
+# step, and such steps are farther off.
 
 TRAINING = "training"
-ALL_KINDS = 1  # weight, in tables, of the quantile of all kinds of steps beside that of one
+OTHER_KIND, OF_EXPERTS = 0.5, 0.03
+"""Weights of rows of another kind; of rows of experts for other steps, or the other way round."""
+OTHER_FRAMEWORK, OTHER_WIDTH = 0.25, 0.5
+"""Weights of rows of another framework than the named one, and of products of another width."""
+MEMORY = 0.2  # difference of filled shares of memory at which rows count 0.6 times as much
 HIGHEST_OF_TAIL = 0.95  # highest quantile of few tables on one side
 UNMEASURED = math.log(1.36)
 """Smallest half-width of a Neuron chip, framework and kind without rows of two tables: the median
@@ -322,42 +304,57 @@ class Tails(NamedTuple):
     tables: int
 
 
-@lru_cache(256)
-def step_tails(kind: str, stated: str, residuals: Residuals) -> Tails:
-    """Return the tails of a kind's steps that were told as much, drawn towards those of all."""
-    steps = (row for row in residuals.at_level(stated).rows if FAMILY.get(row.kind) == TRAINING)
-    every = [row for row in steps if row.kind != RESEARCH or kind == RESEARCH]
-    counts = Counter(row.table for row in every)
-    wide, tails = (_tails(rows, counts) for rows in (every, [r for r in every if r.kind == kind]))
-    share = tails.tables / (tails.tables + ALL_KINDS)
-    down, up = (share * tails[side] + (1 - share) * wide[side] for side in (0, 1))
-    return (tails if tails.tables else wide)._replace(down=down, up=up)
+def likeness(row: Residual, question: Prediction) -> float:
+    """Return how much a measured step counts for a question: 1 where it is like it in all."""
+    weight = math.exp(-(((min(row.filled, 1.0) - min(question.filled, 1.0)) / MEMORY) ** 2) / 2)
+    if row.kind != question.kind:
+        of_experts = EXPERTS in (row.kind, question.kind)
+        weight *= 0.0 if row.kind == RESEARCH else OF_EXPERTS if of_experts else OTHER_KIND
+    if row.framework != question.framework and question.stated in ("", FRAMEWORK):
+        weight *= OTHER_FRAMEWORK
+    return weight if row.family == question.family else weight * OTHER_WIDTH
 
 
-def _tails(rows: Sequence[Residual], counts: Mapping[str, int]) -> Tails:
-    """Tails of rows, where each table has the same weight, and a kind its share of it."""
-    if not rows:
-        return Tails(math.log(2.0), math.log(2.0), 0, 0)
-    tables = len({row.table for row in rows})
-    # Either tail holds half of what may lie outside. The next table is exchangeable with these.
-    level = min(HIGHEST_OF_TAIL, (1 + LEVEL) / 2 * (tables + 1) / tables)
-    weights = np.array([1 / counts[row.table] for row in rows])
-    reaches = (np.array([row.beyond(side) for row in rows]) for side in (-1, 1))
-    down, up = (weighted_quantile(each, weights, level) for each in reaches)
-    return Tails(down, up, len(rows), tables)
+@lru_cache(64)
+def _steps(stated: str, residuals: Residuals) -> tuple[list[Residual], FloatArray]:
+    """Return steps that were told as much, and how far each is below and above its hull."""
+    rows = [row for row in residuals.at_level(stated).rows if row.family_of_kind == TRAINING]
+    return rows, np.array([[row.beyond(side) for row in rows] for side in (-1, 1)])
+
+
+@lru_cache(PREDICTIONS)
+def step_tails(question: Prediction, residuals: Residuals) -> tuple[float, float]:
+    """Return how far steps like a question reach beyond either end of its hull, in logarithms."""
+    rows, beyond = _steps(question.stated, residuals)
+    counts, of_tables = Counter(row.table for row in rows), Counter[str]()
+    shares = np.array([likeness(row, question) / counts[row.table] for row in rows])
+    if not shares.any():
+        return math.log(2.0), math.log(2.0)
+    for row, share in zip(rows, shares, strict=True):
+        of_tables[row.table] += share
+    # Either tail holds half of what may lie outside. The next table is exchangeable with these, of
+    # which those that count less are fewer (Kish's effective number).
+    tables = shares.sum() ** 2 / sum(share**2 for share in of_tables.values())
+    level = min(HIGHEST_OF_TAIL, (1 + LEVEL) / 2 * (1 + 1 / tables))
+    down, up = (weighted_quantile(each, shares, level) for each in beyond)
+    return down, up
 
 
 def _step_basis(prediction: Prediction, residuals: Residuals) -> str:
     """Say which steps the interval comes from, and how many of them are of such chips."""
     kind, stated, name = prediction.kind, prediction.stated, prediction.framework
-    tails = step_tails(kind, stated, residuals)
-    domain = (kind, name, generation(prediction.chip))
-    rows = residuals.at_level(stated).rows
-    alike = sum((row.kind, row.framework, generation(row.chip)) == domain for row in rows)
-    kinds = NAMES[kind] if any(row.kind == kind for row in rows) else "training of all kinds"
+    every, _ = _steps(stated, residuals)
+    rows = [row for row in every if row.kind == kind]
+    domain = (name, generation(prediction.chip))
+    alike = sum((row.framework, generation(row.chip)) == domain for row in rows)
+    kinds, rows = (NAMES[kind], rows) if rows else ("training of all kinds", every)
     here = f"{alike:,} of {name} on such chips" if alike else f"none of {name} on such a chip"
-    tables = f"{tails.tables} table{'s' * (tails.tables != 1)}"
-    return f"{tails.rows:,} measured steps, {tables}, {here} ({kinds}; {TOLD[stated]})"
+    count = len({row.table for row in rows})
+    tables = f"{count} table{'s' * (count != 1)}"
+    return (
+        f"{len(rows):,} measured steps, {tables}, {here} ({kinds}; {TOLD[stated]}; those that fill "
+        "as much memory count most)"
+    )
 
 
 MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours first
@@ -392,10 +389,10 @@ def ratio_ends(
 
 @lru_cache(maxsize=64)
 def ratio_half_width(kind: str, residuals: Residuals | None = None) -> float:
-    """Half-width of ln(time of one plan / time of another) among measured pairs of a kind."""
+    """Half-width of ln(time of one plan / time of another) among measured pairs of a family."""
     # Two rows of a table with the same model and machine share the error of machine, framework and
     # kernels, which cancels in the difference of their residuals. Every table has the same weight.
-    # ``residuals``: shipped ones by default.
+    # ``residuals``: shipped ones by default. Without pairs nothing is known of a ratio.
     shipped = shipped_residuals() if residuals is None else residuals
     differences, weights = [], []
     for table in grouped(shipped.of_family(kind), "table").values():
@@ -404,10 +401,9 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None) -> float:
             continue
         differences += pairs
         weights += [1 / len(pairs)] * len(pairs)
-    alone = score_quantile(kind, shipped)
     if not differences:
-        return math.sqrt(2) * alone
-    return min(alone, weighted_quantile(np.array(differences), np.array(weights), LEVEL))
+        return math.inf
+    return weighted_quantile(np.array(differences), np.array(weights), LEVEL)
 
 
 def _pairs(table: tuple[Residual, ...]) -> list[float]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from topologies.catalogue.catalogue import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError
-from workloads.confidence.answers import kernels_assumed
+from workloads.confidence.answers import kernels_assumed, weight_width
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import BARE, FRAMEWORK, PLAN, Prediction, training_kind
 from workloads.confidence.split_conformal import interval, margin
@@ -468,7 +468,8 @@ def training_features(
     model: Model, plan: ParallelPlan, cluster: Cluster, left_open: tuple[float, float] = (1.0, 1.0)
 ) -> Prediction:
     """Return the features of a training step."""
-    # Level of what the plan states.
+    stack = framework_of(plan, cluster)
+    need = likely(model, plan, stack.on(cluster, model).numbers, cluster.chip)
     level = PLAN if not plan.names_framework else "" if ":" in plan.framework else FRAMEWORK
     if OPEN & {*plan.assumed}:
         level = FRAMEWORK if plan.names_framework else BARE
@@ -484,8 +485,10 @@ def training_features(
         cp=plan.cp,
         ranks=max(1, plan.ranks // plan.ranks_per_chip),
         assumed=kernels_assumed(cluster.chip, cluster.catalogue),
-        framework=framework_of(plan, cluster).name,
+        family=weight_width(plan.precision),
+        framework=stack.name,
         stated=level,
+        filled=need.total / need.capacity,
         below=math.log(left_open[0]),
         above=math.log(left_open[1]),
     )

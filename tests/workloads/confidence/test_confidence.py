@@ -28,7 +28,6 @@ from workloads.confidence.kinds import (
 from workloads.confidence.residuals import Residual, Residuals, csv_lines, parse, shipped_residuals
 from workloads.confidence.split_conformal import (
     ASSUMED,
-    BORROWED_TABLES,
     DOUBLED,
     MOST,
     generation,
@@ -37,7 +36,7 @@ from workloads.confidence.split_conformal import (
     margin,
     ratio_half_width,
     runtime,
-    score_quantile,
+    step_tails,
     widening,
 )
 from workloads.models.huggingface import named
@@ -56,24 +55,16 @@ def _two_tables() -> Residuals:
 
 
 def test_every_table_has_the_same_weight():
-    assert score_quantile(TENSOR, _two_tables()) == pytest.approx(0.3)
-    assert score_quantile(TENSOR, _two_tables().without("small")) == pytest.approx(0.1)
+    question = Prediction(TENSOR, "h100", 8, 1, 64)
+    assert step_tails(question, _two_tables()) == (0.3, 0.1)
+    assert step_tails(question, _two_tables().without("small")) == (0.0, 0.1)
 
 
-def test_rows_of_chips_without_measured_kernels_count_less():
-    assumed = Residuals((replace(_row("small", -0.3), assumed=True),))
-    assert score_quantile(TENSOR, assumed) == pytest.approx(0.3 / ASSUMED)
-
-
-@pytest.mark.parametrize("tables", [1, 2, 3])
-def test_a_kind_with_few_tables_is_drawn_towards_its_family(tables):
-    rows = [_row(str(number), 0.1) for number in range(15)]
-    rows += [_row(f"of experts {n}", 0.4, kind="training.experts") for n in range(tables)]
-    residuals = Residuals(tuple(rows))
-    weight = tables / (tables + BORROWED_TABLES)
-    shared = 0.1  # the 0.8-quantile of all tables
-    expected = 0.4**weight * shared ** (1 - weight)
-    assert score_quantile("training.experts", residuals) == pytest.approx(expected)
+def test_assumed_numbers_widen_until_steps_on_such_a_chip_were_measured():
+    question = Prediction(TENSOR, "gb200", 8, 1, 64, assumed=True)
+    measured = replace(_row("b", 0.1), chip="b200", assumed=True)
+    assert widening(question, _two_tables()) == ASSUMED
+    assert widening(question, Residuals((*_two_tables().rows, measured))) == 1.0
 
 
 @pytest.mark.parametrize(("prediction", "factor"), [
@@ -125,7 +116,6 @@ def test_a_ratio_is_surer_than_a_value_and_widens_as_it_does():
     rows = (_row("a", 0.30), _row("a", 0.32), _row("b", -0.2), _row("b", -0.25))
     residuals, seen = Residuals(rows), Prediction(TENSOR, "h100", 8, 1, 64)
     assert ratio_half_width(TENSOR, residuals) == pytest.approx(0.05)
-    assert ratio_half_width(TENSOR, residuals) < score_quantile(TENSOR, residuals)
     assert margin(seen, seen, residuals) == pytest.approx(0.05)
     larger = Prediction(TENSOR, "h100", 16, 1, 64)
     wider = pytest.approx(DOUBLED["tp"] * 0.05)
@@ -134,7 +124,13 @@ def test_a_ratio_is_surer_than_a_value_and_widens_as_it_does():
 
 @pytest.mark.parametrize("kind", [kind for kind in NAMES if FAMILY[kind] == "training"])
 def test_shipped_ratios_are_surer_than_shipped_values(kind):
-    assert 0 < ratio_half_width(kind) <= score_quantile(kind, shipped_residuals())
+    plan = Prediction(kind, "h100", 8, 1, 64, framework="megatron-core", filled=0.8)
+    assert 0 < ratio_half_width(kind) <= half_width(plan, shipped_residuals())
+
+
+def test_a_ratio_of_which_no_pair_was_measured_is_no_surer_than_a_value():
+    seen, alone = Prediction(TENSOR, "h100", 8, 1, 64), Residuals((_row("a", 0.3),))
+    assert margin(seen, seen, alone) == half_width(seen, alone)
 
 
 def test_plain_shapes_are_the_model_itself():
