@@ -54,6 +54,7 @@ def _usd(value: Any) -> str:
 
 UNITS: Mapping[str, Callable[[Any], str]] = {
     "_flops_per_s": _prefixed("FLOP/s"),
+    "_bytes_per_s_per_chip": format_rate,
     "_bytes_per_s": format_rate,
     "_requests_per_s": lambda value: f"{number(value)} requests/s",
     "_per_s": lambda value: f"{number(value)} /s",
@@ -168,8 +169,16 @@ ABBREVIATIONS = frozenset(
 
 
 def heading(name: str) -> str:
-    """Heading of a column: its name without the unit, which the values have."""
-    parts = [part.removesuffix(unit_of(part)) for part in name.split(".")]
+    """Heading of a column: its name without the unit, which the values have.
+
+    >>> heading("busbw_bytes_per_s"), heading("scale_up_bytes_per_s_per_chip")
+    ('busbw', 'scale up per chip')
+    """
+    units = {part: unit_of(part) for part in name.split(".")}
+    parts = [
+        part.removesuffix(unit) + "_per_chip" * unit.endswith("_per_chip")
+        for part, unit in units.items()
+    ]
     words = "_".join(parts).replace("_per_s_", "/s_").split("_")
     return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
@@ -240,7 +249,7 @@ def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
         first = next(texts)
         if all(text == first for text in texts):  # a generator, so it stops at a difference
             same[name] = first
-    words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
+    words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-", "∞")]
     return " · ".join(words), frame.drop(columns=[name for name in same if name in frame])
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from cluster_sim.plot.palette import colors, ink
 from experiments.figures.training import NAMES
@@ -79,8 +79,8 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
         results = {key: value for key, value in results.items() if key not in ("rows", "interval")}
     rows = first_table(folder, contents) if command in TABLED else None
     drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
-    title = finding(command, results, rows) or next((str(text) for text in drawn if text), "")
-    title = title or ratio_title(ratios) or command
+    title = finding(command, results, rows) or ratio_title(ratios)
+    title = title or next((str(text) for text in drawn if text), command)
     script = packaged("report.js")
     sections = [
         *_sections(folder, record, results),
@@ -267,7 +267,20 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["unbroken"] = unbroken
     return templates.get_template(name)
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z]\S*")
+
+
+def unbroken(text: str) -> Markup:
+    """Return text as HTML that a browser breaks before its options and never inside them.
+
+    >>> unbroken("so state --tp 4")
+    Markup('so state <span class="option">--tp</span> 4')
+    """
+    return Markup(OPTION.sub(r'<span class="option">\g<0></span>', str(escape(text))))
 
 
 LONGEST_WORD = 1000
@@ -407,6 +420,7 @@ def _drawing_data(folder: Path, name: Any, wanted: tuple[str, ...]) -> Markup | 
 
 Block = dict[str, Any]
 MOST_ROWS = 500
+LONGEST_SAME = 160  # characters of equal columns that are shown unfolded
 LARGEST_SHOWN_BYTES = 2**26
 ADDITIVE = ("_s", "_ps", "_hours")  # units of objects whose parts are shares of a whole
 
@@ -450,14 +464,22 @@ def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
     held = pd.read_csv(path, nrows=MOST_ROWS + 1, encoding="utf-8-sig")
     for name in held.select_dtypes(["str", "object"]):
         held[name] = held[name].map(as_named)
+    held = held.drop(columns="provenance", errors="ignore")  # its long words are the file's
     names = set(held.columns)
     if names == {"metric", "value"} and results:
         return
+    if names == {"result", "name", "low", "value", "high"}:  # numbers of unlike units
+        for end in ("low", "value", "high"):
+            held[end] = [value_text(*pair) for pair in zip(held["name"], held[end], strict=True)]
+        held["result"] = held["result"].str.replace(r" \[\w+\]$", "", regex=True)
+        held = held.drop(columns="name")
     if {"low", "high"} <= names and {"time_s", "iteration_s"} & names:
         held = held.rename(columns={"low": "low_s", "high": "high_s"})
     same, rest = constants(held.head(MOST_ROWS))
     if same:
-        yield {"kind": "text", "text": f"The same in all rows: {same}."}
+        line = {"kind": "text", "text": f"The same in all rows: {same}."}
+        folded = {"kind": "more", "text": "columns that are the same in all rows", "blocks": [line]}
+        yield line if len(same) <= LONGEST_SAME else folded
     yield table_block(rest, more=path.name if len(held) > MOST_ROWS else "")
 
 

@@ -260,9 +260,10 @@ def interval_frame(document: Mapping[str, Any], *columns: Column) -> pd.DataFram
     rows = [
         (
             f"{names.get(name) or heading(name)}{SI_UNITS.get(unit_of(f'_{name}'), '')}",
+            name,
             *(ends[name]["low"], document[name], ends[name]["high"]),
         )
         for name in ends
         if isinstance(ends[name], Mapping) and name in document
     ]
-    return pd.DataFrame(rows, columns=["result", "low", "value", "high"])
+    return pd.DataFrame(rows, columns=["result", "name", "low", "value", "high"])

@@ -296,7 +296,7 @@ def write(run: Run, command: str, title: str, answer: Mapping[str, Any]) -> None
     good = answered(answer)
     is_step = command == "train"
     rows = [(flat_step if is_step else flat_serving)(row) for row in good]
-    sentences = " ".join(_sentences(answer))
+    sentences = "\n".join(_sentences(answer))
     run.table("metrics", rows, title="Results" if is_step else title, note=sentences)
     if is_step:
         from experiments.figures.training import stacked
