@@ -98,6 +98,15 @@ def number(value: Any) -> str:
     return f"{rounded:,.0f}" if 1000 <= abs(rounded) < LONG else f"{rounded:.4g}"
 
 
+def days_text(days: float) -> str:
+    """Text of a length in days, in a smaller unit where it is short.
+
+    >>> days_text(94.67), days_text(0.0183)
+    ('94.67 d', '26.35 min')
+    """
+    return format_seconds(86_400 * days)
+
+
 def ranges(places: Iterable[int]) -> str:
     """Whole numbers in ascending order, with three or more in a row as their first and last.
 

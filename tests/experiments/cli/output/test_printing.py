@@ -188,7 +188,7 @@ def test_steps_and_requests_are_those_of_each_cluster_alone(line):
 @pytest.mark.parametrize(("line", "clusters", "figure", "says"), [
     (REDUCE, CLUSTERS, "busbw.png", "of the first"),
     (STEP, (*CLUSTERS, "trn2.3xlarge"), "steps.png", "trn2.3xlarge: "),
-    (f"{STEP} --tokens=1T", CLUSTERS, "steps.png", "days of the job"),
+    (f"{STEP} --tokens=1T", CLUSTERS, "steps.png", "length of the job"),
     (SERVE, CLUSTERS, "report.html", "time per output token, median"),
 ])  # fmt: skip
 def test_a_run_directory_has_one_picture_of_all(tmp_path, line, clusters, figure, says):
