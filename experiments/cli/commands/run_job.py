@@ -71,7 +71,7 @@ RESULTS = (
     Column("goodput", "goodput", write="{:.1%}".format),
     Column("failures", "failures", write="{:,.1f}".format),
     Column("mtbf_s", "  one expected every"),
-    Column("lost_s", "  one costs, in the mean"),
+    Column("lost_s", "  one costs on average"),
     Column("checkpoint_interval_s", "checkpoint every"),
     Column("best_checkpoint_interval_s", "  best"),
     Column("young_daly_interval_s", "  Young and Daly"),
