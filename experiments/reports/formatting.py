@@ -107,6 +107,16 @@ def days_text(days: float) -> str:
     return format_seconds(86_400 * days)
 
 
+def sentence(text: str) -> str:
+    """Return text with a capital letter, but where it begins with the name of a machine.
+
+    >>> sentence("a replica takes 1 chip."), sentence("trn2-ultraserver@us: 1 chip.")
+    ('A replica takes 1 chip.', 'trn2-ultraserver@us: 1 chip.')
+    """
+    is_word = text.partition(" ")[0].rstrip(",.;:").isalpha()
+    return text[:1].upper() + text[1:] if is_word else text
+
+
 def ranges(places: Iterable[int]) -> str:
     """Whole numbers in ascending order, with three or more in a row as their first and last.
 

@@ -32,6 +32,7 @@ from experiments.reports.formatting import (
     constants,
     heading,
     is_number,
+    sentence,
     table_text,
     unit_of,
     value_text,
@@ -122,7 +123,7 @@ def _sections(
     if "other_prices" in results and "rows" not in results:
         lines.append(f"Price: {results['price_basis']}.")
     lines += price_sentences(results)
-    texts = [{"kind": "text", "text": line[:1].upper() + line[1:]} for line in lines]
+    texts = [{"kind": "text", "text": sentence(line)} for line in lines]
     yield _section("Remarks", texts)
     for title, key in WHOLES.items():
         yield _section(title, _tried(partial(_whole, results.get(key), key), list[Block]()))
@@ -211,10 +212,10 @@ def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iter
     )
     seed = record.get("seed")
     drawn = f", seed {seed}" if seed is not None else ""
-    sentence = (
+    said = (
         f"cluster-sim {record.get('version', '?')}{drawn}; the same run has the digests {digests}."
     )
-    yield {"kind": "text", "text": sentence}
+    yield {"kind": "text", "text": said}
     inputs, left = _given(record)
     blocks = [table(["input", "value"], [list(item) for item in inputs.items()], text=(0, 1))]
     if left:

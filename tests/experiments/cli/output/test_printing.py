@@ -114,7 +114,9 @@ def test_intervals_go_by_the_names_of_their_columns():
         "interval": {"basis": "runs", "cost": ends, "hours": ends},
     }
     frame = interval_frame(document, Column("cost", "  money"))
-    assert frame.to_numpy().tolist() == [["money", 1.0, 2.0, 3.0], ["hours", 1.0, 2.5, 3.0]]
+    assert frame.to_numpy().tolist() == [
+        ["money", "cost", 1.0, 2.0, 3.0], ["hours", "hours", 1.0, 2.5, 3.0]
+    ]  # fmt: skip
 
 
 REDUCE = "collective all-reduce --size=1MiB,64MiB --ranks=8"
