@@ -21,8 +21,8 @@ LONGEST = 240
 ANSWERS: Mapping[str, tuple[str, ...]] = {
     "train": ("iteration_s", "mfu", "tokens_per_s_per_chip", "memory_bytes.total",
               "usd_per_million_tokens", "energy_joules"),
-    "plan": ("rows.0.iteration_s", "rows.0.mfu", "rows.0.memory_bytes.total", "estimated",
-             "simulated", "usd_per_million_tokens"),
+    "plan": ("rows.0.iteration_s", "rows.0.mfu", "rows.0.memory_bytes.total",
+             "usd_per_million_tokens"),
     "serve": ("ttft_s.p50", "ttft_s.p99", "tpot_s.p50", "tpot_s.p99", "tokens_per_s",
               "slo_attainment"),
     "run-job": ("goodput", "failures", "iteration_s", "tokens", "checkpoint_interval_s",
@@ -37,9 +37,7 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 """First numbers on the page of a command, by their place in its results."""
 
 
-OF_A_COLLECTIVE = (
-    "time_s", "busbw_bytes_per_s", "lower_bound_s", "algorithm", "ranks", "semantics"
-)  # fmt: skip
+OF_A_COLLECTIVE = ("time_s", "busbw_bytes_per_s", "lower_bound_s", "algorithm", "ranks")
 
 
 class Answer(NamedTuple):
