@@ -173,8 +173,8 @@ def _hours(table: pd.DataFrame, where: str) -> IntArray:
     order = np.argsort(hours)
     if len(hours) not in CYCLES or not np.array_equal(hours[order], np.arange(len(hours))):
         raise InputError(
-            f"{where}: column hour has {len(hours):,} rows; give each hour one row, 0 to 23 of a "
-            "day or 0 to 167 of a week from Monday on, or a column time in its place."
+            f"{where}: hour must be 0 to 23 of a day, or 0 to 167 of a week from Monday on, in one "
+            f"row each; it has {len(hours):,}."
         )
     return order
 
