@@ -143,7 +143,9 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
 
     recorded = {str(row["size_bytes"]): float(row["time_s"]) for row in fastest.to_dict("records")}
     sizes = [format_bytes(size) for size, _ in rows]
-    buffers = sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes, {sizes[0]} to {sizes[-1]}"
+    buffers = (
+        sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes together, {sizes[0]} to {sizes[-1]}"
+    )
     question = f"{inputs['op']} on {inputs['cluster']}, {buffers}"
     interval = float(fastest["low"].sum()), float(fastest["high"].sum())
     return Explored(folder.name, "collective", question, recorded, interval, ask)
@@ -185,9 +187,14 @@ WIDE: Mapping[str, Any] = {"sizing_mode": "stretch_width"}
 PHONES = """{% extends base %}
 {% block preamble %}
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<style>@media (prefers-color-scheme: dark) {
+  html { background: #fff; filter: invert(.9) hue-rotate(180deg); } }</style>
 {% endblock %}
 {% block contents %}{{ embed(roots.page) }}{% endblock %}"""
-"""Template of the page; without the preamble a phone would show it at the width of a desktop."""
+"""Template of the page, which is dark where the browser is.
+
+Without the preamble a phone would show it at the width of a desktop.
+"""
 HEAD = """## cluster-sim explore
 State another option, or move a number of the catalogue, and see what the runs become."""
 NUMBERS = "Numbers of the catalogue that matter most to these runs:"
@@ -308,7 +315,7 @@ def page(
             for figure in pictures(runs, answers)
         ]  # fmt: skip
         table = pn.pane.DataFrame(
-            answer_table(runs, answers), index=False, justify="left",
+            answer_table(runs, answers), index=False, justify="left", text_align="start",
             styles={"overflow-x": "auto"}, **WIDE,
         )  # fmt: skip
         return pn.Column(table, *drawn, **WIDE)

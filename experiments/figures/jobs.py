@@ -29,6 +29,7 @@ COLORS = {
     "maintenance": "#882255",
 }
 """Colours of the parts, after Paul Tol's schemes as in :mod:`cluster_sim.plot`."""
+SHOWN = 0.005  # least length of a bar [%] that is seen
 ROOM = 1.15  # height of the axis as a multiple of the largest loss
 
 
@@ -112,14 +113,15 @@ def slowdowns(shared: Sharing) -> Figure:
         low = [alone * (job.slowdown - job.slowdowns.min()) for alone, job in both]
         high = [alone * (job.slowdowns.max() - job.slowdown) for alone, job in both]
         rows = [row + height * number for row in range(len(names))]
-        axes.barh(
+        bars = axes.barh(
             rows, slower, height, label=name, color=shades[name], xerr=[low, high], ecolor="0.3"
         )
+        axes.bar_label(bars, ["" if cost >= SHOWN else " 0" for cost in slower], fontsize=8)
     axes.set_yticks([row + 0.4 - height / 2 for row in range(len(names))], names)
     axes.invert_yaxis()
     axes.set_xlim(right=max(1.0, axes.get_xlim()[1]))  # where nothing is lost, bars have no length
-    across = "step beside the others, longer than alone in the best placement [%]"
-    dress(axes, f"{across}; lines: single steps", "", grid="x")
+    across = "longer step than alone in the best placement [%]; lines: single steps"
+    dress(axes, across, "", grid="x")
     axes.legend(title="placement", frameon=False)
     worst = max(shared.jobs, key=lambda job: job.slowdown)
     longer = f"{worst.slowdown - 1:+.1%}"
@@ -127,7 +129,7 @@ def slowdowns(shared: Sharing) -> Figure:
     if longer == "+0.0%":
         answer = "none loses to the others"
     if shared.others:
-        answer = f"placement {shared.best} loses least"
+        answer = shared.verdict
     title = f"{len(names)} jobs on {shared.cluster.name}: {answer}"
     entitle(drawn, title)
     return drawn
@@ -149,6 +151,8 @@ def occupancy(queue: Queue) -> Figure:
     waiting = np.append(queue.waiting, queue.waiting[-1])
     lower.step(hours, waiting, where="post", color="#4477aa")
     lower.set_ylim(bottom=0)
+    for panel in (upper, lower):
+        panel.yaxis.get_major_locator().set_params(integer=True)
     dress(lower, "hours since the first arrival", "jobs that wait", grid="y")
     mean_h = queue.waits_s.mean() / 3600
     entitle(

@@ -30,7 +30,7 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str) -> Figure:
         widest = max(STEP, float(STEP * np.ceil(np.abs(errors).max() / STEP)))
         side.hist(errors, bins=np.arange(-widest, widest + STEP, STEP), color="#4477aa")
     plane.set(xlabel=f"published {_quantity(good)}", ylabel=f"predicted {_quantity(good)}")
-    side.set(xlabel="predicted over published, less 1 [%], clipped at ±100", ylabel="rows")
+    side.set(xlabel="error of the prediction [%]; larger ones count as 100", ylabel="rows")
     side.axvline(0, color="black", linewidth=1)
     side.yaxis.get_major_locator().set_params(integer=True)
     plane.set_title(f"{title}{_finding(good)}", loc="left", fontsize=10)
@@ -51,7 +51,7 @@ def _diagonal(plane: Any, good: Sequence[Mapping[str, Any]]) -> None:
     plane.plot(line, line, color="0.5", linewidth=1)
     plane.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="0.9", zorder=0)
     plane.set(xscale="log", yscale="log")
-    text = format_seconds if _is_time(good) else "{:g}".format
+    text = _seconds if _is_time(good) else "{:g}".format
     decades = np.log10(max(values) / min(values))
     subs = (1, 2, 5) if decades < MOST_DECADES else (1,)
     for axis in (plane.xaxis, plane.yaxis):
@@ -59,6 +59,11 @@ def _diagonal(plane: Any, good: Sequence[Mapping[str, Any]]) -> None:
         axis.set_major_formatter(lambda value, _: text(value))
         axis.set_minor_formatter("")
     plane.set(xlim=line[[0, -1]], ylim=line[[0, -1]], aspect="equal")
+
+
+def _seconds(value: float) -> str:
+    """Text of a time on an axis, in seconds up to ten minutes, as its labels are 1, 2 and 5."""
+    return f"{value:g} s" if 60 <= value < 600 else format_seconds(value)
 
 
 def _is_time(good: Sequence[Mapping[str, Any]]) -> bool:

@@ -303,11 +303,12 @@ COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 
 
 def ratio_title(entries: Rows) -> str:
-    """Return the first ratio of the first two clusters, short enough for a title; or nothing."""
-    return next(
-        ("{cluster} has {ratio:.3g} times {number} of {of}".format(**entry) for entry in entries),
-        "",
-    )
+    """Return the first ratio of two clusters, short enough for a title; nothing for others."""
+    if len({entry["cluster"] for entry in entries}) != 1:
+        return ""
+    first = entries[0]
+    sure = "" if first["differs"] else ", within the error of two predictions"
+    return "{cluster} has {ratio:.3g} times {number} of {of}".format(**first) + sure
 
 
 NONE = "No difference is beyond the error of two predictions."

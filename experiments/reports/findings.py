@@ -21,8 +21,8 @@ LONGEST = 240
 ANSWERS: Mapping[str, tuple[str, ...]] = {
     "train": ("iteration_s", "mfu", "tokens_per_s_per_chip", "memory_bytes.total",
               "usd_per_million_tokens", "energy_joules"),
-    "plan": ("rows.0.iteration_s", "rows.0.mfu", "rows.0.memory_bytes.total", "estimated",
-             "simulated", "usd_per_million_tokens"),
+    "plan": ("rows.0.iteration_s", "rows.0.mfu", "rows.0.memory_bytes.total",
+             "usd_per_million_tokens"),
     "serve": ("ttft_s.p50", "ttft_s.p99", "tpot_s.p50", "tpot_s.p99", "tokens_per_s",
               "slo_attainment"),
     "run-job": ("goodput", "failures", "iteration_s", "tokens", "checkpoint_interval_s",
@@ -37,9 +37,7 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 """First numbers on the page of a command, by their place in its results."""
 
 
-OF_A_COLLECTIVE = (
-    "time_s", "busbw_bytes_per_s", "lower_bound_s", "algorithm", "ranks", "semantics"
-)  # fmt: skip
+OF_A_COLLECTIVE = ("time_s", "busbw_bytes_per_s", "lower_bound_s", "algorithm", "ranks")
 
 
 class Answer(NamedTuple):
@@ -99,8 +97,11 @@ def _plan(results: Document) -> str:
         f"{name} {first[name]:,}" for name in ("tp", "pp", "dp", "cp", "ep")
         if name in ("tp", "pp", "dp") or first.get(name, 1) > 1
     )  # fmt: skip
-    tied = sum(bool(row.get("tied")) for row in results["rows"][1:])
-    ties = f"; {tied} of the next {len(results['rows']) - 1} are as good within the error"
+    others = results["rows"][1:]
+    tied = sum(bool(row.get("tied")) for row in others)
+    next_ = "the next" + f" {len(others)}" * (len(others) > 1)
+    some = f"{tied} of {next_}" if tied < len(others) else next_
+    ties = f"; {some} {'is' if tied == 1 else 'are'} as good within the error"
     return (
         f"{results['model']} trains fastest on {_chips(results)} with {degrees}: "
         f"{format_seconds(first['iteration_s'])} a step{ties if tied else ''}"
@@ -108,6 +109,17 @@ def _plan(results: Document) -> str:
 
 
 def _serve(results: Document) -> str:
+    if "deployments" in results:
+        best, demand = results["deployments"][0], results.get("demand")
+        whole = (
+            ""
+            if demand is None
+            else (f"; {demand['deployments']:,} of them serve {number(demand['requests_per_s'])}")
+        )
+        return (
+            f"{results['model']} on {results['cluster']}: {results['options']} serves most for "
+            f"each chip, {number(best['max_rate_per_s'])} requests/s on {_counted(best)}{whole}"
+        )
     first, later = results["ttft_s"], results["tpot_s"]
     return (
         f"{results['model']} on {_chips(results)}: half of the requests see their first token "
@@ -141,7 +153,7 @@ def _lend(results: Document) -> str:
 def _replay(results: Document) -> str:
     seconds, recorded = results["iteration_s"], results.get("recorded_s")
     sentence = (
-        f"A {results['format']} trace of {results['ranks']:,} ranks takes "
+        f"A {results['format']} trace of {_counted(results, 'rank')} takes "
         f"{format_seconds(seconds)} on {results['cluster']}"
     )
     if recorded:
@@ -156,6 +168,11 @@ def _topology(results: Document) -> str:
         f"{results['cluster']}: {results['chips']:,} chips, "
         f"{format_rate(results['scale_up_bytes_per_s_per_chip'])} a chip within a domain"
     )
+
+
+def _counted(results: Document, thing: str = "chip") -> str:
+    count = results[f"{thing}s"]
+    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 def _chips(results: Document) -> str:
@@ -196,15 +213,16 @@ def _sweep(table: pd.DataFrame) -> str:
 
 
 def _validate(table: pd.DataFrame) -> str:
-    rows = int(table["rows"].sum())
+    rows, told = int(table["rows"].sum()), int(table["ok"].sum())
+    counted = f"{told:,} of {rows:,} published rows" if told < rows else f"{rows:,} published rows"
     if len(table) == 1:
-        return f"{rows:,} published rows are met with a median error of " + (
+        return f"{counted} are predicted, with a median error of " + (
             f"{float(table['median_abs_error'].iloc[0]):.1%}"
         )
     middle = float(table["median_abs_error"].median())
     return (
-        f"{rows:,} published rows in {len(table)} tables; half of the tables are met with a median "
-        f"error of at most {middle:.1%}"
+        f"{counted} in {len(table)} tables are predicted; the median error of half of the tables "
+        f"is at most {middle:.1%}"
     )
 
 

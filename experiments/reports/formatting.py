@@ -54,6 +54,7 @@ def _usd(value: Any) -> str:
 
 UNITS: Mapping[str, Callable[[Any], str]] = {
     "_flops_per_s": _prefixed("FLOP/s"),
+    "_bytes_per_s_per_chip": format_rate,
     "_bytes_per_s": format_rate,
     "_requests_per_s": lambda value: f"{number(value)} requests/s",
     "_per_s": lambda value: f"{number(value)} /s",
@@ -95,6 +96,25 @@ def number(value: Any) -> str:
         return f"{int(value):,}"
     rounded = float(f"{value:.4g}")
     return f"{rounded:,.0f}" if 1000 <= abs(rounded) < LONG else f"{rounded:.4g}"
+
+
+def days_text(days: float) -> str:
+    """Text of a length in days, in a smaller unit where it is short.
+
+    >>> days_text(94.67), days_text(0.0183)
+    ('94.67 d', '26.35 min')
+    """
+    return format_seconds(86_400 * days)
+
+
+def sentence(text: str) -> str:
+    """Return text with a capital letter, but where it begins with the name of a machine.
+
+    >>> sentence("a replica takes 1 chip."), sentence("trn2-ultraserver@us: 1 chip.")
+    ('A replica takes 1 chip.', 'trn2-ultraserver@us: 1 chip.')
+    """
+    is_word = text.partition(" ")[0].rstrip(",.;:").isalpha()
+    return text[:1].upper() + text[1:] if is_word else text
 
 
 def ranges(places: Iterable[int]) -> str:
@@ -168,8 +188,16 @@ ABBREVIATIONS = frozenset(
 
 
 def heading(name: str) -> str:
-    """Heading of a column: its name without the unit, which the values have."""
-    parts = [part.removesuffix(unit_of(part)) for part in name.split(".")]
+    """Heading of a column: its name without the unit, which the values have.
+
+    >>> heading("busbw_bytes_per_s"), heading("scale_up_bytes_per_s_per_chip")
+    ('busbw', 'scale up per chip')
+    """
+    units = {part: unit_of(part) for part in name.split(".")}
+    parts = [
+        part.removesuffix(unit) + "_per_chip" * unit.endswith("_per_chip")
+        for part, unit in units.items()
+    ]
     words = "_".join(parts).replace("_per_s_", "/s_").split("_")
     return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
@@ -240,7 +268,7 @@ def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
         first = next(texts)
         if all(text == first for text in texts):  # a generator, so it stops at a difference
             same[name] = first
-    words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
+    words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-", "∞")]
     return " · ".join(words), frame.drop(columns=[name for name in same if name in frame])
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from cluster_sim.plot.palette import colors, ink
 from experiments.figures.training import NAMES
@@ -32,6 +32,7 @@ from experiments.reports.formatting import (
     constants,
     heading,
     is_number,
+    sentence,
     table_text,
     unit_of,
     value_text,
@@ -79,8 +80,8 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
         results = {key: value for key, value in results.items() if key not in ("rows", "interval")}
     rows = first_table(folder, contents) if command in TABLED else None
     drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
-    title = finding(command, results, rows) or next((str(text) for text in drawn if text), "")
-    title = title or ratio_title(ratios) or command
+    title = finding(command, results, rows) or ratio_title(ratios)
+    title = title or next((str(text) for text in drawn if text), command)
     script = packaged("report.js")
     sections = [
         *_sections(folder, record, results),
@@ -122,7 +123,7 @@ def _sections(
     if "other_prices" in results and "rows" not in results:
         lines.append(f"Price: {results['price_basis']}.")
     lines += price_sentences(results)
-    texts = [{"kind": "text", "text": line[:1].upper() + line[1:]} for line in lines]
+    texts = [{"kind": "text", "text": sentence(line)} for line in lines]
     yield _section("Remarks", texts)
     for title, key in WHOLES.items():
         yield _section(title, _tried(partial(_whole, results.get(key), key), list[Block]()))
@@ -211,10 +212,10 @@ def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iter
     )
     seed = record.get("seed")
     drawn = f", seed {seed}" if seed is not None else ""
-    sentence = (
+    said = (
         f"cluster-sim {record.get('version', '?')}{drawn}; the same run has the digests {digests}."
     )
-    yield {"kind": "text", "text": sentence}
+    yield {"kind": "text", "text": said}
     inputs, left = _given(record)
     blocks = [table(["input", "value"], [list(item) for item in inputs.items()], text=(0, 1))]
     if left:
@@ -267,7 +268,20 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["unbroken"] = unbroken
     return templates.get_template(name)
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z]\S*")
+
+
+def unbroken(text: str) -> Markup:
+    """Return text as HTML that a browser breaks before its options and never inside them.
+
+    >>> unbroken("so state --tp 4")
+    Markup('so state <span class="option">--tp</span> 4')
+    """
+    return Markup(OPTION.sub(r'<span class="option">\g<0></span>', str(escape(text))))
 
 
 LONGEST_WORD = 1000
@@ -407,6 +421,7 @@ def _drawing_data(folder: Path, name: Any, wanted: tuple[str, ...]) -> Markup | 
 
 Block = dict[str, Any]
 MOST_ROWS = 500
+LONGEST_SAME = 160  # characters of equal columns that are shown unfolded
 LARGEST_SHOWN_BYTES = 2**26
 ADDITIVE = ("_s", "_ps", "_hours")  # units of objects whose parts are shares of a whole
 
@@ -450,14 +465,22 @@ def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
     held = pd.read_csv(path, nrows=MOST_ROWS + 1, encoding="utf-8-sig")
     for name in held.select_dtypes(["str", "object"]):
         held[name] = held[name].map(as_named)
+    held = held.drop(columns="provenance", errors="ignore")  # its long words are the file's
     names = set(held.columns)
     if names == {"metric", "value"} and results:
         return
+    if names == {"result", "name", "low", "value", "high"}:  # numbers of unlike units
+        for end in ("low", "value", "high"):
+            held[end] = [value_text(*pair) for pair in zip(held["name"], held[end], strict=True)]
+        held["result"] = held["result"].str.replace(r" \[\w+\]$", "", regex=True)
+        held = held.drop(columns="name")
     if {"low", "high"} <= names and {"time_s", "iteration_s"} & names:
         held = held.rename(columns={"low": "low_s", "high": "high_s"})
     same, rest = constants(held.head(MOST_ROWS))
     if same:
-        yield {"kind": "text", "text": f"The same in all rows: {same}."}
+        line = {"kind": "text", "text": f"The same in all rows: {same}."}
+        folded = {"kind": "more", "text": "columns that are the same in all rows", "blocks": [line]}
+        yield line if len(same) <= LONGEST_SAME else folded
     yield table_block(rest, more=path.name if len(held) > MOST_ROWS else "")
 
 

@@ -126,7 +126,7 @@ def write(run: Run, search: Search, top: int, results: Mapping[str, Any]) -> Non
     if search.objective != "time":
         title = f"Time and {search.objective} of the simulated plans"
         run.figure(search.objective, worth(search, top), title=title)
-    run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(search)))
+    run.table("metrics", rows, title="Ranked plans", note="\n".join(remarks(search)))
     heads, cells = sifted(search)
     run.table(
         "sifted", pd.DataFrame(cells, columns=heads), title="How the search narrowed the plans down"

@@ -106,7 +106,8 @@ def _symbol(dimensions: Mapping[str, int]) -> str:
 def _advice(text: str) -> str:
     usual = _USUAL + _USUAL_RATES
     same = [name for name in usual if name.lower() == text.lower()]
-    return f" Did you mean {same[0]}?" if same else suggestion(text, usual)
+    longer = [name for name in usual if len(name) > 1]  # a unit without a prefix is near to many
+    return f" Did you mean {same[0]}?" if same else suggestion(text, longer)
 
 
 def si(number: str, unit_text: str) -> tuple[Fraction, str]:

@@ -191,7 +191,8 @@ def _job(step: Iteration, how: JobInputs, state: State, unit: int) -> Job:
         stall_s = state.write_s
     elif peers is not None:
         stall_s = 0.0
-    enough = spares_needed(rates, recovery.repair_s)
+    # In a job that is shorter than a repair, fewer units are away.
+    enough = spares_needed(rates, min(recovery.repair_s, _span_s(step, how, step.chips)))
     servers = step.chips / cluster.chips_per_server
     slow = Stragglers.from_catalogue(catalogue, servers) if how.stragglers else Stragglers()
     default_s = daly_interval_s(rates.mtbf_s, stall_s)

@@ -148,6 +148,14 @@ class ReplicaInputs:
         choices=SERVING_CACHES,
         default="BF16 by vLLM and SGLang, else FP8 where the weights have 8 bits or fewer",
     )
+    memory_share: float | None = setting(
+        None,
+        "Share of a chip's memory for weights and cached keys and values, as vLLM's "
+        "--gpu-memory-utilization and SGLang's --mem-fraction-static",
+        least=0,
+        most=1,
+        default="the engine's: 0.9, and by SGLang what the chip's prompts leave",
+    )
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,7 @@ class ServingOptions:
     ep: int | None = None  # 1, or searched
     attention_dp: int = 1
     cache_precision: str | None = None
+    memory_share: float | None = None
     prefix_cache: str | None = None
     speculate: str | Speculation | None = None
     disaggregate: str | tuple[int, int] | None = None
@@ -217,7 +218,7 @@ class ServingOptions:
         cache = self.cache_precision or USUAL_CACHE.get(batching.engine)
         sizes: Mapping[str, Any] = {
             "precision": precision, "ep": self.ep or 1, "cache_precision": cache,
-            "attention_dp": self.attention_dp,
+            "attention_dp": self.attention_dp, "memory_share": self.memory_share,
         }  # fmt: skip
         replica = profile(model, cluster, tp=tp, catalogue=numbers, **sizes)
 

@@ -190,6 +190,14 @@ def _waits(value: Any, keys: Keys) -> str | None:
     return f"{number(value)}:{float(share):g}" if str(value) != "0" and float(share) else None
 
 
+def _share(value: Any, _all: Keys) -> float:
+    """Share of a chip's memory."""
+    if not 0 < float(value) <= 1:
+        raise ValueError("a number above 0 and up to 1")
+    return float(value)
+
+
+MEMORY = Key("memory_share", _share, lambda share, _fields: share)
 VLLM: Mapping[str, Key] = {
     "tensor-parallel-size": whole("tp"),
     "pipeline-parallel-size": ONE_STAGE,
@@ -200,6 +208,7 @@ VLLM: Mapping[str, Key] = {
     "quantization": choice("precision", QUANTIZATION),
     "dtype": SIXTEEN_BITS,
     "kv-cache-dtype": choice("cache_precision", CACHE),
+    "gpu-memory-utilization": MEMORY,
     "speculative-config": PROPOSALS._replace(write=_proposed),
     "speculative-config.num-speculative-tokens": PROPOSALS,
     "num-speculative-tokens": PROPOSALS,
@@ -217,6 +226,7 @@ SGLANG: Mapping[str, Key] = {
     "quantization": choice("precision", QUANTIZATION),
     "dtype": SIXTEEN_BITS,
     "kv-cache-dtype": choice("cache_precision", {"fp8_e4m3": "fp8", **CACHE}),
+    "mem-fraction-static": MEMORY,
     "scheduler-recv-interval": whole("poll", least=2),
     "speculative-num-steps": PROPOSALS,
 }
@@ -443,7 +453,7 @@ def launched(options: Keys, deployed: Deployed, model: Model) -> dict[str, Any]:
             "--scheduler for replicas that do both."
         )
     replica, batching = deployed.deployment.profile, deployed.deployment.batching
-    alike = ("ep", "attention_dp", "cache_precision", "speculate", "gather")
+    alike = ("ep", "attention_dp", "cache_precision", "memory_share", "speculate", "gather")
     same = {name: words.get(name) for name in alike}
     return {
         "scheduler": words.get("scheduler"),

@@ -150,6 +150,7 @@ class Profile:
     expert_groups: int = 1
     precision: str = ""
     cache_precision: str = ""  # of cached keys and values
+    raised_share: float = 0.0  # of memory, where the weights need more than an engine's usual share
     # Tokens that layers with windows or selected keys read of each request, and the attention time
     # for each of them [s]; 0 without such layers
     window_tokens: int = 0
@@ -265,7 +266,7 @@ def _profile_of(rank: RankShare) -> Profile:
     other_s = _other_than_products_s(rank, tokens)
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
     alone, share = rank.alone, 1 / rank.attention_dp  # prompts are divided evenly, as under load
-    left = _left_for_cache(model, weights, rank)
+    left, raised_share = _left_for_cache(model, weights, rank)
     divided = 1 - (rank.overhead("cache_share") or 1.0) if rank.state_bytes else 0.0
     decode, prefill = decode_keys(alone), prefill_keys(alone)
     return Profile(
@@ -273,6 +274,7 @@ def _profile_of(rank: RankShare) -> Profile:
         expert_groups=rank.ep,
         precision=rank.experts.format.weights,
         cache_precision=rank.cached_as,
+        raised_share=raised_share,
         weights_text=rank.weights_text,
         chips=rank.chips,
         tokens=tokens,
@@ -358,15 +360,18 @@ def _token_counts(rank: RankShare) -> FloatArray:
     return distinct(tokens[tokens >= 1])
 
 
-def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
-    """Memory that the weights leave to the cache [B]."""
+def _left_for_cache(model: Model, weights: float, rank: RankShare) -> tuple[float, float]:
+    """Memory that the weights leave to the cache [B], and the share of memory if it was raised."""
     chip, catalogue = rank.cluster.chip, rank.catalogue
     whole = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue)
-    share = catalogue.entry(chip_family(chip, catalogue).serving, "memory_share")
-    budget = whole * share.value
-    # A share that follows from the server's own rule, and nobody stated, may be raised by its user.
-    if weights >= budget and share.grade == "derived":
-        budget = whole * (share.high or share.value)
+    usual = catalogue.entry(chip_family(chip, catalogue).serving, "memory_share")
+    share, raised = rank.memory_share, 0.0
+    if share is None:
+        share = usual.value
+        # One that follows from the server's own rule, and nobody stated, may be raised by its user.
+        if weights >= whole * share and usual.grade == "derived":
+            share = raised = usual.high or share
+    budget = whole * share
     if weights >= budget:
         degree, most, unit = rank.chips, rank.cluster.chips_per_domain, "chip"
         if rank.cores:  # --tp counts cores
@@ -377,12 +382,14 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
         more = f"more {unit}s, such as --tp {enough}"
         if enough > most:
             more = "a cluster of chips with more memory"
+        if rank.memory_share is not None:
+            more = f"a --memory-share above {share:g}, or {more}"
         smaller = "a smaller precision, such as fp8, or " * (rank.precision == "bf16")
         raise InputError(
             f"{model.name} has {weights / 1e9:,.1f} GB of weights, {held} "
             f"{budget / 1e9:,.1f} GB; use {smaller}{more}."
         )
-    return budget - weights
+    return budget - weights, raised
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int) -> float:

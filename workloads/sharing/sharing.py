@@ -361,10 +361,23 @@ class Sharing:
         return [min(of_job) for of_job in times]
 
     @property
+    def _all_best(self) -> list[str]:
+        best_s = self.best_alone_s
+        lost = {name: round(each.lost(best_s), 9) for name, each in self.simulated.items()}
+        return [name for name in lost if lost[name] == min(lost.values())]
+
+    @property
     def best(self) -> str:
         """Name of the placement that loses least; of equal ones the first."""
-        tried, best_s = self.simulated, self.best_alone_s
-        return min(tried, key=lambda name: round(tried[name].lost(best_s), 9))
+        return self._all_best[0]
+
+    @property
+    def verdict(self) -> str:
+        """Which placement loses least, or which of them, as a sentence without its stop."""
+        *others, last = self._all_best
+        if not others:
+            return f"placement {last} loses least"
+        return f"placements {', '.join(others)} and {last} lose least"
 
 
 def _shared(

@@ -507,6 +507,7 @@ def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
 def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> None:
     import pandas as pd
 
+    from experiments.figures.layout import logarithmic
     from experiments.figures.training import lines
 
     frame = pd.DataFrame(rows).drop(columns="without_effect", errors="ignore")
@@ -515,6 +516,8 @@ def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> Non
     labels = ("size of the buffer", "bus bandwidth [GB/s]")
     figure = lines(good, "size_bytes", "busbw", "cluster", title, labels=labels)
     sizes = sorted({*good.size_bytes.astype(int)})
+    if len(sizes) > 1:
+        logarithmic(figure.axes[0], "y", "{:,.6g}".format)
     sizes = sizes[:: -(-len(sizes) // 8)]  # as many labels as fit
     figure.axes[0].set_xticks(sizes, [format_bytes(int(size)) for size in sizes])
     run.figure("busbw", figure, title="Bus bandwidth side by side")

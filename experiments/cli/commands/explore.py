@@ -132,7 +132,7 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
 
     def write(run: Run, _: Any) -> None:
         """Write both tables and the whole answer."""
-        columns, note = ("name", "first", "second", "ratio"), " ".join(filter(None, sentences))
+        columns, note = ("name", "first", "second", "ratio"), "\n".join(filter(None, sentences))
         options, numbers = (
             [dict(zip(columns, row, strict=False)) for row in rows]
             for rows in (question_rows(answer), result_rows(answer))

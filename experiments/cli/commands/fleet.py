@@ -82,7 +82,7 @@ SERVICE = (
     Column("reclaim_latency_s.p99", "  99 % within"),
     Column("failures", "failures"),
     Column("maintained_units", "units out for maintenance", write=_counted),
-    Column("holes.share", "chip-hours in holes of units", write="{:.2%}".format),
+    Column("holes.share", "chip-hours lost in partly used units", write="{:.2%}".format),
     Column("holes.cost_usd", "  at their list price"),
 )
 MONEY = (
@@ -136,23 +136,23 @@ KINDS = (
     Column("kind", "kind of units"),
     Column("units", "units"),
     Column("serves", "serves", write=lambda place: f"{place}." if place else "never"),
-    Column("unit_capacity_requests_per_s", "1/s a unit", write=_or_dash("{:,.4g}")),
+    Column("unit_capacity_requests_per_s", "requests/s a unit", write=_or_dash("{:,.4g}")),
     Column("inference_share", "inference", write="{:.1%}".format),
     Column("training_share", "training", write="{:.1%}".format),
-    Column("served_tokens", "served", write=_or_dash("{:.4g}")),
-    Column("training_tokens", "trained", write=_or_dash("{:.4g}")),
-    Column("usd_per_million_tokens", "USD/M served", write=_or_dash("{:.3f}")),
-    Column("usd_per_million_trained_tokens", "USD/M trained", write=_or_dash("{:.3f}")),
+    Column("served_tokens", "tokens served"),
+    Column("training_tokens", "tokens trained"),
+    Column("usd_per_million_tokens", "USD per M served", write=_or_dash("{:.3f}")),
+    Column("usd_per_million_trained_tokens", "USD per M trained", write=_or_dash("{:.3f}")),
 )
 REGIONS = (
     Column("region", "region"),
-    Column("offered_requests", "requests", write="{:.4g}".format),
+    Column("offered_requests", "requests"),
     Column("slo_attainment", "within the SLO", write="{:.3%}".format),
     Column("served_elsewhere_share", "served elsewhere", write="{:.1%}".format),
     Column("chips", "chips"),
     Column("inference_share", "inference", write="{:.1%}".format),
     Column("training_share", "training", write="{:.1%}".format),
-    Column("training_tokens", "trained", write=_or_dash("{:.4g}")),
+    Column("training_tokens", "tokens trained"),
 )
 COMPARED = (
     Column("scenario", "scenario"),
@@ -424,8 +424,8 @@ def _notes_of_run(result: FleetResult) -> list[str]:
     notes += [idle_draw_note(run, result.summary)]
     if (share := result.summary["holes"]["share"]) >= WORTH_NAMING:
         notes.append(
-            f"{share:.0%} of the chip-hours are holes in units that are used in part. Smaller "
-            "units, fewer models, or replicas that fill a unit leave fewer."
+            f"{share:.0%} of the chip-hours are lost in units that are used in part. Smaller "
+            "units, fewer models, or replicas that fill a unit lose less."
         )
     if never := sum(len(kind.due_ms) for kind in run.kinds):
         notes.append(

@@ -202,8 +202,11 @@ def _sentences(results: Mapping[str, Any]) -> list[str]:
         lines.append(f"The scheduler that wrote the record let jobs wait {recorded} on average.")
     if results["others"]:
         best = min([results, *results["others"]], key=lambda each: float(each["mean_wait_s"]))
+        how = "Jobs wait least with"
+        if best is results:  # or as little as with others
+            how = f"In none of the {len(results['others'])} other ways do jobs wait less than with"
         lines.append(
-            f"Jobs wait least with discipline {best['discipline']} and place {best['place']}: "
+            f"{how} discipline {best['discipline']} and place {best['place']}: "
             f"{format_seconds(best['mean_wait_s'])} on average."
         )
     return lines
@@ -246,5 +249,8 @@ def _write(out: Run, queue: Queue, results: Mapping[str, Any]) -> None:
         out.table("teams", queue.teams, title="Teams")
     if queue.others:
         ways = [_summary(each) for each in (queue, *queue.others.values())]
-        out.table("disciplines", ways, title="Disciplines")
+        rows = [dict(way, **way["breakdown"]) for way in ways]  # one column for each share
+        for row in rows:
+            del row["breakdown"]
+        out.table("disciplines", rows, title="Disciplines")
     out.figure("occupancy", occupancy(queue), title="Servers in use and jobs that wait")

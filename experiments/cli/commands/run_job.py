@@ -13,7 +13,7 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
 from experiments.cli.output.printing import SPENT, other_prices, print_table, print_text
 from experiments.reports.certainty import facts, price_sentences
-from experiments.reports.formatting import Column, idle_entry, idle_sentences
+from experiments.reports.formatting import Column, days_text, idle_entry, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
 from workloads.options.job import JobInputs, budget_entry
 from workloads.training.plan.plan import ParallelPlan
@@ -44,6 +44,9 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
         f"unit{'s' * (spares != 1)} of {result.unit_chips} chip{'s' * (result.unit_chips > 1)}"
     )
     shown = {**document, "spares": f"{spares:,} {of_chips}"}
+    if failures := document["failures"]:
+        lost = sum(share for part, share in result.breakdown.items() if part in OF_FAILURES)
+        shown["lost_s"] = lost * document["days"] * 86_400 / failures
     shown |= {} if result.goal is None else {"interval": sure}
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
     basis = document.get("price_basis")
@@ -62,10 +65,13 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     print_text(f"80 % of runs lie {between}: {ends.basis}.")
 
 
+OF_FAILURES = ("lost_work", "detection", "restart", "waiting_for_spares", "fewer_replicas")
+"""Parts of the time that failures cost."""
 RESULTS = (
     Column("goodput", "goodput", write="{:.1%}".format),
     Column("failures", "failures", write="{:,.1f}".format),
     Column("mtbf_s", "  one expected every"),
+    Column("lost_s", "  one costs on average"),
     Column("checkpoint_interval_s", "checkpoint every"),
     Column("best_checkpoint_interval_s", "  best"),
     Column("young_daly_interval_s", "  Young and Daly"),
@@ -88,7 +94,7 @@ RESULTS = (
     Column("spares", "spares"),
     Column("spare_chips", "  chips"),
     Column("iteration_s", "step"),
-    Column("days", "length in days"),
+    Column("days", "length", write=days_text),
     Column("tokens", "tokens"),
     *SPENT,
 )  # fmt: skip

@@ -192,7 +192,7 @@ def _print(shared: Sharing, results: Mapping[str, Any]) -> None:
     if shared.others:
         lost = f"{shared.simulated[shared.best].lost(shared.best_alone_s):.2%}"
         print_text(
-            f"Placement {shared.best} loses least: {lost} of the jobs' chip-hours against each job "
+            f"{shared.verdict.capitalize()}: {lost} of the jobs' chip-hours against each job "
             "alone in its best placement."
         )
     if shared.periods:

@@ -47,9 +47,9 @@ SHOWN = (
     ("scale_out_links", "  directed links of adapters, hosts and Clos"),
     ("nics", "network adapters"),
     ("hosts", "hosts"),
-    ("hbm_bytes", "HBM, all chips, as printed"),
+    ("hbm_bytes", "HBM, all chips, by the data sheet"),
     ("hbm_bytes_per_s", "  its bandwidth"),
-    ("hbm_bytes_per_chip", "HBM, a chip, as printed"),
+    ("hbm_bytes_per_chip", "HBM, a chip, by the data sheet"),
     ("hbm_bytes_per_s_per_chip", "  its bandwidth"),
     ("flops_per_s", "dense peak, all chips,"),
     ("flops_per_s_per_chip", "dense peak, a chip,"),
@@ -171,12 +171,14 @@ def _print(document: Mapping[str, Any]) -> None:
     rows = [row for key, label in shown for row in _rows(key, label, document)]
     print_table(f"{document['cluster']} (rates are one direction)", ["measure", "value"], rows)
     for place in document["places"] if len(document["places"]) > 1 else ():
-        size = f"{place['groups']:,} x {place['chips']:,} chips"
-        added = f"{format_seconds(place['added_s'])} {place['row']} ({place['grade']})"
+        groups = f"{place['groups']:,} group{'s' * (place['groups'] > 1)}"
+        size = f"{groups} of up to {place['chips']:,} chips"
+        added = f"{format_seconds(place['added_s'])} of it by {place['row']}, {place['grade']}"
         step = format_seconds(place["step_s"])
         over = place["oversubscription"]
-        thin = f"; what leaves it has 1/{over:g} of the adapters' rate" if over > 1 else ""
-        words = f"a step between servers takes {step}, of it {added}{thin}"
+        thin = f"; what leaves a group has 1/{over:g} of the adapters' rate" if over > 1 else ""
+        climbs = f" ({added})" if place["added_s"] else ""
+        words = f"a collective's step between servers of a group takes {step}{climbs}{thin}"
         print_text(f"{place['layer']}, {size}: {words}")
     for name, value in document["assumed"].items():
         if isinstance(value, str):

@@ -15,7 +15,7 @@ import click
 
 from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_rows
-from experiments.reports.formatting import Column
+from experiments.reports.formatting import Column, sentence
 from experiments.reports.result_checks import check_results
 from experiments.reports.run_record import check_replaceable
 from topologies.support.errors import InputError, check_choice, printable
@@ -447,7 +447,7 @@ class Invocation:
             read = context.meta[READ].read.values() if READ in context.meta else ()
             print_why(document, read)
         for note in filter(None, (*notes, self._left_out())):
-            sys.stderr.write(f"{printable(note[0].upper() + note[1:])}\n")
+            sys.stderr.write(f"{printable(sentence(note))}\n")
 
     def _left_out(self) -> str:
         """Sentence on what of the command's model is not simulated; empty if all of it is."""

@@ -11,7 +11,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.certainty import facts, paid
-from experiments.reports.formatting import Column, heading, number, unit_of
+from experiments.reports.formatting import Column, days_text, heading, number, unit_of
 from experiments.reports.run_record import plain
 from topologies.support.errors import InputError, printable
 
@@ -201,7 +201,7 @@ SPENT = (
 """Price and energy of a run."""
 WHOLE_JOB = (
     Column("tokens", "tokens"),
-    Column("days", "length in days"),
+    Column("days", "length", write=days_text),
     *SPENT,
     Column("goodput", "goodput"),
     Column("failures", "failures", write="{:,.1f}".format),
@@ -260,9 +260,10 @@ def interval_frame(document: Mapping[str, Any], *columns: Column) -> pd.DataFram
     rows = [
         (
             f"{names.get(name) or heading(name)}{SI_UNITS.get(unit_of(f'_{name}'), '')}",
+            name,
             *(ends[name]["low"], document[name], ends[name]["high"]),
         )
         for name in ends
         if isinstance(ends[name], Mapping) and name in document
     ]
-    return pd.DataFrame(rows, columns=["result", "low", "value", "high"])
+    return pd.DataFrame(rows, columns=["result", "name", "low", "value", "high"])

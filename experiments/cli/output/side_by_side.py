@@ -12,7 +12,7 @@ import click
 
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.certainty import ratio_sentences, ratios, value_at
-from experiments.reports.formatting import idle_sentences, value_text
+from experiments.reports.formatting import days_text, idle_sentences, value_text
 from topologies.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ PLAN = (
 UNITS = (("fewest", "fewest units in time"), ("sure", "  by the end of their interval"))
 """Lines of a deadline's units."""
 JOB = (
-    ("days", "days of the job"),
+    ("days", "length of the job"),
     ("interval.days.low", "  80 % from"),
     ("interval.days.high", "  to"),
     ("spare_chips", "  spare chips, in price and energy"),
@@ -60,7 +60,7 @@ BOUGHT = (
     ("tokens", "tokens that the budget buys"),
     ("interval.tokens.low", "  80 % from"),
     ("interval.tokens.high", "  to"),
-    ("days", "  days"),
+    ("days", "  length"),
     *JOB[3:],
 )
 """Lines of the whole job, where its budget is stated."""
@@ -257,7 +257,7 @@ def _show_columns(
     """Print a line for each number with a column for each cluster, and what is said of them."""
     shown = [line for line in lines if any(row[line[0]] is not None for row in flat)]
     cells = [
-        [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
+        [heading, *("–" if row[name] is None else _text(name, row[name]) for row in flat)]
         for name, heading in shown
     ]
     print_table(title, ["", *(row["cluster"] for row in flat)], cells, right=True)
@@ -275,6 +275,12 @@ def _sentences(answer: Mapping[str, Any]) -> list[str]:
         least = min(usd, key=usd.__getitem__)
         sentences.insert(0, f"The job costs least on {least}: {value_text('_usd', usd[least])}.")
     return [*sentences, *filter(None, [answer.get("batches")])]
+
+
+def _text(name: str, value: Any) -> str:
+    """Text of a number of a cluster's answer; the length of a job is in days."""
+    is_length = name.removesuffix(".low").removesuffix(".high").endswith("days")
+    return days_text(value) if is_length else value_text(name, value)
 
 
 def tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -296,7 +302,7 @@ def write(run: Run, command: str, title: str, answer: Mapping[str, Any]) -> None
     good = answered(answer)
     is_step = command == "train"
     rows = [(flat_step if is_step else flat_serving)(row) for row in good]
-    sentences = " ".join(_sentences(answer))
+    sentences = "\n".join(_sentences(answer))
     run.table("metrics", rows, title="Results" if is_step else title, note=sentences)
     if is_step:
         from experiments.figures.training import stacked

@@ -46,7 +46,7 @@
       const bar = boxes.find(([left, top, right, low]) => left <= x && x <= right && top <= y && y <= low);
       dot.hidden = !best;
       if (best) {
-        dot.style.left = `${box.left - outer.left + best[0] * box.width}px`;
+        dot.style.left = `${box.left - outer.left + figure.scrollLeft + best[0] * box.width}px`;
         dot.style.top = `${box.top - outer.top + best[1] * box.height}px`;
       }
       tell(best ? best[2] : bar ? bar[4] : "", event.clientX, event.clientY);
@@ -83,7 +83,7 @@
     if (!("filter" in box.dataset)) continue;
     const input = document.createElement("input"), count = document.createElement("span");
     input.type = "search";
-    input.placeholder = "filter, such as tp 8 or 1f1b";
+    input.placeholder = "filter rows by words";
     input.setAttribute("aria-label", "filter rows");
     count.className = "count";
     box.prepend(input, count);

@@ -101,8 +101,6 @@ def static_batch(
 CATALOGUES = 16  # number of catalogues that are kept; rows of one software and chip share theirs
 SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "mixed_chunk", "poll_passes", "gather")
 """Columns of the scheduler of a serving engine."""
-STATED = ("memory_share", "graph_tokens")
-"""Columns that are numbers of the catalogue under the same name."""
 MOST_USERS = 2048
 """Requests that decode at once under a load without limit (TensorRT-LLM's ``max_batch_size``)."""
 _replica = lru_cache(32)(profile)  # rows that differ in requests alone share a replica's profile
@@ -127,6 +125,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         cache_precision=values.get("cache_precision")
         or USUAL_CACHE.get(values.get("scheduler") or ""),
         attention_dp=groups,
+        memory_share=values.get("memory_share"),
     )
     copies = 1 if groups > 1 else _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)
@@ -153,10 +152,9 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
     engine = values.get("scheduler") or ""
     month, groups = release_month(values.get("date")), values.get("attention_dp") or 1
     catalogue = engine_numbers(catalogue, engine, chip, month, groups)
-    for name in STATED:
-        if values.get(name) is not None:
-            part = chip_family(chip, catalogue).serving
-            catalogue = _with_value(catalogue, part, name, values[name])
+    if values.get("graph_tokens") is not None:
+        part = chip_family(chip, catalogue).serving
+        catalogue = _with_value(catalogue, part, "graph_tokens", values["graph_tokens"])
     if not values.get("block_scaled") or (engine, chip) != SLOW_BLOCK_SCALES:
         return catalogue
     return catalogue.with_variants({"serving.gpu.block_scale_token": "tensorrt-llm-1.2"})

@@ -161,7 +161,7 @@ def test_the_table_says_what_was_asked_found_and_is_now(runs):
     slower = moved(shipped_catalogue(), {"trn2.bf16_matmul": 0.5})
     train, reduce = answer_table(runs, [run.ask(slower) for run in runs]).to_dict("records")
     assert train["question"].endswith(" on trn2.48xlarge, tp 4, pp 2, dp 2, 8 × 512 tokens")
-    assert reduce["question"] == "all-reduce on trn2.48xlarge, 2 sizes, 1 MiB to 64 MiB"
+    assert reduce["question"] == "all-reduce on trn2.48xlarge, 2 sizes together, 1 MiB to 64 MiB"
     assert train["change"].startswith("+")
     assert reduce["change"] == "+0.0%"
     assert "–" in train["80 % of measured"]

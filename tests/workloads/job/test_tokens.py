@@ -27,6 +27,12 @@ def test_a_run_lasts_until_its_tokens_are_trained_on(step):
     assert same.cost_usd == pytest.approx(result.cost_usd, rel=1e-9)
 
 
+def test_a_job_shorter_than_a_repair_has_no_spares_for_all_of_it(step):
+    long, short = (cs.run_job(step, days=days, runs=1).job for days in (1, 0.02))
+    assert short.span_s < long.recovery.repair_s < long.span_s
+    assert (long.spares, short.spares) == (1, 0)
+
+
 def test_a_budget_buys_days_and_their_tokens(step):
     """The price is the budget, days are in proportion to it, and --days ends a run before."""
     one, two = (cs.run_job(step, budget=text, runs=2) for text in ("$5k", "10k"))

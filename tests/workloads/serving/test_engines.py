@@ -11,7 +11,7 @@ import cluster_sim as cs
 from tests.support.examples import examples
 from tests.support.refusals import refused
 from tests.support.toy_serving import requests_of, toy_replica
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.clusters.names import cluster
 from workloads.serving import Batching, ServingOptions, batching_from, serve
 from workloads.serving.batching import BESIDE, FIRST, WHOLE, engine_batching, engine_numbers
@@ -185,6 +185,24 @@ def test_weights_beyond_the_usual_share_of_sglang_take_the_most_that_is_stated()
     assert replica.kv_budget_bytes + replica.weights_bytes == pytest.approx(0.95 * whole, rel=1e-5)
 
 
+def test_a_share_of_memory_is_stated_raised_or_refused():
+    place, numbers = cluster("dgx-h100"), engine_numbers(SHIPPED, "sglang", "h100")
+    whole = 2 * usable_hbm_bytes("h100", SHIPPED)
+    usual = numbers.value("serving.gpu", "memory_share")
+
+    def held(model, **share):
+        replica = profile(cs.model(model), place, tp=2, catalogue=numbers, **share)
+        return (replica.kv_budget_bytes + replica.weights_bytes) / whole, replica.raised_share
+
+    assert held("llama-3.1-8b") == (pytest.approx(usual), 0)
+    assert held("llama-3.1-8b", memory_share=0.5) == (pytest.approx(0.5), 0)
+    assert held("llama-3.1-70b") == (pytest.approx(0.95), 0.95)
+    assert held("llama-3.1-70b", memory_share=0.9) == (pytest.approx(0.9), 0)
+    refused("a --memory-share above 0.8, or more", held, "llama-3.1-70b", memory_share=0.8)
+    said = cs.serve("llama-3.1-70b", place, tp=2, scheduler="sglang", count=20).remarks
+    assert any("launch it with --mem-fraction-static 0.95" in remark for remark in said)
+
+
 def test_a_stated_share_of_memory_and_that_of_other_engines_stay():
     part, stated = "serving.gpu", SHIPPED.entry("serving.gpu", "memory_share")
     mine = SHIPPED.with_rows([stated._replace(exact=Fraction(3, 4))])
@@ -238,8 +256,8 @@ SGLANG = (
 @pytest.mark.parametrize(("name", "text", "fields", "may", "cannot"), [
     ("serve.sh", SCRIPT, {
         "scheduler": "vllm", "tp": 4, "slots": 128, "chunk": 4096, "ep": 4,
-        "precision": "fp8", "cache_precision": "fp8",
-    }, ("gpu-memory-utilization",), ("port",)),
+        "precision": "fp8", "cache_precision": "fp8", "memory_share": 0.92,
+    }, (), ("port",)),
     ("pod.yaml", MANIFEST, {"scheduler": "vllm", "tp": 4, "slots": 32}, (), ()),
     ("serve.sh", TENSORRT, {
         "scheduler": "tensorrt-llm", "tp": 8, "ep": 4, "slots": 512, "chunk": 8192,
@@ -247,6 +265,10 @@ SGLANG = (
     }, ("extra-llm-api-options",), ()),
     ("serve.sh", SGLANG, {
         "scheduler": "sglang", "tp": 8, "slots": 256, "chunk": 16384, "poll": 10,
+    }, ("disable-radix-cache",), ("log-level",)),
+    ("serve.sh", f"{SGLANG} --mem-fraction-static 0.8", {
+        "scheduler": "sglang", "tp": 8, "slots": 256, "chunk": 16384, "poll": 10,
+        "memory_share": 0.8,
     }, ("disable-radix-cache",), ("log-level",)),
     ("serve.sh", f"{SGLANG} --enable-dp-attention --dp 4", {
         "scheduler": "sglang", "tp": 8, "slots": 64, "chunk": 16384, "poll": 10,
@@ -272,7 +294,7 @@ def test_a_replica_is_read_and_other_keys_are_named(tmp_path, name, text, fields
 
 
 @pytest.mark.parametrize(("text", "named", "may"), [
-    (SCRIPT, "meta-llama/Llama-3.1-70B-Instruct", ("gpu-memory-utilization",)),
+    (SCRIPT, "meta-llama/Llama-3.1-70B-Instruct", ()),
     ("vllm serve RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "", ()),
     ("vllm serve owner/Llama-3_1-8B", "", ()),
     ("M=llama-3.1-8b\nvllm serve $M", "", ()),
@@ -360,6 +382,7 @@ FIELDS = st.fixed_dictionaries(
     optional={
         "chunk": st.integers(1024, 8192),
         "cache_precision": st.sampled_from(["fp8", "bf16"]),
+        "memory_share": st.sampled_from([0.5, 0.92]),
     },
 )
 
@@ -371,6 +394,8 @@ FIELDS = st.fixed_dictionaries(
 )  # fmt: skip
 def test_a_written_launch_is_read_as_it_was(tmp_path_factory, engine, fields, divided, precision):
     stated = dict(fields)
+    if engine == "tensorrt-llm":  # whose share is of what the weights leave
+        stated.pop("memory_share", None)
     if divided and fields["tp"] > 1:
         stated["ep"] = fields["tp"]
     if precision and engine != "tensorrt-llm":

@@ -144,8 +144,11 @@ def test_of_placements_that_differ_by_picoseconds_the_first_is_the_best(thin):
     (alone,) = answer.jobs
     little_ps = int(alone.beside_ps[0] * 3e-10)
     assert little_ps > 0
-    for more_ps, best in ((little_ps, "packed"), (10 * little_ps, "spread")):
+    both, one = "placements packed and spread lose least", "placement spread loses least"
+    cases = ((little_ps, "packed", both), (10 * little_ps, "spread", one))
+    for more_ps, best, verdict in cases:
         slower = replace(alone, beside_ps=alone.beside_ps + more_ps)
         first = replace(answer, placement="packed", jobs=(slower,))
         first = replace(first, others={"spread": replace(answer, placement="spread")})
         assert first.best == best
+        assert first.verdict == verdict

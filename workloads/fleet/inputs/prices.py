@@ -172,7 +172,10 @@ def _hours(table: pd.DataFrame, where: str) -> IntArray:
     hours = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
     order = np.argsort(hours)
     if len(hours) not in CYCLES or not np.array_equal(hours[order], np.arange(len(hours))):
-        raise InputError(f"{where}: hour must be 0 to 23, or 0 to 167 from Monday on, once each.")
+        raise InputError(
+            f"{where}: hour must be 0 to 23 of a day, or 0 to 167 of a week from Monday on, in one "
+            f"row each; it has {len(hours):,}."
+        )
     return order
 
 

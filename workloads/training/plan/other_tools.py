@@ -465,6 +465,7 @@ def cannot_change_time(key: str) -> bool:
         r"same network|sink level|main training function|^(datasets|special tokens)\b|per epoch$|"
         r"\btpu (env|use)\b|^use cpu$|^machine rank$|multinode launcher|^debug$|"
         r"^container (image|mount)|^lora (alpha|dropout)$|"
+        r"\bfp8 (hybrid|e4m3|margin|interval|amax\b.*)$|"
         r"^(template|stage|do train|plot loss|trust remote code)$",
         words,
     ):

@@ -63,9 +63,9 @@ def test_rainier_says_what_it_assumes_and_how_far_its_places_are_apart(monkeypat
     between = document["assumed"]["rainier.building_oversubscription"]
     assert (between["value"], between["low"], between["high"]) == (1, 1, 7)
     printed = printed_by("topology rainier --variant rainier.sites=three-campuses")
-    assert "spine, 7 x 73,728 chips: a step between servers" in printed
-    assert "what leaves it has 1/8 of the adapters' rate" in " ".join(printed.split())
-    assert "site_latency (assumed)" in printed
+    assert "spine, 7 groups of up to 73,728 chips: a collective" in printed
+    assert "what leaves a group has 1/8 of the adapters' rate" in " ".join(printed.split())
+    assert "by site_latency, assumed" in printed
 
 
 def test_a_plain_shape_says_what_it_assumed():

@@ -114,7 +114,9 @@ def test_intervals_go_by_the_names_of_their_columns():
         "interval": {"basis": "runs", "cost": ends, "hours": ends},
     }
     frame = interval_frame(document, Column("cost", "  money"))
-    assert frame.to_numpy().tolist() == [["money", 1.0, 2.0, 3.0], ["hours", 1.0, 2.5, 3.0]]
+    assert frame.to_numpy().tolist() == [
+        ["money", "cost", 1.0, 2.0, 3.0], ["hours", "hours", 1.0, 2.5, 3.0]
+    ]  # fmt: skip
 
 
 REDUCE = "collective all-reduce --size=1MiB,64MiB --ranks=8"
@@ -188,7 +190,7 @@ def test_steps_and_requests_are_those_of_each_cluster_alone(line):
 @pytest.mark.parametrize(("line", "clusters", "figure", "says"), [
     (REDUCE, CLUSTERS, "busbw.png", "of the first"),
     (STEP, (*CLUSTERS, "trn2.3xlarge"), "steps.png", "trn2.3xlarge: "),
-    (f"{STEP} --tokens=1T", CLUSTERS, "steps.png", "days of the job"),
+    (f"{STEP} --tokens=1T", CLUSTERS, "steps.png", "length of the job"),
     (SERVE, CLUSTERS, "report.html", "time per output token, median"),
 ])  # fmt: skip
 def test_a_run_directory_has_one_picture_of_all(tmp_path, line, clusters, figure, says):
