@@ -66,7 +66,7 @@ def test_json_has_every_key(line):
     assert document["next_estimate_s"] >= document["rows"][0]["estimate_s"]
 
 
-def test_the_first_plan_has_the_interval_of_train_that_states_as_much(few):
+def test_the_first_plan_has_the_interval_of_train_that_states_as_much(few, other_plans):
     document = document_of(few, "--top=1")
     assert "Framework not stated: predicted as neuronx" in printed_by(few, "--top=1")
     words = shlex.split(document["train"])[1:]
