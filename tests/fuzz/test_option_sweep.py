@@ -9,7 +9,10 @@ from experiments.cli.options.from_fields import DescribedOption
 from tests.fuzz.option_sweep import Verdict, answer, judge, options_of, verdicts
 from tests.fuzz.option_values import CANNOT_CHANGE_THE_ANSWER, values_of
 from tests.fuzz.sweep_bases import BINDING, NOT_SWEPT, QUICK, SLOW, write_files
+from tests.support.quick_steps import quick_steps
 from topologies.support.options import Option
+
+__all__ = ["quick_steps"]
 
 NOT_BINDING = {
     "algorithm": "auto may take the algorithm that is stated, or there is a single one",

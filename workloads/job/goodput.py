@@ -166,8 +166,10 @@ def search_interval(job: Job, seed: int) -> Curve | None:
     middle = max(daly_interval_s(mtbf_s, stall_s), LEAST_S)
     points = [max(middle * factor, LEAST_S) for factor in FACTORS]
     points = sorted({max(point, job.write_s - stall_s) for point in points})
-    span_s = _span_s(job, points[0])
-    runs = (replace(job, interval_s=point, span_s=span_s) for point in points)
+    # Their length is not the job's, so a window that begins after its end must not count.
+    windows = tuple(window for window in job.windows if window.begin_s < job.span_s)
+    longer = replace(job, span_s=_span_s(job, points[0]), windows=windows)
+    runs = (replace(longer, interval_s=point) for point in points)
     goodput = [simulate(run, np.random.default_rng([seed, 0])).goodput for run in runs]
     return Curve(tuple(points), tuple(goodput), _best(points, goodput))
 

@@ -225,7 +225,7 @@ def test_verbose_says_what_was_not_stated_and_what_the_catalogue_gave():
     assert re.search(r"^trn2\.bf16_peak 667 TFLOP/s \(stated: \w+", why[2], re.MULTILINE)
     assert "p5.48xlarge" not in words
     assert "and searched" not in words
-    sought = ended("train --model llama-3.1-70b --cluster trn2-ultraserver --quiet", "-v")[2]
+    sought = ended("train --model gpt2 --cluster trn2.48xlarge --global-batch 1 --quiet", "-v")[2]
     assert "Not stated, and searched: --tp " in sought
     beside = ended("train --model gpt2 --cluster trn2.48xlarge,dgx-h100 --seq 512 --quiet", "-v")[2]
     words = " ".join(beside.split())

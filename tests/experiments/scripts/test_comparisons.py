@@ -214,7 +214,7 @@ def test_rows_for_every_algorithm_and_a_figure():
 PLAN = {"tp": 4, "dp": 2, "global_batch": 8, "seq": 2048}
 
 
-def test_rows_of_steps_have_the_interval_of_the_step():
+def test_rows_of_steps_have_the_interval_of_the_step(other_plans):
     model, machine = named("llama-3.1-8b"), cluster("dgx-h100")
     row = Steps(model, machine).row(PLAN)
     ends = iteration(model, machine, complete(PLAN, model, machine)).interval

@@ -233,8 +233,6 @@ def test_overlaps_of_one_size_share_their_groups(monkeypatch):
             super().__init__(placement)
 
     monkeypatch.setattr(groups, "PlacedGroups", Counted)
-    # Alternatives of fields that nobody stated are plans of their own.
-    monkeypatch.setattr("workloads.training.iteration.alternatives", lambda *_: ())
     kinds = ("dp", "none")
     frame = scaling.weak_scaling("gpt2", chips=(64,), overlap=kinds, replica=Replica(tp=2, seq=512))
     assert frame.overlap.tolist() == ["dp", "dp", "none", "none"]

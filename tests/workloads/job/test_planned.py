@@ -12,7 +12,7 @@ from topologies.clusters.names import cluster
 from workloads.job import run_job
 from workloads.job.causes import Cause, FailureRates
 from workloads.job.checkpoints import PeerCopies
-from workloads.job.goodput import smooth_goodput
+from workloads.job.goodput import search_interval, smooth_goodput
 from workloads.job.job import Job, Replicas
 from workloads.job.replan import replans
 from workloads.models.huggingface import named
@@ -50,6 +50,16 @@ def windows(*texts: str) -> tuple[Window, ...]:
 ])  # fmt: skip
 def test_units_leave_at_a_checkpoint(changes, parts):
     assert parts_s(scripted(job(**changes), [])) == parts
+
+
+def test_no_window_after_the_end_moves_the_interval_of_checkpoints():
+    """Runs in which intervals are compared have many failures, and so last longer than the job."""
+    trial = job(failing(1000), span_s=10_000)
+    curves = [
+        search_interval(replace(trial, windows=windows(f"out/{begin_s}s+900s=2")), 0)
+        for begin_s in (9_000, 10_000)
+    ]
+    assert curves[0] != curves[1] == search_interval(trial, 0)
 
 
 def test_replicas_without_the_units_go_on():

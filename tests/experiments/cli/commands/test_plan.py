@@ -66,7 +66,7 @@ def test_json_has_every_key(line):
     assert document["next_estimate_s"] >= document["rows"][0]["estimate_s"]
 
 
-def test_the_first_plan_has_the_interval_of_train_that_states_as_much(few):
+def test_the_first_plan_has_the_interval_of_train_that_states_as_much(few, other_plans):
     document = document_of(few, "--top=1")
     assert "Framework not stated: predicted as neuronx" in printed_by(few, "--top=1")
     words = shlex.split(document["train"])[1:]
@@ -233,11 +233,12 @@ def test_a_plan_of_ones_own_stands_beside_the_others(few, tmp_path):
 
 def test_fewer_domains_are_named_where_all_divide_worse():
     """Of 11 servers all divide a batch of 88, and one of 64 only by eleven stages of a pipeline."""
-    line = "plan --model llama-3.1-8b --top 1 --finalists 1 --cluster trn2.48xlarge:11"
+    line = "plan --model llama-3.1-8b --top 1 --finalists 1 --cluster trn2.48xlarge:11 "
+    line += "--vpp 1 --microbatch 1"
     uneven, even = (document_of(line, f"--global-batch={batch}") for batch in (64, 88))
     assert "fewer" not in even
     assert uneven["fewer"]["cluster"] == "trn2.48xlarge:10"
-    assert uneven["fewer"]["iteration_s"] < 0.9 * uneven["rows"][0]["iteration_s"]
+    assert uneven["fewer"]["iteration_s"] < 0.97 * uneven["rows"][0]["iteration_s"]
     shown = printed_by(line, "--global-batch=64", "--quiet")
     assert "11 scale-up domains divide into few shapes: on" in shown
 

@@ -36,9 +36,10 @@ def test_clusters_side_by_side_have_one_batch(question):
     assert {row["plan"]["global_batch"] for row in stated["rows"]} == {64}
 
 
-def test_json_has_every_key_and_unfolded_ranks_the_same_times(line):
+def test_json_has_every_key_and_unfolded_ranks_the_same_times(line, other_plans):
     document = document_of(line)
-    assert set(document) >= KEYS
+    assert set(document) >= {*KEYS, "assumed", "remarks"}
+    assert set(document["assumed"]) >= {"framework", "microbatch", "sequence_parallel", "vpp"}
     assert set(document["breakdown_s"]) == set(PARTS)
     assert (document["ranks"], document["chips"], document["folded"]) == (16, 16, True)
     whole = document_of(line, "--unfolded")
