@@ -160,6 +160,20 @@ def test_the_host_issues_the_product_of_every_expert():
     assert set(alone.values()) == {1}
 
 
+def test_pytorch_multiplies_the_tokens_of_all_experts_in_one_kernel():
+    chosen = {"training.expert_issue": "grouped", "kernels.b200.grouped_efficiency": "pytorch"}
+    several, one = shipped_catalogue(), shipped_catalogue().with_variants(chosen)
+    rates = {"bf16": one.value("kernels.b200", "grouped_efficiency"), "mxfp8": 1}
+    for precision, rate in rates.items():
+        how = plan(dp=16, ep=2, precision=precision)
+        shapes = [RankShapes(SPARSE, how, "b200", numbers) for numbers in (several, one)]
+        for pass_ in forward, backward:
+            each, together = (by_name(pass_(shape, moe=True)) for shape in shapes)
+            for name in {"experts.up", "experts.up.data", "experts.down.weight"} & {*each}:
+                assert together[name].issued == 1 < each[name].issued
+                assert together[name].seconds == pytest.approx(each[name].seconds / rate)
+
+
 def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own():
     how = plan(dp=8, ep=2, precision="fp8")
     shapes = RankShapes(SPARSE, how, "h100", shipped_catalogue())

@@ -322,7 +322,11 @@ def _experts(shapes: RankShapes) -> Experts:
 
 def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
     """Batched product of the rank's experts, of (m, k) × (k, n) each."""
-    return _for_each(name, shapes, shapes.gemm(m, n, k, load(shapes).local))
+    timing = shapes.gemm(m, n, k, load(shapes).local)
+    rank = rank_of(shapes.chip, "bf16", 1, shapes.catalogue)
+    if rank.knows("grouped_efficiency") and ELEMENT_BYTES.get(shapes.plan.precision, TWO) == TWO:
+        timing = timing._replace(seconds=timing.seconds / rank.constant("grouped_efficiency"))
+    return _for_each(name, shapes, timing)
 
 
 def _for_each(name: str, shapes: RankShapes, timing: Timing) -> LayerOp:
