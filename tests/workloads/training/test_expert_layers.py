@@ -201,6 +201,23 @@ def test_tokens_of_experts_are_cast_where_a_kernel_does_so(chip, stated, casts):
     assert [step.name for step in forward(shapes, moe=True) if ".cast" in step.name] == casts
 
 
+def test_kernels_of_their_own_weigh_the_tokens_of_experts_where_a_framework_fuses_none():
+    names = {f"training.expert_bytes_{way}": "torchtitan" for way in ("forward", "backward")}
+    usual, counted_each = shipped_catalogue(), shipped_catalogue().with_variants(names)
+    elements = 1024 * SPARSE.experts.per_token * SPARSE.hidden
+    for pass_, name, traffic in (forward, "weights", 24), (backward, "weights.data", 40):
+        shapes = [RankShapes(SPARSE, plan(dp=8), "h100", each) for each in (usual, counted_each)]
+        within, apart = (by_name(pass_(shape, moe=True)) for shape in shapes)
+        assert {*apart} - {*within} == {f"experts.{name}"}
+        assert apart[f"experts.{name}"].size_bytes == traffic * elements
+        # What moves tokens then takes the time of its own passes alone.
+        moves = [step for step in within if step.startswith(("experts.permute", "experts.sum"))]
+        assert len(moves) == 2
+        for move in moves:
+            assert apart[move].seconds == shapes[1].passes(within[move].size_bytes).seconds
+            assert apart[move].seconds < within[move].seconds
+
+
 @pytest.mark.parametrize(("chip", "eager"), [("h100", True), ("trn2", False), ("tpu7x", False)])
 def test_biases_of_experts_are_added_by_kernels_of_an_eager_framework(chip, eager):
     def added(model):
