@@ -160,6 +160,20 @@ def test_the_host_issues_the_product_of_every_expert():
     assert set(alone.values()) == {1}
 
 
+def test_pytorch_multiplies_the_tokens_of_all_experts_in_one_kernel():
+    chosen = {"training.expert_issue": "grouped", "kernels.b200.grouped_efficiency": "pytorch"}
+    several, one = shipped_catalogue(), shipped_catalogue().with_variants(chosen)
+    rates = {"bf16": one.value("kernels.b200", "grouped_efficiency"), "mxfp8": 1}
+    for precision, rate in rates.items():
+        how = plan(dp=16, ep=2, precision=precision)
+        shapes = [RankShapes(SPARSE, how, "b200", numbers) for numbers in (several, one)]
+        for pass_ in forward, backward:
+            each, together = (by_name(pass_(shape, moe=True)) for shape in shapes)
+            for name in {"experts.up", "experts.up.data", "experts.down.weight"} & {*each}:
+                assert together[name].issued == 1 < each[name].issued
+                assert together[name].seconds == pytest.approx(each[name].seconds / rate)
+
+
 def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own():
     how = plan(dp=8, ep=2, precision="fp8")
     shapes = RankShapes(SPARSE, how, "h100", shipped_catalogue())
@@ -185,6 +199,23 @@ def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own():
 def test_tokens_of_experts_are_cast_where_a_kernel_does_so(chip, stated, casts):
     shapes = RankShapes(SPARSE, plan(dp=8, ep=2, **stated), chip, shipped_catalogue())
     assert [step.name for step in forward(shapes, moe=True) if ".cast" in step.name] == casts
+
+
+def test_kernels_of_their_own_weigh_the_tokens_of_experts_where_a_framework_fuses_none():
+    names = {f"training.expert_bytes_{way}": "torchtitan" for way in ("forward", "backward")}
+    usual, counted_each = shipped_catalogue(), shipped_catalogue().with_variants(names)
+    elements = 1024 * SPARSE.experts.per_token * SPARSE.hidden
+    for pass_, name, traffic in (forward, "weights", 24), (backward, "weights.data", 40):
+        shapes = [RankShapes(SPARSE, plan(dp=8), "h100", each) for each in (usual, counted_each)]
+        within, apart = (by_name(pass_(shape, moe=True)) for shape in shapes)
+        assert {*apart} - {*within} == {f"experts.{name}"}
+        assert apart[f"experts.{name}"].size_bytes == traffic * elements
+        # What moves tokens then takes the time of its own passes alone.
+        moves = [step for step in within if step.startswith(("experts.permute", "experts.sum"))]
+        assert len(moves) == 2
+        for move in moves:
+            assert apart[move].seconds == shapes[1].passes(within[move].size_bytes).seconds
+            assert apart[move].seconds < within[move].seconds
 
 
 @pytest.mark.parametrize(("chip", "eager"), [("h100", True), ("trn2", False), ("tpu7x", False)])

@@ -232,7 +232,8 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
         kernel("experts.activation", _activation(shapes, wide + work.inner)),
         *_cast(shapes, "experts.down.cast", work.inner),
         _product("experts.down", shapes, work.tiled, width, work.inner),
-        *_biased(shapes, "experts.down.bias", BIAS_FORWARD_BYTES),
+        *_counted(shapes, "experts.down.bias", BIAS_FORWARD_BYTES * experts.bias),
+        *_counted(shapes, "experts.weights", _around(shapes, "forward")),
         *_regroup(shapes, "experts.unsort"),
         *combine,
         *after,
@@ -263,7 +264,8 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
         *_waiting(
             [
                 *_regroup(shapes, "experts.unsort.data"),
-                *_biased(shapes, "experts.down.bias.data", BIAS_BACKWARD_BYTES),
+                *_counted(shapes, "experts.weights.data", _around(shapes, "backward")),
+                *_counted(shapes, "experts.down.bias.data", BIAS_BACKWARD_BYTES * experts.bias),
                 *_cast(shapes, "experts.down.cast.data", width),
                 _product("experts.down.data", shapes, work.tiled, work.inner, width),
             ],
@@ -322,7 +324,11 @@ def _experts(shapes: RankShapes) -> Experts:
 
 def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
     """Batched product of the rank's experts, of (m, k) × (k, n) each."""
-    return _for_each(name, shapes, shapes.gemm(m, n, k, load(shapes).local))
+    timing = shapes.gemm(m, n, k, load(shapes).local)
+    rank = rank_of(shapes.chip, "bf16", 1, shapes.catalogue)
+    if rank.knows("grouped_efficiency") and ELEMENT_BYTES.get(shapes.plan.precision, TWO) == TWO:
+        timing = timing._replace(seconds=timing.seconds / rank.constant("grouped_efficiency"))
+    return _for_each(name, shapes, timing)
 
 
 def _for_each(name: str, shapes: RankShapes, timing: Timing) -> LayerOp:
@@ -349,24 +355,29 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
     return [_for_each(name, shapes, moved)]
 
 
-def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
-    """Kernels that add biases to what the experts return, or pass their gradients back."""
-    eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL  # compilers fuse them
-    if not _experts(shapes).bias or not eager:
-        return []
-    work = load(shapes)
-    moved = shapes.passes(element_bytes * work.each * work.local * shapes.model.expert_hidden)
-    return [_for_each(name, shapes, moved)]
+def _around(shapes: RankShapes, direction: str) -> float:
+    """Traffic for an element of a copy by kernels beside those that move and multiply it [B]."""
+    return shapes.catalogue.value("training", f"expert_bytes_{direction}")
+
+
+def _counted(shapes: RankShapes, name: str, element_bytes: float) -> list[LayerOp]:
+    """Kernels over the tokens of experts, by the traffic of an element in all their passes."""
+    work, eager = load(shapes), chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
+    moved = round(element_bytes * work.each * work.local * shapes.model.expert_hidden)
+    # Compilers of whole programs fuse them.
+    return [_for_each(name, shapes, shapes.passes(moved))] if moved and eager else []
 
 
 def _move(shapes: RankShapes, name: str) -> LayerOp:
     """Kernel that reads tokens and writes their copies sorted by expert, or the other way round."""
-    # It picks rows by index, so it runs at the rate of the kernels that look up an embedding.
+    # It picks rows by index, so it runs at the rate of the kernels that look up an embedding, with
+    # what surrounds it; where that is counted, at the rate of one pass.
     if _sorted_on_the_way(shapes):
         return kernel(name, Timing(0.0, "measured"))
     work, per_token = load(shapes), _experts(shapes).per_token
     read = TWO * work.rows * shapes.model.expert_hidden
-    return kernel(name, shapes.gather(read * (1 + per_token)))
+    moved = shapes.passes if _around(shapes, "forward") else shapes.gather
+    return kernel(name, moved(read * (1 + per_token)))
 
 
 def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
