@@ -36,11 +36,10 @@ from topologies.clusters.cluster import Cluster
 from topologies.support.arrays import IntArray, distinct_rows
 from topologies.support.errors import InputError
 from topologies.support.memory_limit import check_memory
-from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.execution.turns import in_turns, on_queues, turn_bytes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.groups import group_of
-from workloads.training.program.program import Exchange, Program
+from workloads.training.program.program import OWN, Exchange, Program
 
 BYTES_AN_OP = 165
 """Peak memory of building and running a schedule for each op that stands in it [B]: measured as
@@ -85,8 +84,7 @@ def expand(
     """Write out the collectives of an iteration; they take turns but for ``whole`` messages."""
     # Messages alone take less than a library does, and flows as long.
     check_messages(cluster, covers if as_flows else knows)
-    layout = lay_out(program)
-    by_exchange = list(_collectives(program, layout, cluster, down, as_flows=as_flows))
+    by_exchange = list(_collectives(program, cluster, down, as_flows=as_flows))
     called = [call for calls in by_exchange for call in calls]
     if not (as_flows or whole):
         called = _taking_turns(by_exchange)
@@ -107,7 +105,7 @@ def expand(
     )
     chips = [program.chip[exchange.members] for exchange in program.exchanges]
     several: list[IntArray] = [np.flatnonzero((each != each[:, :1]).any(axis=1)) for each in chips]
-    op, end = ends(program, layout, several)
+    op, end = ends(program, several)
     return Expanded(*with_routines(collectives, called, op), collectives, op, end)
 
 
@@ -146,7 +144,7 @@ def project(times: Times, expanded: Expanded) -> Trace:
 
 
 def _collectives(
-    program: Program, layout: Layout, cluster: Cluster, down: tuple[str, ...], *, as_flows: bool
+    program: Program, cluster: Cluster, down: tuple[str, ...], *, as_flows: bool
 ) -> Iterator[list[Called]]:
     """Yield for each exchange the collectives of its groups, apart from those within one chip."""
     schedules: dict[tuple[bytes, str, int, int], Schedule] = {}
@@ -166,7 +164,7 @@ def _collectives(
                         beside = groups_of_chip(program, exchange, group)
                         chunks = as_flow(link_time(chunks), alone_ps, beside)
                     schedules[key] = replace(chunks, labels={})  # nobody reads them
-                joins = layout.offset[members[0], number] + 2 * calls
+                joins = program.offset[members[0], number] + 2 * calls
                 called.append(Called(schedules[key], joins))
                 first_calls.append(int(calls[0]))
         yield _holding_adapters(called, first_calls) if as_flows else called
@@ -262,15 +260,15 @@ def _one_way(both: Schedule) -> Schedule:
     )
 
 
-def ends(program: Program, layout: Layout, groups: list[IntArray]) -> tuple[IntArray, IntArray]:
+def ends(program: Program, groups: list[IntArray]) -> tuple[IntArray, IntArray]:
     """Return the op of each rank in each call of some groups, and the join that ends the call."""
     # ``groups`` (exchanges,): groups of each exchange.
     ops, joins = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number, (exchange, some) in enumerate(zip(program.exchanges, groups, strict=True), start=1):
         members = exchange.members[some]
-        end = layout.offset[members[:, :1], number][:, :, None] + 2 * np.arange(exchange.calls) + 1
+        end = program.offset[members[:, :1], number][:, :, None] + 2 * np.arange(exchange.calls) + 1
         for _, of_role, places in program.roles(exchange):
-            op = layout.offset[members[:, places], OWN][:, :, None] + of_role
+            op = program.offset[members[:, places], OWN][:, :, None] + of_role
             ops.append(op.reshape(-1))
             joins.append(np.broadcast_to(end, op.shape).reshape(-1))
     return np.concatenate(ops), np.concatenate(joins)

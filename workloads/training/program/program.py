@@ -197,6 +197,11 @@ class Exchange:
         """Number of calls of each group."""
         return len(self.ops[0])
 
+    @property
+    def joins(self) -> int:
+        """Number of joins of each group in a schedule; see :attr:`Program.offset`."""
+        return 2 * self.calls if self.members.shape[1] > 1 else 0
+
     @cached_property
     def places(self) -> tuple[IntArray, ...]:
         """Columns of ``members`` that have each role."""
@@ -306,6 +311,9 @@ def _axis_and_part(step: LayerOp) -> tuple[str, str]:
     return step.axis, step.name.rpartition(".")[2] if step.axis.startswith(TRANSFERS) else ""
 
 
+OWN = 0  # column of ``Program.offset`` that holds a rank's first op; exchange e has column e + 1
+
+
 class Role(NamedTuple):
     """Role that some members of an exchange have in common."""
 
@@ -340,6 +348,33 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.stage)
+
+    @cached_property
+    def length(self) -> IntArray:
+        """Ops of each row, int64 (rows,)."""
+        return np.array([len(stream.ops) for stream in self.streams])[self.stage]
+
+    @property
+    def total(self) -> int:
+        """Ops and joins of a schedule."""
+        joins = sum(each.joins * len(each.members) for each in self.exchanges)
+        return int(self.length.sum()) + joins
+
+    @cached_property
+    def offset(self) -> IntArray:
+        """First op of each row in a schedule, and first join of its group in each exchange."""
+        # (rows, 1 + exchanges). Ops are numbered rank by rank. Behind them stand the joins, two for
+        # each call of each group: the first when all members are ready for the call, the second
+        # when it is done. A group of one row, whose ranks are all equal after folding, waits for
+        # nobody and has none.
+        offset = np.full((len(self), 1 + len(self.exchanges)), -1, np.int64)
+        offset[:, OWN] = np.cumsum(self.length) - self.length
+        at = int(self.length.sum())
+        for number, exchange in enumerate(self.exchanges, start=1):
+            groups, joins = len(exchange.members), exchange.joins
+            offset[exchange.members, number] = at + joins * np.arange(groups)[:, None]
+            at += joins * groups
+        return offset
 
     @cached_property
     def stream_of(self) -> IntArray:
