@@ -169,14 +169,6 @@ def disturbed_array(
     return np.maximum(1, drawn_ps)
 
 
-def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:
-    """Return the times that each duration takes at each place of the table of jitter [ps]."""
-    # ``duration_ps`` (durations,). ``table`` (places,).
-    # Returns an array (durations, places).
-    lasts: IntArray = np.maximum(1, _scaled(duration_ps[:, None], table))
-    return np.ascontiguousarray(lasts)
-
-
 def with_slower_network(whole: Program, domain: IntArray, longer: float) -> Program:
     """Return the program of all ranks whose calls between scale-up domains take longer."""
     # ``domain`` (ranks,): domain of each rank. ``longer``: share of a call's time that is added.

@@ -19,7 +19,7 @@ import numpy as np
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.support.arrays import IntArray
 from topologies.support.units import PS_PER_S
-from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
+from workloads.training.execution.jitter import GOLDEN, Disturbance
 from workloads.training.execution.rank_vector import run
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,
@@ -177,10 +177,6 @@ def over_blocks(
             raise
 
 
-MOST_TABLES = 512
-"""Most different durations for which all jittered times are tabulated; each takes 8 KiB."""
-
-
 class Machine:
     """A program laid out for evaluation."""
 
@@ -326,20 +322,10 @@ def counted(whole: int, progress: Progress | None, stage: str) -> Callable[[int]
 
 
 def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Disturbance) -> Kernels:
-    """Disturbance of kernels, with all jittered times tabulated if durations are few enough."""
-    ranks = program.rank[layout.order]
-    longest = int(np.diff(nodes.base).max())
-    op_key = np.arange(longest).astype(np.uint64) * GOLDEN
-    slow = disturbance.slowness(ranks)
-    durations, row = np.unique(nodes.run_ps, return_inverse=True)
-    tabulated = bool(disturbance) and len(durations) <= MOST_TABLES
-    scaled = jittered(durations if tabulated else durations[:0], disturbance.table)
-    # Whether each stage of each block has a slow rank, (blocks, stages).
-    before = np.concatenate([[0], np.cumsum(slow > 0)])
-    counted = before[layout.stage_at[:-1] + layout.low]
-    slowed = np.ascontiguousarray((np.diff(counted, axis=0) > 0) | (not tabulated))
-    duration = np.ascontiguousarray(row, np.int64)
-    keys = disturbance.keys(ranks)
+    """Disturbance of kernels, of ranks in the order of the layout."""
+    ranks, longest = program.rank[layout.order], int(np.diff(nodes.base).max())
     return Kernels(
-        keys, slow, disturbance.table, op_key, scaled, duration, slowed, bool(disturbance)
+        *(disturbance.keys(ranks), disturbance.slowness(ranks), disturbance.table),
+        np.arange(longest).astype(np.uint64) * GOLDEN,
+        bool(disturbance),
     )
