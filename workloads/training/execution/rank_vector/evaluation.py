@@ -215,20 +215,6 @@ class Machine:
             none, none, none, flat, flat, none, none,
         )  # fmt: skip
 
-    def notes(self, mode: int, usual: Usual) -> Notes:
-        """Return notes of where the time of all ranks goes, before any of it is noted."""
-        question, ranks = Question(self.unions.top, usual, mode), len(self.program)
-        covered = np.zeros((self.unions.followed, ranks), np.int64)
-        return Notes(
-            self.cover(ROOM), question, self.unions.alone, self.unions.place,
-            np.zeros(0, np.int64), covered, np.zeros((IDLE, ranks), np.int64),
-            *np.zeros((2, ranks), np.int64),
-        )  # fmt: skip
-
-    def in_order(self) -> IntArray:
-        """Return the nodes in order of start, once it is known when wide exchanges meet."""
-        return run.starting_order(self.nodes, first_starts(self), self.unions.place)
-
     def carry_out(
         self, tape: run.Tape, instructions: tuple[int, int], state: State, blocks: tuple[int, int]
     ) -> None:
@@ -277,8 +263,15 @@ def first_starts(machine: Machine) -> IntArray:
 
 def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Notes:
     """Evaluate all blocks, each from beginning to end, and note where time goes."""
-    notes = machine.notes(mode, usual)
-    tape = run.timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
+    unions, ranks = machine.unions, len(machine.program)
+    notes = Notes(
+        machine.cover(ROOM), Question(unions.top, usual, mode), unions.alone, unions.place,
+        np.zeros(0, np.int64), np.zeros((unions.followed, ranks), np.int64),
+        np.zeros((IDLE, ranks), np.int64), *np.zeros((2, ranks), np.int64),
+    )  # fmt: skip
+    # Nodes in order of start, now that it is known when wide exchanges meet.
+    order = run.starting_order(machine.nodes, first_starts(machine), unions.place)
+    tape = run.timed_tape(machine.nodes, order, machine.layout.widest)
     states = [
         State(
             machine.clocks(np.zeros(tape.size, np.int64), 0),
