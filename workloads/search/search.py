@@ -133,9 +133,14 @@ class Estimates:
     @cached_property
     def order(self) -> list[int]:
         """Rows of the plans that may be simulated, the best estimate first."""
-        rows = np.argsort(self.best_estimate_s, kind="stable")
-        order: list[int] = _first_of_each(rows, self.plans, self.aim.each).tolist()
-        return order
+        # Of plans that agree in all of the fields to be compared only the first.
+        rows: list[int] = np.argsort(self.best_estimate_s, kind="stable").tolist()
+        if not self.aim.each:
+            return rows
+        seen: dict[tuple[Any, ...], int] = {}
+        for row in rows:
+            seen.setdefault(tuple(getattr(self.plans[row], name) for name in self.aim.each), row)
+        return list(seen.values())
 
     def first_step(self) -> Iteration:
         """Simulate the plan with the best estimate alone."""
@@ -325,16 +330,6 @@ def _roomy(finalists: Sequence[Finalist], objective: str) -> Finalist:
     most = HARDLY * finalists[0].worth(objective)
     worth_it = (each for each in finalists if each.worth(objective) <= most)
     return next((each for each in worth_it if each.memory.roomy), finalists[0])
-
-
-def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:
-    """Rows in order, and of plans that agree in all of the fields in ``each`` only the first."""
-    if not each:
-        return order
-    seen: dict[tuple[Any, ...], int] = {}
-    for row in order.tolist():
-        seen.setdefault(tuple(getattr(plans[row], name) for name in each), row)
-    return np.array(list(seen.values()), np.int64)
 
 
 def agreement(pairs: Sequence[tuple[float, float]]) -> Agreement:

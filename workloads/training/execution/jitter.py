@@ -189,7 +189,7 @@ def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
     keys, slow, table = how.keys(program.rank), how.slowness(program.rank), how.table
     for stage in range(len(program.streams)):
         rows = np.flatnonzero(program.stage == stage)
-        alone = np.flatnonzero(~program.communicates[stage])
+        alone = np.flatnonzero(program.calls[stage][0] < 0)
         at = program.offset[rows, OWN, None] + alone
         usual_ps = program.step_ps[program.streams[stage].ops.step[alone]]
         lasts_ps = disturbed_array(usual_ps, keys[rows][:, None], alone, slow[rows][:, None], table)

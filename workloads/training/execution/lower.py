@@ -26,23 +26,6 @@ from workloads.training.program.program import OWN, Program
 from workloads.training.program.stage import Stream
 
 
-def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
-    """Return the exchange and call of each op of each stage; -1 for an op that meets no other."""
-    # An op of a group of one row meets no other.
-    lengths = [len(stream.ops) for stream in program.streams]
-    calls: list[tuple[IntArray, IntArray]] = [
-        (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths
-    ]
-    for number, shared in enumerate(program.exchanges):
-        if not shared.joins:
-            continue
-        for role in program.roles(shared):
-            exchange, call = calls[role.stage]
-            exchange[role.ops] = number
-            call[role.ops] = np.arange(shared.calls)
-    return calls
-
-
 def _tiled(
     program: Program, of_stage: Sequence[IntArray], dtype: npt.DTypeLike, join: int = 0
 ) -> IntArray:
@@ -115,7 +98,7 @@ def _draws(program: Program) -> Iterator[tuple[IntArray, ...]]:
     # Each item has arrays of one shape: ops, their rows, their bytes, and their rates [B/s].
     for stage, stream in enumerate(program.streams):
         row = np.flatnonzero(program.stage == stage)[:, None]
-        kernels = np.flatnonzero(stream.contends & ~program.communicates[stage])
+        kernels = np.flatnonzero(stream.contends & (program.calls[stage][0] < 0))
         step = stream.ops.step[kernels]
         drawn, rate = program.draws.size_bytes[step], program.draws.rate_bytes_per_s[step]
         yield np.broadcast_arrays(program.offset[row, OWN] + kernels, row, drawn, rate)
@@ -192,9 +175,11 @@ def _labels(program: Program) -> dict[str, IntArray | Codes]:
 
 def lowered_edges(program: Program) -> Edges:
     """Return the edges of the ops of all rows and of the joins of all groups."""
+    # Exchanges with joins by their numbers, and -1 for others and, at the end, for kernels.
+    meets = np.array([k if each.joins else -1 for k, each in enumerate(program.exchanges)] + [-1])
     of_ranks = [
-        _rank_edges(stream, *calls)
-        for stream, calls in zip(program.streams, calls_of_stages(program), strict=True)
+        _rank_edges(stream, meets[exchange], call)
+        for stream, (exchange, call) in zip(program.streams, program.calls, strict=True)
     ]
     of_stage = [
         Leads.sorted(edges[1:, edges[0] == OWN], len(stream.ops))

@@ -382,13 +382,17 @@ class Program:
         return np.array([step.stream for step in self.steps])
 
     @cached_property
-    def communicates(self) -> tuple[BoolArray, ...]:
-        """Marks of the ops of each stage that are communication, bool (ops,) each."""
-        marks = tuple(np.zeros(len(stream.ops), np.bool_) for stream in self.streams)
-        for exchange in self.exchanges:
-            for role in self.roles(exchange):
-                marks[role.stage][role.ops] = True
-        return marks
+    def calls(self) -> tuple[tuple[IntArray, IntArray], ...]:
+        """Exchange and call of each op of each stage; the exchange of a kernel is -1."""
+        calls: list[tuple[IntArray, IntArray]] = [
+            (np.full(len(stream.ops), -1), np.zeros(len(stream.ops), np.int64))
+            for stream in self.streams
+        ]
+        for number, shared in enumerate(self.exchanges):
+            for role in self.roles(shared):
+                exchange, call = calls[role.stage]
+                exchange[role.ops], call[role.ops] = number, np.arange(shared.calls)
+        return tuple(calls)
 
     def steps_of(self, exchange: Exchange) -> IntArray:
         """Return the step of each call of an exchange, which is that of its first member."""

@@ -58,13 +58,12 @@ def nodes(program: Program) -> Nodes:
     src = np.concatenate([stream.src + at for stream, at in zip(streams, base, strict=False)])
     dst = np.concatenate([stream.dst + at for stream, at in zip(streams, base, strict=False)])
     step = np.concatenate([stream.ops.step for stream in streams])
-    exchange, first = np.full(len(stage), -1, np.int64), np.arange(len(stage))
-    call, role = np.zeros((2, len(stage)), np.int64)
-    for number, shared in enumerate(program.exchanges):
+    exchange, call = (np.concatenate(column) for column in zip(*program.calls, strict=True))
+    first, role = np.arange(len(stage)), np.zeros(len(stage), np.int64)
+    for shared in program.exchanges:
         places = [member.ops + base[member.stage] for member in program.roles(shared)]
         for which, at in enumerate(places):
-            exchange[at], call[at], role[at] = number, np.arange(shared.calls), which
-            first[at] = places[0]
+            first[at], role[at] = places[0], which
     place = {what: code for code, names in enumerate(ORDER.values()) for what in names}
     category = np.array([place[each.what] for each in program.steps], np.int64)[step]
     rank, meets = _ranks(first, src, dst), exchange >= 0
