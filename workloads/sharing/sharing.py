@@ -534,17 +534,9 @@ def _side_by_side(
         ops += sum(ran.ops for ran in alone) + (beside.ops if len(party) > 1 else 0)
         until_ps = min(int(ends[-1]) for ends in beside.ends_ps)
         for place_of, number in enumerate(party):
-            each, ends_ps = ready[number], beside.ends_ps[place_of]
-            # Its steps that end while all others of its party still run.
-            counted = max(1, int(np.searchsorted(ends_ps, until_ps, side="right")))
-            usual, now = alone[place_of], beside.call_changes_s[place_of]
-            shares[number] = JobShare(
-                *(each.job, each.step, each.chips),
-                np.diff(usual.ends_ps[0][:counted], prepend=0),
-                np.diff(ends_ps[:counted], prepend=0),
-                np.ones(counted),
-                {axis: now[axis] - usual.call_changes_s[0][axis] for axis in now},
-                tuple(ready[other].job.name for other in party if other != number),
+            names = tuple(ready[other].job.name for other in party if other != number)
+            shares[number] = _share(
+                ready[number], alone[place_of], beside, place_of, until_ps, names
             )
     return Sharing(
         cluster,
@@ -553,6 +545,23 @@ def _side_by_side(
         placement,
         engine,
         ops,
+    )
+
+
+def _share(
+    ready: Ready, alone: Ran, beside: Ran, place_of: int, until_ps: int, meets: tuple[str, ...]
+) -> JobShare:
+    """Result of one job: of its steps that end while all others of its party still run."""
+    ends_ps, alone_ps = beside.ends_ps[place_of], alone.ends_ps[0]
+    counted = max(1, int(np.searchsorted(ends_ps, until_ps, side="right")))
+    usual, now = alone.call_changes_s[0], beside.call_changes_s[place_of]
+    return JobShare(
+        *(ready.job, ready.step, ready.chips),
+        np.diff(alone_ps[:counted], prepend=0),
+        np.diff(ends_ps[:counted], prepend=0),
+        np.ones(counted),
+        {axis: now[axis] - usual[axis] for axis in now},
+        meets,
     )
 
 

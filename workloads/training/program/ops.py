@@ -166,6 +166,13 @@ def span(ops: Ops, steps: list[LayerOp], time_s: Callable[[LayerOp], float]) -> 
     return float(np.max(ends, initial=0.0))
 
 
+def block_s(steps: Sequence[LayerOp], time_s: Callable[[LayerOp], float]) -> float:
+    """Return the time from the start of the first of some steps to the end of the last [s]."""
+    catalog = Catalog()
+    ops = catalog.ops(steps)
+    return span(ops, catalog.steps, time_s)
+
+
 # Pairs of passes that run side by side: while one communicates, the other computes.
 # A forward pass and a backward pass through another chunk are cut into pieces that end with a
 # communication, and the pieces take turns on the chip (DualPipe, arXiv 2412.19437, section 3.2.1).

@@ -50,6 +50,7 @@ from workloads.training.program.ops import (
     Catalog,
     LaidOut,
     Ops,
+    block_s,
     edges,
     join,
     pairs,
@@ -57,7 +58,6 @@ from workloads.training.program.ops import (
     repeat,
     sequence,
     side_by_side,
-    span,
 )
 
 # Transfers between stages of a pipeline: activations forward, their gradients backward.
@@ -135,9 +135,7 @@ def as_tried(shapes: RankShapes, time_s: StepTime) -> RankShapes:
             alike, count = way.of_kind(kind), shapes.model.each_layer.count(kind)
             there, back = (run(alike, moe=kind.experts) for run in (forward, backward))
             passes.append((count, [*there, *back]))
-        catalog = Catalog()
-        blocks = [(count, catalog.ops(steps)) for count, steps in passes]
-        return sum(count * span(ops, catalog.steps, time_s) for count, ops in blocks)
+        return sum(count * block_s(steps, time_s) for count, steps in passes)
 
     return min(shapes, replace(shapes, beside_tp=False), key=layers_s)
 
