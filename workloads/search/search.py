@@ -293,9 +293,9 @@ def estimates(
     aim = replace(aim or Aim(), **changes)
     check_names("a plan", aim.each, PLAN_FIELDS)
     start = time.perf_counter()
-    known = {name for name, value in (stated or {}).items() if value is not None}
+    named = {name for name, value in (stated or {}).items() if value is not None}
     # Fields whose values leave out no plan: stated ones, and those to be compared.
-    settled, size = {*known, *aim.each}, {"lnc": aim.lnc, "chips": aim.chips}
+    settled, size = {*named, *aim.each}, {"lnc": aim.lnc, "chips": aim.chips}
     listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, **size)
     fits = fit(listed, settled, watch=watch, margin=aim.memory_margin)
     plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
@@ -305,7 +305,7 @@ def estimates(
     return Estimates(
         *(model, listed.cluster, cluster, aim, listed.considered),
         {**listed.pruned, **fits.pruned},
-        *(fits.oversized, plans, seconds, fits.total_bytes[fits.fits], known),
+        *(fits.oversized, plans, seconds, fits.total_bytes[fits.fits], named),
         estimated_in_s=time.perf_counter() - start,
     )
 
@@ -412,8 +412,8 @@ class Runner:
     def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
         """Simulate one plan."""
         step = self.step(plan)
-        told = {each.name: getattr(step, each.name) for each in fields(Finalist)[3:]}
-        return Finalist(plan, place, estimate_s, **told)
+        of_step = {each.name: getattr(step, each.name) for each in fields(Finalist)[3:]}
+        return Finalist(plan, place, estimate_s, **of_step)
 
     def step(self, plan: ParallelPlan) -> Iteration:
         """Simulate the step of a plan, of which a search reads the times by category alone."""

@@ -240,8 +240,8 @@ def _rank_edges(stream: Stream, exchange: IntArray, call: IntArray) -> IntArray:
     """Edges of a rank and of its groups' joins, from one column and value to others (4, edges)."""
     # An op or join stands at ``offset[row, column] + value``. An op that communicates leads to the
     # join that ends its call, which leads to what waits for it, and the join before leads to it.
-    column, own, met = exchange + 1, np.arange(len(exchange)), np.flatnonzero(exchange >= 0)
-    begins, ends = (np.where(exchange >= 0, 2 * call + last, own) for last in (0, 1))
+    column, number, met = exchange + 1, np.arange(len(exchange)), np.flatnonzero(exchange >= 0)
+    begins, ends = (np.where(exchange >= 0, 2 * call + last, number) for last in (0, 1))
     of_ranks = np.full(len(met), OWN)
     return np.stack(
         [
@@ -256,8 +256,8 @@ def _rank_edges(stream: Stream, exchange: IntArray, call: IntArray) -> IntArray:
 def _join_edges(program: Program, of_ranks: Sequence[IntArray], number: int) -> IntArray:
     """Edges that leave the joins of a group of an exchange, for ``Leads.sorted``."""
     # Offsets of the group's rows follow one another. A stage has at most one role in an exchange.
-    width, found = 1 + len(program.exchanges), list[IntArray]()
+    width, edges = 1 + len(program.exchanges), list[IntArray]()
     for stage, _, places in program.roles(program.exchanges[number]):
         left = of_ranks[stage][1:, of_ranks[stage][0] == number + 1]
-        found += [left + np.array([[0], [place * width], [0]]) for place in places.tolist()]
-    return np.concatenate(found, axis=1)
+        edges += [left + np.array([[0], [place * width], [0]]) for place in places.tolist()]
+    return np.concatenate(edges, axis=1)
