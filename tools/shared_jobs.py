@@ -26,8 +26,9 @@ from workloads.sharing.jobs import jobs_from
 from workloads.sharing.sharing import Meeting, Ready, ready_jobs, together
 from workloads.training.execution.chunk_level import expand, project
 from workloads.training.execution.links import Patterns
-from workloads.training.execution.lower import OWN, lay_out, lower
+from workloads.training.execution.lower import lower
 from workloads.training.program.groups import SharedParts
+from workloads.training.program.program import OWN
 
 TOY = Model("toy", 8, 1024, 16, 4, 64, 4096, 32_000)
 THIN = """\
@@ -71,11 +72,11 @@ def whole_ends(jobs: Sequence[Ready], *, as_flows: bool) -> list[int]:
     both = together([each.program for each in jobs])
     written = expand(both, lower(both), jobs[0].cluster, as_flows=as_flows)
     trace = project(simulate_calls(written.schedule, written.routines), written)
-    layout, ends, first = lay_out(both), [], 0
+    ends, first = [], 0
     for each in jobs:
         stages = range(first, first + len(each.program.streams))
         rows = np.flatnonzero(np.isin(both.stage, stages))
-        spans = [(layout.offset[row, OWN], len(both.streams[both.stage[row]].ops)) for row in rows]
+        spans = zip(both.offset[rows, OWN].tolist(), both.length[rows].tolist(), strict=True)
         ends.append(max(int(trace.times.end_ps[at : at + ops].max()) for at, ops in spans))
         first = stages.stop
     return ends

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -242,13 +242,22 @@ def _check_flows(schedule: Schedule) -> None:
 
 def merge(*parts: Schedule) -> Schedule:
     """Merge schedules that start together, by ``stream``; equal names are one resource."""
-    resources, new_numbers = unite_resources([part.resources for part in parts])
-    first_op = np.cumsum([0, *(len(part) for part in parts)])
     # By type too: a column of numbers and a column of names do not go into one.
     kinds = [{(name, type(value)) for name, value in part.labels.items()} for part in parts]
     shared = {name for name, _ in set.intersection(*kinds)}
     labels = {name: _label([part.labels[name] for part in parts]) for name in sorted(shared)}
     stream = np.repeat(np.arange(len(parts), dtype=np.int16), [len(part) for part in parts])
+    return replace(
+        one_behind_another(parts, *unite_resources([part.resources for part in parts])),
+        labels={**labels, "stream": stream},
+        facts={"streams": len(parts)},
+    )
+
+
+def one_behind_another(
+    parts: Sequence[Schedule], resources: Resources, numbers: Sequence[IntArray]
+) -> Schedule:
+    """Return the ops of schedules as one; ``numbers`` are those of each one's resources now."""
     return schedule(
         OpColumns(
             **{
@@ -257,22 +266,21 @@ def merge(*parts: Schedule) -> Schedule:
             },
             resource=np.concatenate(
                 [
-                    _renumbered(part.resource, numbers)
-                    for part, numbers in zip(parts, new_numbers, strict=True)
+                    _renumbered(part.resource, new_numbers)
+                    for part, new_numbers in zip(parts, numbers, strict=True)
                 ]
             ),
         ),
         edges=Edges.concat([part.edges for part in parts]),
-        flows=_flows(parts, new_numbers, first_op),
+        flows=_flows(parts, numbers, np.cumsum([0, *map(len, parts)])),
         resources=resources,
-        labels={**labels, "stream": stream},
-        facts={"streams": len(parts)},
     )
 
 
 def unite_resources(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
     """Unite tables by name, as first met; returns the rows of each table's resources."""
-    stacked = Resources.concat(tables)
+    each = {id(table): table for table in tables}  # most parts of one fabric share a table
+    stacked = Resources.concat(list(each.values()))
     columns = (stacked.kind, stacked.owner, stacked.peer, stacked.lane)
     first, distinct = distinct_rows(np.stack(columns, axis=1).astype(np.int64))
     for column in ("slots", "capacity"):
@@ -285,8 +293,9 @@ def unite_resources(tables: Sequence[Resources]) -> tuple[Resources, list[IntArr
                 f"{stacked.names(np.array([k]))[0]} has {column} {expected[k]} in one "
                 f"schedule and {values[k]} in another; build both for the same cluster"
             )
-    ends = np.cumsum([len(table) for table in tables])[:-1]
-    return stacked.picked(first), np.split(distinct, ends)
+    ends = np.cumsum([len(table) for table in each.values()])[:-1]
+    numbers = dict(zip(each, np.split(distinct, ends), strict=True))
+    return stacked.picked(first), [numbers[id(table)] for table in tables]
 
 
 def _renumbered(resource: IntArray, new_numbers: IntArray) -> IntArray:

@@ -310,7 +310,7 @@ OWN_FIRST = ("own", "first")  # values of a field that differs: in the user's pl
 
 def _of_one_value(search: Search) -> Iterator[str]:
     """Name fields whose values were to be compared, and that have the same one in all plans."""
-    for name in search.each:
+    for name in search.aim.each:
         values = {getattr(plan, name) for plan in search.plans}
         if len(values) == 1 and name not in search.stated:
             (value,) = values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,9 @@ from workloads.confidence.split_conformal import rank_correlation
 from workloads.economics import StepCost
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.search.candidates import Candidates, candidates
+from workloads.search.candidates import candidates
 from workloads.search.estimate import best_estimates, estimate
-from workloads.search.fit import Fit, fit
+from workloads.search.fit import fit
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import Memory, likely
 from workloads.training.plan.plan import PLAN_FIELDS, SEARCHED, ParallelPlan
@@ -87,15 +87,17 @@ class Agreement:
     worst_abs_error: float
 
 
-@display.by_facts("Plan search")
 @dataclass(frozen=True, eq=False)
-class Search:
-    """Result of a search.
+class Estimates:
+    """Plans of a search that fit in memory, with their estimates, before any is simulated.
 
     Attributes
     ----------
     model : Model
     cluster : Cluster
+    bare : Cluster
+        Cluster without the numbers of the plans' framework, as it was stated.
+    aim : Aim
     candidates : int
         Plans that divide model, batch and cluster.
     pruned : mapping of str to int
@@ -109,6 +111,81 @@ class Search:
         estimate shows to be slower than the finalists and the next plan.
     total_bytes : int64 array (plans,)
         Memory of the rank that needs most [B].
+    stated : collection of str
+        Fields of a plan that were stated, so that they are the same in all plans.
+    estimated_in_s : float
+        Wall-clock time of estimating [s].
+    """
+
+    model: Model
+    cluster: Cluster
+    bare: Cluster = field(repr=False)
+    aim: Aim
+    candidates: int
+    pruned: Mapping[str, int]
+    oversized: int
+    plans: tuple[ParallelPlan, ...] = field(repr=False)
+    best_estimate_s: FloatArray = field(repr=False)
+    total_bytes: IntArray = field(repr=False)
+    stated: Collection[str]
+    estimated_in_s: float
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Rows of the plans that may be simulated, the best estimate first."""
+        # Of plans that agree in all of the fields to be compared only the first.
+        rows: list[int] = np.argsort(self.best_estimate_s, kind="stable").tolist()
+        if not self.aim.each:
+            return rows
+        seen: dict[tuple[Any, ...], int] = {}
+        for row in rows:
+            seen.setdefault(tuple(getattr(self.plans[row], name) for name in self.aim.each), row)
+        return list(seen.values())
+
+    def first_step(self) -> Iteration:
+        """Simulate the plan with the best estimate alone."""
+        return self.step_of(self.plans[self.order[0]], "fast")
+
+    def step_of(self, plan: ParallelPlan, engine: str) -> Iteration:
+        """Simulate a plan in which fields that nobody stated are known as such."""
+        # As of a step whose plan was searched, so that both have the same interval.
+        free = {name for name in PLAN_FIELDS if name not in (*self.stated, *SEARCHED)}
+        free = free - {"framework"} | {*plan.assumed}
+        plan = replace(plan, assumed=tuple(name for name in PLAN_FIELDS if name in free))
+        return iteration(self.model, self.bare, plan, engine=engine, trace=False, partial=True)
+
+    def simulate(self, engine: str = "fast", watch: Watch = unwatched) -> Search:
+        """Simulate the best in full, and rank them."""
+        start = time.perf_counter()
+        runner, objective = Runner(self.model, self.cluster, engine), self.aim.objective
+        rows = self.order[: self.aim.finalists]
+        best, best_s = [self.plans[row] for row in rows], self.best_estimate_s[rows].tolist()
+        finalists = simulated(runner, best, best_s, self.aim.processes, watch)
+        finalists.sort(key=lambda each: (each.worth(objective), each.memory.total))
+        first = _roomy(finalists, objective)
+        finalists.sort(key=lambda each: each is not first)
+        overlapped_s = None
+        if "overlap" not in (*self.stated, *self.aim.each):
+            overlapped_s = runner.step(replace(finalists[0].plan, overlap="all")).iteration_s
+        later_s = self.best_estimate_s[self.order[len(rows) :]].tolist()
+        return Search(
+            **{each.name: getattr(self, each.name) for each in fields(Estimates)},
+            finalists=tuple(finalists),
+            next_estimate_s=next(iter(later_s), None),
+            overlapped_s=overlapped_s,
+            agreement=agreement([(plan.estimate_s, plan.iteration_s) for plan in finalists]),
+            simulated_in_s=time.perf_counter() - start,
+            engine=engine,
+        )
+
+
+@display.by_facts("Plan search")
+@dataclass(frozen=True, eq=False)
+class Search(Estimates):
+    """Result of a search, with all that is known before plans are simulated.
+
+    Attributes
+    ----------
     finalists : tuple of Finalist
         Plans that were simulated, the best by the objective first; before it one that leaves 5 %
         of a rank's memory free, if that takes at most 1 % more.
@@ -118,48 +195,31 @@ class Search:
         Simulated time of the best plan with overlap ``all``, which frameworks offer as an option
         [s]; None if the overlap was stated or compared.
     agreement : Agreement
-    estimated_in_s, simulated_in_s : float
-        Wall-clock time of estimating and of simulating [s].
-    objective : {"time", "cost", "energy"}
-        Measure by which the finalists are ranked.
-    stated : collection of str
-        Fields of a plan that were stated, so that they are the same in all plans.
-    own_plan : OwnPlan or None
-        Plan of the user's own, simulated beside the finalists.
-    bare : Cluster or None
-        Cluster without the numbers of the plans' framework, as it was stated.
+    simulated_in_s : float
+        Wall-clock time of simulating [s].
     engine : {"fast", "reference"}
         Engine that simulated the finalists.
-    each : sequence of str
-        Fields of whose combinations only the best plan is kept.
+    own_plan : OwnPlan or None
+        Plan of the user's own, simulated beside the finalists.
     """
 
-    model: Model
-    cluster: Cluster
-    candidates: int
-    pruned: Mapping[str, int]
-    oversized: int
-    plans: tuple[ParallelPlan, ...] = field(repr=False)
-    best_estimate_s: FloatArray = field(repr=False)
-    total_bytes: IntArray = field(repr=False)
     finalists: tuple[Finalist, ...]
     next_estimate_s: float | None
     overlapped_s: float | None
     agreement: Agreement
-    estimated_in_s: float
     simulated_in_s: float
-    objective: str = "time"
-    stated: Collection[str] = ()
+    engine: str
     own_plan: OwnPlan | None = None
-    bare: Cluster | None = field(default=None, repr=False)
-    engine: str = "fast"
-    each: Sequence[str] = ()
+
+    @property
+    def objective(self) -> str:
+        """Measure by which the finalists are ranked."""
+        return self.aim.objective
 
     @cached_property
     def first(self) -> Iteration:
         """Step of the first plan, in which fields that nobody stated are known as such."""
-        best, cluster = self.finalists[0].plan, self.bare or self.cluster
-        return _open_step(self.model, cluster, best, self.stated, self.engine)
+        return self.step_of(self.finalists[0].plan, self.engine)
 
     @property
     def chips(self) -> int:
@@ -218,79 +278,6 @@ class Search:
         }
 
 
-def _open_step(
-    model: Model, bare: Cluster, plan: ParallelPlan, stated: Collection[str], engine: str
-) -> Iteration:
-    """Simulate a plan in which fields that nobody stated are known as such."""
-    # As of a step whose plan was searched, so that both have the same interval.
-    free = {name for name in PLAN_FIELDS if name not in (*stated, *SEARCHED)}
-    free = free - {"framework"} | {*plan.assumed}
-    plan = replace(plan, assumed=tuple(name for name in PLAN_FIELDS if name in free))
-    return iteration(model, bare, plan, engine=engine, trace=False, partial=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """Plans of a search that fit in memory, with their estimates, before any is simulated."""
-
-    listed: Candidates
-    fits: Fit
-    aim: Aim
-    stated: Mapping[str, Any]
-    bare: Cluster  # without the numbers of the plans' framework
-    plans: tuple[ParallelPlan, ...]
-    best_estimate_s: FloatArray
-    took_s: float
-
-    @cached_property
-    def order(self) -> list[int]:
-        """Rows of the plans that may be simulated, the best estimate first."""
-        rows = np.argsort(self.best_estimate_s, kind="stable")
-        order: list[int] = _first_of_each(rows, self.plans, self.aim.each).tolist()
-        return order
-
-    def first_step(self, engine: str = "fast") -> Iteration:
-        """Simulate the plan with the best estimate alone."""
-        best, stated = self.plans[self.order[0]], _settled(self.stated, ())
-        return _open_step(self.listed.model, self.bare, best, stated, engine)
-
-    def simulate(self, engine: str = "fast", watch: Watch = unwatched) -> Search:
-        """Simulate the best in full, and rank them."""
-        start = time.perf_counter()
-        model, cluster, aim = self.listed.model, self.listed.cluster, self.aim
-        runner, rows = Runner(model, cluster, engine), self.order[: aim.finalists]
-        best, best_s = [self.plans[row] for row in rows], self.best_estimate_s[rows].tolist()
-        finalists = simulated(runner, best, best_s, aim.processes, watch)
-        finalists.sort(key=lambda each: (each.worth(aim.objective), each.memory.total))
-        first = _roomy(finalists, aim.objective)
-        finalists.sort(key=lambda each: each is not first)
-        overlapped_s = None
-        if "overlap" not in _settled(self.stated, aim.each):
-            overlapped_s = runner.step(replace(finalists[0].plan, overlap="all")).iteration_s
-        later_s = self.best_estimate_s[self.order[len(rows) :]].tolist()
-        return Search(
-            model=model,
-            cluster=cluster,
-            candidates=self.listed.considered,
-            pruned={**self.listed.pruned, **self.fits.pruned},
-            oversized=self.fits.oversized,
-            plans=self.plans,
-            best_estimate_s=self.best_estimate_s,
-            total_bytes=self.fits.total_bytes[self.fits.fits],
-            finalists=tuple(finalists),
-            next_estimate_s=next(iter(later_s), None),
-            overlapped_s=overlapped_s,
-            agreement=agreement([(plan.estimate_s, plan.iteration_s) for plan in finalists]),
-            estimated_in_s=self.took_s,
-            simulated_in_s=time.perf_counter() - start,
-            objective=aim.objective,
-            stated=_settled(self.stated, ()),
-            bare=self.bare,
-            engine=engine,
-            each=aim.each,
-        )
-
-
 def estimates(
     model: Model,
     cluster: Cluster,
@@ -306,16 +293,21 @@ def estimates(
     aim = replace(aim or Aim(), **changes)
     check_names("a plan", aim.each, PLAN_FIELDS)
     start = time.perf_counter()
-    settled = _settled(stated or {}, aim.each)
-    size = {"lnc": aim.lnc, "chips": aim.chips}
+    named = {name for name, value in (stated or {}).items() if value is not None}
+    # Fields whose values leave out no plan: stated ones, and those to be compared.
+    settled, size = {*named, *aim.each}, {"lnc": aim.lnc, "chips": aim.chips}
     listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, **size)
     fits = fit(listed, settled, watch=watch, margin=aim.memory_margin)
     plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
     # The finalists and one more are needed, and of each kind to be compared the best.
     count = len(plans) if aim.each else aim.finalists + 1
     seconds = best_estimates(model, listed.cluster, plans, count, watch)
-    took_s = time.perf_counter() - start
-    return Estimates(listed, fits, aim, stated or {}, cluster, plans, seconds, took_s)
+    return Estimates(
+        *(model, listed.cluster, cluster, aim, listed.considered),
+        {**listed.pruned, **fits.pruned},
+        *(fits.oversized, plans, seconds, fits.total_bytes[fits.fits], named),
+        estimated_in_s=time.perf_counter() - start,
+    )
 
 
 def search(
@@ -338,21 +330,6 @@ def _roomy(finalists: Sequence[Finalist], objective: str) -> Finalist:
     most = HARDLY * finalists[0].worth(objective)
     worth_it = (each for each in finalists if each.worth(objective) <= most)
     return next((each for each in worth_it if each.memory.roomy), finalists[0])
-
-
-def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:
-    """Fields whose values leave out no plan: stated ones, and those to be compared."""
-    return {*(name for name, value in stated.items() if value is not None), *each}
-
-
-def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:
-    """Rows in order, and of plans that agree in all of the fields in ``each`` only the first."""
-    if not each:
-        return order
-    seen: dict[tuple[Any, ...], int] = {}
-    for row in order.tolist():
-        seen.setdefault(tuple(getattr(plans[row], name) for name in each), row)
-    return np.array(list(seen.values()), np.int64)
 
 
 def agreement(pairs: Sequence[tuple[float, float]]) -> Agreement:
@@ -435,18 +412,8 @@ class Runner:
     def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
         """Simulate one plan."""
         step = self.step(plan)
-        return Finalist(
-            plan=plan,
-            estimate_rank=place,
-            estimate_s=estimate_s,
-            iteration_s=step.iteration_s,
-            breakdown_s=step.breakdown_s,
-            memory=step.memory,
-            tokens_per_s=step.tokens_per_s,
-            mfu=step.mfu,
-            hfu=step.hfu,
-            cost=step.cost,
-        )
+        of_step = {each.name: getattr(step, each.name) for each in fields(Finalist)[3:]}
+        return Finalist(plan, place, estimate_s, **of_step)
 
     def step(self, plan: ParallelPlan) -> Iteration:
         """Simulate the step of a plan, of which a search reads the times by category alone."""

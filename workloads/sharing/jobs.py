@@ -185,10 +185,13 @@ def _job(entry: dict[str, Any], number: int, cluster: Cluster, folder: Path) -> 
     if "model" not in stated:
         raise InputError(f"job {name} has no model. Name one, such as llama-3.1-8b.")
     placement, start = stated.pop("placement", "packed"), stated.pop("start", None)
-    starts_at_s, steps = (
-        _starts_at_s(name, stated.pop("starts_at", "0s")),
-        stated.pop("steps", None),
-    )
+    begins, steps = stated.pop("starts_at", "0s"), stated.pop("steps", None)
+    if not isinstance(begins, str):
+        raise InputError(
+            f"job {name}: starts_at {shown(str(begins), 40)} has no unit. Write a time, such as "
+            "90min."
+        )
+    starts_at_s = parse_seconds(begins, f"job {name}: starts_at")
     if steps is not None and (type(steps) is not int or not 1 <= steps <= MOST_STEPS_OF_A_JOB):
         raise InputError(
             f"job {name}: steps {shown(str(steps), 40)!r} must be a whole number from 1 to "
@@ -210,14 +213,6 @@ def _job(entry: dict[str, Any], number: int, cluster: Cluster, folder: Path) -> 
     except InputError as mistake:
         raise InputError(f"job {name}: {mistake}") from None
     return Job(name, model, plan, placement, start, starts_at_s, steps)
-
-
-def _starts_at_s(name: str, text: object) -> float:
-    """Read the time at which a job starts [s]."""
-    what = f"job {name}: starts_at"
-    if not isinstance(text, str):
-        raise InputError(f"{what} {shown(str(text), 40)} has no unit. Write a time, such as 90min.")
-    return parse_seconds(text, what)
 
 
 def _check_count(name: str, key: str, value: object, least: int, cluster: Cluster) -> None:

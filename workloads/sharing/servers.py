@@ -18,7 +18,7 @@ from topologies.support.errors import InputError
 from workloads.job.job import MOST_FAILURES
 from workloads.sharing.arrivals import Arrival
 from workloads.sharing.hazards import NEVER_STOPPED, Hazards, Neighbours, Saving
-from workloads.sharing.teams import Reservation, Teams
+from workloads.sharing.teams import Reservation
 
 
 class Discipline(NamedTuple):
@@ -110,12 +110,6 @@ class Started:
         self.left_s, self.done_s = self.left_s - kept_s, 0.0
 
 
-def preempts(discipline: Discipline, jobs: Sequence[Arrival], teams: Teams) -> bool:
-    """Return whether jobs or reservations may take servers from a job."""
-    differ = len({job.priority for job in jobs}) > 1 or len(teams.quotas) > 1
-    return (discipline.stops and differ) or bool(teams.reservations)
-
-
 class Servers:
     """Servers, waiting and running jobs of one run, and everything that changes them."""
 
@@ -137,8 +131,10 @@ class Servers:
         self.running: dict[Started, None] = {}  # in order of their starts
         self.changes: list[tuple[float, int, int, int]] = []  # time, servers busy, jobs, down
         self.is_changed = False  # whether jobs came or went at the present time
-        # Where nothing stops jobs, they need no checkpoint.
-        stops = hazards.rates.per_s > 0 or preempts(discipline, jobs, hazards.teams)
+        # Where nothing stops jobs, no failure, other job or reservation, they need no checkpoint.
+        differ = len({job.priority for job in jobs}) > 1 or len(hazards.teams.quotas) > 1
+        stops = hazards.rates.per_s > 0 or (discipline.stops and differ)
+        stops = stops or bool(hazards.teams.reservations)
         self.runs = []
         for job in jobs:
             servers = -(-job.chips // self.per_server)

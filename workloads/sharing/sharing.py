@@ -200,7 +200,7 @@ def _ranks_of_flows(beside: SideBySide) -> IntArray:
     """Ranks that take part in the call of each flow, in all groups that it stands for."""
     program = beside.program
     ranks = np.zeros(len(beside.op), np.int64)
-    row = np.searchsorted(beside.layout.offset[:, 0], beside.op, side="right") - 1
+    row = np.searchsorted(program.offset[:, 0], beside.op, side="right") - 1
     for number, exchange in enumerate(program.exchanges):
         of_row = np.zeros(len(program), np.int64)
         for members in exchange.members:

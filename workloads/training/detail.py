@@ -25,7 +25,7 @@ from topologies.support.units import format_bytes, format_memory
 from workloads.kernels.precision import TRAINING, check_precision
 from workloads.training.execution.chunk_level import Expanded, expand, project, with_durations
 from workloads.training.execution.jitter import Disturbance, disturb
-from workloads.training.execution.lower import OWN, Layout, lay_out, lower
+from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.steps import RankShapes
@@ -40,7 +40,7 @@ from workloads.training.plan.stages import (
 )
 from workloads.training.program.fold import equal_ranks, keep
 from workloads.training.program.groups import routing_mistake
-from workloads.training.program.program import Exchange, Program, fits_in_memory_rate
+from workloads.training.program.program import OWN, Exchange, Program, fits_in_memory_rate
 
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
@@ -425,22 +425,22 @@ def with_shared_memory(program: Program) -> Program:
     if not program.memory_bytes_per_s.any() or fits_in_memory_rate(program):
         return program
     few = keep(program, np.unique(program.stage, return_inverse=True)[1])
-    times, layout = run(lower(few, memory=True)).times, lay_out(few)
+    times = run(lower(few, memory=True)).times
     lasts = times.end_ps - times.start_ps
     both = zip(few.exchanges, program.exchanges, strict=True)
     return replace(
         program,
-        step_ps=_kernels(few, layout, lasts),
-        exchanges=tuple(_calls(layout, lasts, *pair) for pair in both),
+        step_ps=_kernels(few, lasts),
+        exchanges=tuple(_calls(few, lasts, *pair) for pair in both),
     )
 
 
-def _kernels(few: Program, layout: Layout, lasts: IntArray) -> IntArray:
+def _kernels(few: Program, lasts: IntArray) -> IntArray:
     """Mean time of each step's kernel where ops last so long [ps]."""
     sums, ops = np.zeros(len(few.steps)), np.zeros(len(few.steps))
     for row, stage in enumerate(few.stage.tolist()):
         step = few.streams[stage].ops.step
-        begin = int(layout.offset[row, OWN])
+        begin = int(few.offset[row, OWN])
         sums += np.bincount(step, lasts[begin : begin + len(step)], len(sums))
         ops += np.bincount(step, minlength=len(ops))
     mean = np.rint(sums / np.maximum(1, ops)).astype(np.int64)
@@ -448,12 +448,12 @@ def _kernels(few: Program, layout: Layout, lasts: IntArray) -> IntArray:
     return np.where(kernel, np.maximum(few.step_ps, mean), few.step_ps)
 
 
-def _calls(layout: Layout, lasts: IntArray, exchange: Exchange, whole: Exchange) -> Exchange:
+def _calls(few: Program, lasts: IntArray, exchange: Exchange, whole: Exchange) -> Exchange:
     """Return an exchange whose calls are longer by the share that they were among few ranks."""
     took = np.zeros(exchange.calls, np.int64)
     for members in exchange.members:
         for row, role in zip(members.tolist(), exchange.role.tolist(), strict=True):
-            op = layout.offset[row, OWN] + exchange.ops[role]
+            op = few.offset[row, OWN] + exchange.ops[role]
             np.maximum(took, lasts[op], out=took)
     alone = exchange.duration_ps[exchange.kind].max(axis=0)
     longer = np.maximum(1.0, took / np.maximum(1, alone))

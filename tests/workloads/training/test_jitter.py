@@ -49,14 +49,6 @@ def test_nothing_lasts_less_than_a_picosecond():
     assert disturbed(Disturbance(0.25), np.array(1), 100, 1).min() == 1
 
 
-def test_the_table_of_jittered_times_is_what_each_draw_gives():
-    how, durations = (Disturbance(jitter=0.02, seed=3), np.array([1, 999, 10**6, 2**41 + 7]))
-    table = jitter.jittered(durations, how.table)
-    for place, times in enumerate(disturbed(how, durations, 64, 4).T):
-        assert set(times.tolist()) <= set(table[place].tolist())
-    assert table.min() >= 1
-
-
 CATALOGUE = shipped_catalogue()
 REPLICAS = {"tp": 4, "dp": 16, "overlap": "dp"}
 

@@ -17,7 +17,12 @@ from cluster_sim.collectives import CollectiveCall, Group, compose
 from cluster_sim.collectives.duration.nccl import covers, knows
 from cluster_sim.engine.times import Times
 from cluster_sim.hardware.fabric import WAYS
-from cluster_sim.schedule.build import OpColumns, schedule, unite_resources
+from cluster_sim.schedule.build import (
+    OpColumns,
+    one_behind_another,
+    schedule,
+    unite_resources,
+)
 from cluster_sim.schedule.repeats import Routines, flows_of_copies
 from cluster_sim.schedule.table import (
     FIXED,
@@ -36,11 +41,10 @@ from topologies.clusters.cluster import Cluster
 from topologies.support.arrays import IntArray, distinct_rows
 from topologies.support.errors import InputError
 from topologies.support.memory_limit import check_memory
-from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.execution.turns import in_turns, on_queues, turn_bytes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.groups import group_of
-from workloads.training.program.program import Exchange, Program
+from workloads.training.program.program import OWN, Exchange, Program
 
 BYTES_AN_OP = 165
 """Peak memory of building and running a schedule for each op that stands in it [B]: measured as
@@ -85,13 +89,14 @@ def expand(
     """Write out the collectives of an iteration; they take turns but for ``whole`` messages."""
     # Messages alone take less than a library does, and flows as long.
     check_messages(cluster, covers if as_flows else knows)
-    layout = lay_out(program)
-    by_exchange = list(_collectives(program, layout, cluster, down, as_flows=as_flows))
+    by_exchange = list(_collectives(program, cluster, down, as_flows=as_flows))
     called = [call for calls in by_exchange for call in calls]
     if not (as_flows or whole):
         called = _taking_turns(by_exchange)
-    standing = len(collectives) + sum(map(len, called))
-    run = len(collectives) + sum(len(call.pattern) * len(call.join) for call in called)
+    del by_exchange  # what is not cut or ended takes as much memory again
+    called = _ended(called)
+    standing = len(collectives) + sum(len(call.pattern) for call in called)
+    run = len(collectives) + sum((len(call.pattern) - 1) * len(call.join) for call in called)
     level = "flow" if as_flows else "chunk"
     most = MOST_OPS_RUN if in_place else MOST_OPS_OUT
     if run > most:
@@ -107,7 +112,7 @@ def expand(
     )
     chips = [program.chip[exchange.members] for exchange in program.exchanges]
     several: list[IntArray] = [np.flatnonzero((each != each[:, :1]).any(axis=1)) for each in chips]
-    op, end = ends(program, layout, several)
+    op, end = ends(program, several)
     return Expanded(*with_routines(collectives, called, op), collectives, op, end)
 
 
@@ -146,7 +151,7 @@ def project(times: Times, expanded: Expanded) -> Trace:
 
 
 def _collectives(
-    program: Program, layout: Layout, cluster: Cluster, down: tuple[str, ...], *, as_flows: bool
+    program: Program, cluster: Cluster, down: tuple[str, ...], *, as_flows: bool
 ) -> Iterator[list[Called]]:
     """Yield for each exchange the collectives of its groups, apart from those within one chip."""
     schedules: dict[tuple[bytes, str, int, int], Schedule] = {}
@@ -166,7 +171,7 @@ def _collectives(
                         beside = groups_of_chip(program, exchange, group)
                         chunks = as_flow(link_time(chunks), alone_ps, beside)
                     schedules[key] = replace(chunks, labels={})  # nobody reads them
-                joins = layout.offset[members[0], number] + 2 * calls
+                joins = program.offset[members[0], number] + 2 * calls
                 called.append(Called(schedules[key], joins))
                 first_calls.append(int(calls[0]))
         yield _holding_adapters(called, first_calls) if as_flows else called
@@ -262,15 +267,15 @@ def _one_way(both: Schedule) -> Schedule:
     )
 
 
-def ends(program: Program, layout: Layout, groups: list[IntArray]) -> tuple[IntArray, IntArray]:
+def ends(program: Program, groups: list[IntArray]) -> tuple[IntArray, IntArray]:
     """Return the op of each rank in each call of some groups, and the join that ends the call."""
     # ``groups`` (exchanges,): groups of each exchange.
     ops, joins = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number, (exchange, some) in enumerate(zip(program.exchanges, groups, strict=True), start=1):
         members = exchange.members[some]
-        end = layout.offset[members[:, :1], number][:, :, None] + 2 * np.arange(exchange.calls) + 1
+        end = program.offset[members[:, :1], number][:, :, None] + 2 * np.arange(exchange.calls) + 1
         for _, of_role, places in program.roles(exchange):
-            op = layout.offset[members[:, places], OWN][:, :, None] + of_role
+            op = program.offset[members[:, places], OWN][:, :, None] + of_role
             ops.append(op.reshape(-1))
             joins.append(np.broadcast_to(end, op.shape).reshape(-1))
     return np.concatenate(ops), np.concatenate(joins)
@@ -439,10 +444,8 @@ def link_time(chunks: Schedule) -> LinkTime:
 def _shared(resources: Resources, kept: IntArray | list[int]) -> Resources:
     """Return some of the resources as shared ones, whose capacity is divided among flows."""
     rows = np.asarray(kept, np.int64)
-    columns = {name: getattr(resources, name)[rows] for name in ("kind", "owner", "peer", "lane")}
     return replace(
-        resources,
-        **columns,
+        resources.picked(rows),
         slots=np.zeros(len(rows), np.int32),
         capacity=np.full(len(rows), PARTS * PACE, np.int64),
     )
@@ -455,9 +458,6 @@ class Called:
     pattern: Schedule  # schedule of the collective
     join: IntArray  # (calls,): first of the two joins of each call, at which the collective starts
 
-    def __len__(self) -> int:
-        return len(self.pattern) + 1
-
 
 def with_routines(
     collectives: Schedule, called: list[Called], communications: IntArray
@@ -469,90 +469,48 @@ def with_routines(
     )
     kind[communications] = JOIN
     duration[communications], resource[communications] = 0, NO_RESOURCE
+    outside = replace(collectives, kind=kind, duration_ps=duration, resource=resource)
     patterns = [call.pattern for call in called]
-    first = np.cumsum([len(collectives), *map(len, called)])
-    tables, places = _fabric(collectives.resources, patterns)
-    held = [
-        np.append(place, NO_RESOURCE)[pattern.resource]
-        for pattern, place in zip(patterns, places, strict=True)
-    ]
-    columns = OpColumns(
-        kind=_behind(kind, [pattern.kind for pattern in patterns], JOIN),
-        resource=_behind(resource, held, NO_RESOURCE),
-        duration_ps=_behind(duration, [pattern.duration_ps for pattern in patterns], 0),
-        size_bytes=_behind(collectives.size_bytes, [pattern.size_bytes for pattern in patterns], 0),
-        priority=_behind(collectives.priority, [pattern.priority for pattern in patterns], 0),
-    )
+    # Streams of ranks and resources of collectives stay apart even where they have equal names.
+    tables, numbers, streams = collectives.resources, list[IntArray](), len(collectives.resources)
+    if patterns:
+        held, numbers = unite_resources([pattern.resources for pattern in patterns])
+        tables = Resources.concat([tables, held])
+    places = [np.arange(streams), *(streams + each for each in numbers)]
     routines = Routines(
-        first,
+        np.cumsum([len(collectives), *map(len, patterns)]),
         np.concatenate([np.empty(0, np.int64), *(call.join for call in called)]),
         np.repeat(np.arange(len(called)), [len(call.join) for call in called]),
     )
+    return one_behind_another([outside, *patterns], tables, places), routines
+
+
+def _ended(called: list[Called]) -> list[Called]:
+    """Return collectives with a join behind the ops of each, at which all of them have ended."""
+    patterns = {id(call.pattern): call.pattern for call in called}
+    ended = {key: _with_end(pattern) for key, pattern in patterns.items()}
+    return [replace(call, pattern=ended[id(call.pattern)]) for call in called]
+
+
+def _with_end(pattern: Schedule) -> Schedule:
+    """Return a collective with a join behind its ops, at which all of them have ended."""
+    edges, end = pattern.edges, len(pattern)
+    last = np.flatnonzero(np.diff(edges.ptr) == 0)
     return schedule(
-        columns,
-        edges=_edges(collectives.edges, patterns, first),
-        resources=tables,
-        flows=_flows(collectives.flows, patterns, first, places),
-    ), routines
-
-
-def _behind(outside: IntArray, parts: list[IntArray], end: int) -> IntArray:
-    """Column of the ops outside of routines, then of each routine and of its last join."""
-    last = np.full(1, end, outside.dtype)
-    both = (column for part in parts for column in (part.astype(outside.dtype, copy=False), last))
-    return np.concatenate([outside, *both])
-
-
-def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, list[IntArray]]:
-    """Resources of ranks, then those of collectives, each once, and the latter's new numbers."""
-    # Most patterns share one table of resources, which is compared by identity.
-    tables = {id(pattern.resources): pattern.resources for pattern in patterns}
-    if not tables:
-        return streams, []
-    held, numbers = unite_resources(list(tables.values()))
-    number = dict(zip(tables, numbers, strict=True))
-    whole = Resources.concat([streams, held])
-    return whole, [len(streams) + number[id(pattern.resources)] for pattern in patterns]
-
-
-def _edges(outside: Edges, patterns: list[Schedule], first: IntArray) -> Edges:
-    """Edges of the ops outside, then of each routine, whose last ops lead to its join."""
-    # Columns are allocated once and written in place, as parts and whole would take twice the
-    # memory.
-    leaving = [np.diff(pattern.edges.ptr) for pattern in patterns]
-    edges, at = len(outside) + sum(int(np.maximum(1, each).sum()) for each in leaving), len(outside)
-    ptr, dst = np.empty(int(first[-1]) + 1, np.int64), np.empty(edges, np.int32)
-    lag_ps, from_start = np.zeros(edges, np.int64), np.zeros(edges, np.bool_)
-    ptr[: len(outside.ptr)] = outside.ptr
-    dst[:at], lag_ps[:at], from_start[:at] = outside.dst, outside.lag_ps, outside.start_mask()
-    for pattern, each, begin in zip(patterns, leaving, first.tolist(), strict=False):
-        # An op that nothing of the routine waits for gets an edge to the join that ends it.
-        last, end = np.flatnonzero(each == 0), begin + len(pattern)
-        place = pattern.edges.ptr[last] + np.arange(len(last))
-        copied = np.ones(len(pattern.edges) + len(last), np.bool_)
-        copied[place] = False
-        here = slice(at, at + len(copied))
-        dst[here][copied] = pattern.edges.dst + np.int32(begin)
-        dst[here][place] = end
-        lag_ps[here][copied] = pattern.edges.lag_ps
-        from_start[here][copied] = pattern.edges.start_mask()
-        ptr[begin + 1 : end + 1] = at + np.cumsum(np.maximum(1, each))
-        at = ptr[end + 1] = here.stop
-    return Edges(ptr, dst, lag_ps, from_start if from_start.any() else None)
-
-
-def _flows(
-    outside: Flows, patterns: list[Schedule], first: IntArray, places: list[IntArray]
-) -> Flows:
-    """Flows of the ops outside, then of each routine."""
-    tables = [pattern.flows for pattern in patterns]
-    widths = [np.diff(table.ptr) for table in (outside, *tables)]
-    ops = [table.op + begin for table, begin in zip(tables, first.tolist(), strict=False)]
-    held = [place[table.resource] for table, place in zip(tables, places, strict=True)]
-    return Flows(
-        np.concatenate([outside.op, *ops]).astype(np.int32),
-        np.concatenate([table.cap_bytes_per_s for table in (outside, *tables)]),
-        np.concatenate([[0], np.cumsum(np.concatenate(widths))]).astype(np.int64),
-        np.concatenate([outside.resource, *held]).astype(np.int32),
-        np.concatenate([table.weight for table in (outside, *tables)]),
+        OpColumns(
+            kind=np.append(pattern.kind, JOIN),
+            resource=np.append(pattern.resource, NO_RESOURCE),
+            duration_ps=np.append(pattern.duration_ps, 0),
+            size_bytes=np.append(pattern.size_bytes, 0),
+            priority=np.append(pattern.priority, 0),
+        ),
+        edges=Edges.from_pairs(
+            end + 1,
+            np.append(edges.sources(), last),
+            np.append(edges.dst, np.full(len(last), end)),
+            np.append(edges.lag_ps, 0 * last),
+            np.append(edges.start_mask(), last < 0),
+        ),
+        resources=pattern.resources,
+        flows=pattern.flows,
     )

@@ -21,7 +21,7 @@ from cluster_sim.schedule.table import FLOW, Schedule
 from topologies.catalogue.catalogue import Catalogue
 from topologies.support.arrays import FloatArray, IntArray
 from topologies.support.errors import InputError, suggestion
-from workloads.training.program.program import Program
+from workloads.training.program.program import OWN, Program
 
 UNIT = 20  # bits of the fraction in which durations are scaled: a scale is a whole number of 2^-20
 TABLE_BITS = 10
@@ -169,14 +169,6 @@ def disturbed_array(
     return np.maximum(1, drawn_ps)
 
 
-def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:
-    """Return the times that each duration takes at each place of the table of jitter [ps]."""
-    # ``duration_ps`` (durations,). ``table`` (places,).
-    # Returns an array (durations, places).
-    lasts: IntArray = np.maximum(1, _scaled(duration_ps[:, None], table))
-    return np.ascontiguousarray(lasts)
-
-
 def with_slower_network(whole: Program, domain: IntArray, longer: float) -> Program:
     """Return the program of all ranks whose calls between scale-up domains take longer."""
     # ``domain`` (ranks,): domain of each rank. ``longer``: share of a call's time that is added.
@@ -193,14 +185,12 @@ def with_slower_network(whole: Program, domain: IntArray, longer: float) -> Prog
 def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
     """Return the schedule of a program with disturbed kernels."""
     # A kernel that is a flow on memory has its rate changed instead of its duration.
-    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
-    first = np.cumsum(length) - length
     duration, rate = schedule.duration_ps.copy(), schedule.flows.cap_bytes_per_s.copy()
     keys, slow, table = how.keys(program.rank), how.slowness(program.rank), how.table
     for stage in range(len(program.streams)):
         rows = np.flatnonzero(program.stage == stage)
-        alone = np.flatnonzero(~program.communicates[stage])
-        at = first[rows][:, None] + alone
+        alone = np.flatnonzero(program.calls[stage][0] < 0)
+        at = program.offset[rows, OWN, None] + alone
         usual_ps = program.step_ps[program.streams[stage].ops.step[alone]]
         lasts_ps = disturbed_array(usual_ps, keys[rows][:, None], alone, slow[rows][:, None], table)
         flows = schedule.kind[at] == FLOW

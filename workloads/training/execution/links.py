@@ -37,11 +37,11 @@ from topologies.shapes.links import domain_links
 from topologies.support.arrays import FloatArray, IntArray, distinct_rows, present
 from topologies.support.memory_limit import check_memory
 from workloads.training.execution import chunk_level
-from workloads.training.execution.lower import OWN, Layout, joins_of_group, lay_out, lower
+from workloads.training.execution.lower import lower
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.fold import equal_ranks, keep
 from workloads.training.program.groups import group_of
-from workloads.training.program.program import Exchange, Program
+from workloads.training.program.program import OWN, Exchange, Program
 
 BYTES_OF_ROW = 200
 """Peak memory for each group, step and link [B]: measured as 153 B for 1.2 M of them."""
@@ -334,7 +334,6 @@ class SideBySide:
     # The same ops; of each call that uses links the op of one member, for which the others wait,
     # ends the call. Behind all ops stand its waits and flows, first the first wait of each call.
     schedule: Schedule
-    layout: Layout
     exchange: IntArray  # (calls,): exchange of each call that uses links
     op: IntArray  # (calls,): op that ends it
 
@@ -352,7 +351,7 @@ class SideBySide:
         ends = np.zeros(steps, np.int64)
         ops = len(self.program.streams[stage].ops)
         for row in np.flatnonzero(self.program.stage == stage).tolist():
-            begin = int(self.layout.offset[row, OWN])
+            begin = int(self.program.offset[row, OWN])
             of_row = times.end_ps[begin : begin + ops].reshape(steps, -1)
             np.maximum(ends, of_row.max(axis=1), out=ends)
         return ends
@@ -367,28 +366,27 @@ def folded_flows(program: Program, cluster: Cluster) -> tuple[Program, chunk_lev
     few, of_classes = folded(program, use)
     flows = side_by_side(few, of_classes, use.links)
     meeting: list[IntArray] = [
-        np.arange(len(each.members) if joins_of_group(each) else 0) for each in few.exchanges
+        np.arange(len(each.members) if each.joins else 0) for each in few.exchanges
     ]
     none = np.empty(0, np.int64)
     no_calls = Routines(np.array([len(flows.schedule)]), none, none)
-    op, end = chunk_level.ends(few, flows.layout, meeting)
+    op, end = chunk_level.ends(few, meeting)
     return few, chunk_level.Expanded(flows.schedule, no_calls, flows.usual, op, end, flows.op)
 
 
 def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySide:
     """Return the schedule of a folded program whose groups use links."""
     # Raises InputError for a schedule that this process has no room for.
-    layout = lay_out(program)
     check_memory(
-        f"a schedule of {layout.total:,} ops, with a rank of each class that shares links alike,",
-        layout.total * BYTES_OF_OP,
+        f"a schedule of {program.total:,} ops, with a rank of each class that shares links alike,",
+        program.total * BYTES_OF_OP,
         "Use a smaller global_batch or fewer steps, or train --level collective.",
     )
     usual = lower(program)
     used, place = np.unique(use.link, return_inverse=True)
     order = np.lexsort((place, use.begin_ps, use.step, use.member, use.exchange))
     use, place = FoldedUse(*(column[order] for column in use)), place[order]
-    op, low, high = _phases(program, layout, use)
+    op, low, high = _phases(program, use)
     begin_ps, phase_ps = use.begin_ps[low], use.phase_ps[low]
     first, last = np.diff(op, prepend=-1) != 0, np.diff(op, append=-1) != 0
     # Behind all ops stand those of phases: a wait, from the end of the phase before, and a flow.
@@ -423,16 +421,16 @@ def side_by_side(program: Program, use: FoldedUse, links: Resources) -> SideBySi
         resources=Resources.concat([usual.resources, links.picked(used)]),
         flows=_shares(flow, low, high, len(usual.resources) + place, use.parts),
     )
-    return SideBySide(program, usual, together, layout, use.exchange[low[last]], calls)
+    return SideBySide(program, usual, together, use.exchange[low[last]], calls)
 
 
-def _phases(program: Program, layout: Layout, use: FoldedUse) -> tuple[IntArray, ...]:
+def _phases(program: Program, use: FoldedUse) -> tuple[IntArray, ...]:
     """Return for each phase of each call its op, and its shares from the first to the last."""
     key = np.stack([use.exchange, use.member, use.step, use.begin_ps], axis=1)
     bounds = np.flatnonzero(np.diff(key, axis=0, prepend=-1, append=-1).any(axis=1))
     phases = [np.empty((3, 0), np.int64)]
     for low, high in pairwise(bounds.tolist()):
-        ours = _ops(program, layout, *key[low, :3].tolist())
+        ours = _ops(program, *key[low, :3].tolist())
         phases.append(np.stack(np.broadcast_arrays(ours, low, high)))
     whole = np.concatenate(phases, axis=1)
     return tuple(whole[:, np.lexsort((whole[1], whole[0]))])
@@ -453,11 +451,11 @@ def _shares(
     )
 
 
-def _ops(program: Program, layout: Layout, number: int, member: int, step: int) -> IntArray:
+def _ops(program: Program, number: int, member: int, step: int) -> IntArray:
     """Ops of the first member of a group that make the calls of a step."""
     exchange = program.exchanges[number]
     group = int(np.argmax((exchange.members == member).any(axis=1)))
     first = int(exchange.members[group, 0])
     # The step is that of the first role: a receiver's op of the same call is another step.
     calls = exchange.ops[int(exchange.role[0])]
-    return np.asarray(layout.offset[first, OWN] + calls[program.steps_of(exchange) == step])
+    return np.asarray(program.offset[first, OWN] + calls[program.steps_of(exchange) == step])

@@ -98,7 +98,7 @@ def composed(
     """Time the groups that cross faults of links and adapters with them."""
     damage = _Damage(cluster, spelled_out(faults, cluster), plan, per_token)
     memory = program.memory_bytes_per_s  # of one cluster, so equal for all stages
-    worse, usual, struck = [], [], dict[tuple[str, str, int], Struck]()
+    worse, usual, struck = [], [], dict[tuple[str, str, int], list[Struck]]()
     for exchange in program.exchanges:
         kind, duration, origin = _timed(program, exchange, damage, struck)
         drawn = draws(exchange.draws.size_bytes[origin], duration, int(memory[0]))
@@ -111,7 +111,15 @@ def composed(
         for slow, old in zip(worse, usual, strict=True)
     ]
     slow = replace(program, exchanges=tuple(worse))
-    hit = [each._replace(calls=each.calls // iterations) for each in struck.values() if each.groups]
+    hit = [
+        max(alike, key=lambda each: each.time_s)._replace(
+            groups=sum(each.groups for each in alike),
+            of_groups=sum(each.of_groups for each in alike),
+            calls=max(each.calls for each in alike) // iterations,
+        )
+        for alike in struck.values()
+        if any(each.groups for each in alike)
+    ]
     return Composed(
         sharing(slow) if memory.any() and hit else slow,
         replace(program, exchanges=tuple(usual)),
@@ -124,7 +132,7 @@ def _timed(
     program: Program,
     exchange: Exchange,
     damage: _Damage,
-    struck: dict[tuple[str, str, int], Struck],
+    struck: dict[tuple[str, str, int], list[Struck]],
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Kind of each group, times of each kind [ps], and the kind without faults of each."""
     numbers, where = present(program.steps_of(exchange))
@@ -149,27 +157,13 @@ def _timed(
         times = [(usual[old] + later[one], usual[old]) for old, later in later_of if later[one]]
         later_s, usual_s = (time / PS_PER_S for time in max(times, default=(0, 0)))
         each = int(calls[alike].sum()) if times else 0
-        _add(struck, key, Struck(*key, len(times), len(kind), each, usual_s, later_s))
+        met = Struck(*key, len(times), len(kind), each, usual_s, later_s)
+        struck.setdefault(key, []).append(met)
     return kind, np.vstack([exchange.duration_ps, *rows]), np.array(origin)
 
 
 def _alike(step: LayerOp) -> tuple[str, str, int]:
     return step.what, step.collective, step.size_bytes
-
-
-def _add(
-    struck: dict[tuple[str, str, int], Struck], key: tuple[str, str, int], more: Struck
-) -> None:
-    """Add the groups of one exchange to those of others that make the same calls."""
-    had = struck.get(key)
-    if had is not None:
-        slowest = max(had, more, key=lambda each: each.time_s)
-        more = slowest._replace(
-            groups=had.groups + more.groups,
-            of_groups=had.of_groups + more.of_groups,
-            calls=max(had.calls, more.calls),
-        )
-    struck[key] = more
 
 
 class _Damage:

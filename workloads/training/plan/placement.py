@@ -134,17 +134,12 @@ class Placement:
     @cached_property
     def stage(self) -> IntArray:
         """Pipeline stage of each rank, int64 (ranks,)."""
-        return self.coordinate("pp")
-
-    def coordinate(self, axis: str) -> IntArray:
-        """Coordinate of each rank along an axis of the plan, int64 (ranks,)."""
-        coordinates = np.empty(self.grid.size, np.int64)
-        along = self._axis(axis)
-        places = np.arange(self.grid.shape[along])
-        coordinates[self.grid] = np.moveaxis(
-            np.broadcast_to(places, (*np.delete(self.grid.shape, along), len(places))), -1, along
+        along, stages = self._axis("pp"), np.empty(self.grid.size, np.int64)
+        numbers = np.arange(self.plan.pp).reshape(
+            [-1 if k == along else 1 for k in range(self.grid.ndim)]
         )
-        return coordinates
+        stages[self.grid] = np.broadcast_to(numbers, self.grid.shape)
+        return stages
 
     def groups(self, axis: str) -> IntArray:
         """Groups of ranks that communicate along an axis, int64 (groups, degree)."""

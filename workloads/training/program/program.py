@@ -197,6 +197,11 @@ class Exchange:
         """Number of calls of each group."""
         return len(self.ops[0])
 
+    @property
+    def joins(self) -> int:
+        """Number of joins of each group in a schedule; see :attr:`Program.offset`."""
+        return 2 * self.calls if self.members.shape[1] > 1 else 0
+
     @cached_property
     def places(self) -> tuple[IntArray, ...]:
         """Columns of ``members`` that have each role."""
@@ -306,6 +311,9 @@ def _axis_and_part(step: LayerOp) -> tuple[str, str]:
     return step.axis, step.name.rpartition(".")[2] if step.axis.startswith(TRANSFERS) else ""
 
 
+OWN = 0  # column of ``Program.offset`` that holds a rank's first op; exchange e has column e + 1
+
+
 class Role(NamedTuple):
     """Role that some members of an exchange have in common."""
 
@@ -342,18 +350,49 @@ class Program:
         return len(self.stage)
 
     @cached_property
+    def length(self) -> IntArray:
+        """Ops of each row, int64 (rows,)."""
+        return np.array([len(stream.ops) for stream in self.streams])[self.stage]
+
+    @property
+    def total(self) -> int:
+        """Ops and joins of a schedule."""
+        joins = sum(each.joins * len(each.members) for each in self.exchanges)
+        return int(self.length.sum()) + joins
+
+    @cached_property
+    def offset(self) -> IntArray:
+        """First op of each row in a schedule, and first join of its group in each exchange."""
+        # (rows, 1 + exchanges). Ops are numbered rank by rank. Behind them stand the joins, two for
+        # each call of each group: the first when all members are ready for the call, the second
+        # when it is done. A group of one row, whose ranks are all equal after folding, waits for
+        # nobody and has none.
+        offset = np.full((len(self), 1 + len(self.exchanges)), -1, np.int64)
+        offset[:, OWN] = np.cumsum(self.length) - self.length
+        at = int(self.length.sum())
+        for number, exchange in enumerate(self.exchanges, start=1):
+            groups, joins = len(exchange.members), exchange.joins
+            offset[exchange.members, number] = at + joins * np.arange(groups)[:, None]
+            at += joins * groups
+        return offset
+
+    @cached_property
     def stream_of(self) -> IntArray:
         """Stream of each step, int64 (steps,)."""
         return np.array([step.stream for step in self.steps])
 
     @cached_property
-    def communicates(self) -> tuple[BoolArray, ...]:
-        """Marks of the ops of each stage that are communication, bool (ops,) each."""
-        marks = tuple(np.zeros(len(stream.ops), np.bool_) for stream in self.streams)
-        for exchange in self.exchanges:
-            for role in self.roles(exchange):
-                marks[role.stage][role.ops] = True
-        return marks
+    def calls(self) -> tuple[tuple[IntArray, IntArray], ...]:
+        """Exchange and call of each op of each stage; the exchange of a kernel is -1."""
+        calls: list[tuple[IntArray, IntArray]] = [
+            (np.full(len(stream.ops), -1), np.zeros(len(stream.ops), np.int64))
+            for stream in self.streams
+        ]
+        for number, shared in enumerate(self.exchanges):
+            for role in self.roles(shared):
+                exchange, call = calls[role.stage]
+                exchange[role.ops], call[role.ops] = number, np.arange(shared.calls)
+        return tuple(calls)
 
     def steps_of(self, exchange: Exchange) -> IntArray:
         """Return the step of each call of an exchange, which is that of its first member."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
-from typing import NamedTuple
 
 import numpy as np
 
@@ -407,33 +406,40 @@ class StagePasses:
         wait_back = np.array([len(layers) + 1], np.int32)
         return join([issue, replace(layers, back=layers_back), replace(wait, back=wait_back)])
 
+    def step_ops(self, iterations: int) -> Ops:
+        """Return the ops of a rank in one or several iterations."""
+        plan, stage = self.shapes.plan, self.stage
+        order, kinds, which = _order(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+        start = self.start()
+        blocks = {
+            key: self.pass_ops(key // 2 // plan.vpp, key // 2 % plan.vpp, last=key % 2 == 1)
+            for key in kinds
+        }
+        of_kinds, finish = [blocks[key] for key in sorted(kinds)], self.finish()
+        all_passes = sequence(of_kinds, which, order.microbatch)
+        earlier = [number * plan.microbatches for number in range(iterations)]
+        ops = join([part for more in earlier for part in (start, all_passes.later(more), finish)])
+        stream = self.catalog.column("stream")[ops.step]
+        asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
+        asynchronous[list(_beside(plan))] = True
+        ops = past_asynchronous(ops, asynchronous[stream])
+        if not plan.pipeline.pairs_passes:
+            return ops
+        # Where all forward passes come first, later stages need the last one to begin the backward
+        # passes that this stage waits for, so those two cannot run side by side.
+        phase = order.phase
+        if plan.pp > 1 and np.all(phase[: np.count_nonzero(phase == FORWARD)] == FORWARD):
+            return ops
+        lengths = np.array([len(block) for block in of_kinds], np.int64)[which]
+        begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
+        whole = len(ops) // iterations
+        together = [
+            pair for run in range(iterations) for pair in pairs(order, begins + run * whole)
+        ]
+        return side_by_side(ops, together, stream == CC)
 
-# Parts of an iteration: its passes, each of a kind, and what comes before and after them.
 
 ORDERS_KEPT = 256  # orders of passes that are cached
-
-
-class StageParts(NamedTuple):
-    """Parts that the ops of a rank of one stage consist of."""
-
-    passes: Passes
-    which: IntArray  # (passes,): place of each pass's kind among ``blocks``
-    blocks: tuple[Ops, ...]  # ops of each kind of pass
-    # start, finish: ops before the first pass of an iteration and after the last
-    start: Ops
-    finish: Ops
-
-
-def _stage_parts(builder: StagePasses) -> StageParts:
-    plan, stage = builder.shapes.plan, builder.stage
-    order, kinds, which = _order(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
-    start = builder.start()
-    blocks = {
-        key: builder.pass_ops(key // 2 // plan.vpp, key // 2 % plan.vpp, last=key % 2 == 1)
-        for key in kinds
-    }
-    by_kind = tuple(blocks[key] for key in sorted(kinds))
-    return StageParts(order, which, by_kind, start, builder.finish())
 
 
 @lru_cache(ORDERS_KEPT)
@@ -448,35 +454,6 @@ def _order(
     kind[len(kind) - 1 - from_end] += 1
     kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)
     return order, kinds[np.argsort(first)].tolist(), which
-
-
-def _stage_ops(
-    parts: StageParts, plan: ParallelPlan, stream_of: IntArray, iterations: int = 1
-) -> Ops:
-    """Return the ops of a rank in one or several iterations."""
-    # ``stream_of`` (steps,): stream of each step.
-    start = parts.start
-    all_passes = sequence(parts.blocks, parts.which, parts.passes.microbatch)
-    earlier = [number * plan.microbatches for number in range(iterations)]
-    ops = join([part for more in earlier for part in (start, all_passes.later(more), parts.finish)])
-    stream = stream_of[ops.step]
-    asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
-    asynchronous[list(_beside(plan))] = True
-    ops = past_asynchronous(ops, asynchronous[stream])
-    if not plan.pipeline.pairs_passes:
-        return ops
-    # Where all forward passes come first, later stages need the last one to begin the backward
-    # passes that this stage waits for, so those two cannot run side by side.
-    phase = parts.passes.phase
-    if plan.pp > 1 and np.all(phase[: np.count_nonzero(phase == FORWARD)] == FORWARD):
-        return ops
-    lengths = np.array([len(block) for block in parts.blocks], np.int64)[parts.which]
-    begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
-    whole = len(ops) // iterations
-    together = [
-        pair for run in range(iterations) for pair in pairs(parts.passes, begins + run * whole)
-    ]
-    return side_by_side(ops, together, stream == CC)
 
 
 def _beside(plan: ParallelPlan) -> tuple[int, ...]:
@@ -504,19 +481,18 @@ def streams(
 ) -> tuple[Stream, ...]:
     """Return the streams of all stages, whose steps are added to a catalog."""
     # ``of_stages``: of each stage what :class:`StagePasses` takes as shapes and ``exchanged``.
-    plan = of_stages[0][0].plan
     laid_out: dict[int, dict[Hashable, LaidOut]] = defaultdict(dict)  # by identity of shapes
-    parts = [
-        _stage_parts(StagePasses(shapes, stage, catalog, None, laid_out[id(shapes)], exchanged))
+    of_ranks = [
+        StagePasses(shapes, stage, catalog, None, laid_out[id(shapes)], exchanged).step_ops(
+            iterations
+        )
         for stage, (shapes, exchanged) in enumerate(of_stages)
     ]
     # Of each step: its stream, whether it updates parameters, and whether it gathers some.
     updates = np.array([step.what == "optimizer" for step in catalog.steps], np.bool_)
     gathers = np.array([step.name.startswith("parameters.") for step in catalog.steps], np.bool_)
     marks = catalog.column("stream"), updates, gathers
-    return tuple(
-        _stream(_stage_ops(of_stage, plan, marks[0], iterations), *marks) for of_stage in parts
-    )
+    return tuple(_stream(ops, *marks) for ops in of_ranks)
 
 
 def _stream(ops: Ops, stream_of: IntArray, updates: BoolArray, gathers: BoolArray) -> Stream:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import inlined, internal
-from topologies.support.arrays import BoolArray, IntArray
+from topologies.support.arrays import IntArray
 from workloads.training.execution.jitter import KeyArray
 
 ROOM = 2  # gaps of a chain that are remembered at first
@@ -429,13 +429,6 @@ class Kernels(NamedTuple):
     slow: IntArray  # (ranks,): slowness of each rank, 0 for none; see :meth:`Disturbance.slowness`
     table: IntArray  # table of jitter
     op_key: KeyArray  # (longest stream,): number that the hash adds for each op
-    # (durations, places of the table): every jittered time of every different duration of a kernel,
-    # without slow ranks [ps]
-    scaled: IntArray
-    duration: IntArray  # (kernels of all runs,): row of ``scaled`` of each kernel
-    # (blocks, stages): whether a stage of a block has a slow rank, or times are not tabulated at
-    # all
-    slowed: BoolArray
     disturbed: bool  # whether kernels are disturbed at all
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.support.arrays import IntArray
 from topologies.support.units import PS_PER_S
-from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
+from workloads.training.execution.jitter import GOLDEN, Disturbance
 from workloads.training.execution.rank_vector import run
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,
@@ -177,10 +177,6 @@ def over_blocks(
             raise
 
 
-MOST_TABLES = 512
-"""Most different durations for which all jittered times are tabulated; each takes 8 KiB."""
-
-
 class Machine:
     """A program laid out for evaluation."""
 
@@ -218,20 +214,6 @@ class Machine:
             new_cover(0, 0, (0, 0), 0), Question(none, Usual(flat, none), NOTHING),
             none, none, none, flat, flat, none, none,
         )  # fmt: skip
-
-    def notes(self, mode: int, usual: Usual) -> Notes:
-        """Return notes of where the time of all ranks goes, before any of it is noted."""
-        question, ranks = Question(self.unions.top, usual, mode), len(self.program)
-        covered = np.zeros((self.unions.followed, ranks), np.int64)
-        return Notes(
-            self.cover(ROOM), question, self.unions.alone, self.unions.place,
-            np.zeros(0, np.int64), covered, np.zeros((IDLE, ranks), np.int64),
-            *np.zeros((2, ranks), np.int64),
-        )  # fmt: skip
-
-    def in_order(self) -> IntArray:
-        """Return the nodes in order of start, once it is known when wide exchanges meet."""
-        return run.starting_order(self.nodes, first_starts(self), self.unions.place)
 
     def carry_out(
         self, tape: run.Tape, instructions: tuple[int, int], state: State, blocks: tuple[int, int]
@@ -281,8 +263,15 @@ def first_starts(machine: Machine) -> IntArray:
 
 def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Notes:
     """Evaluate all blocks, each from beginning to end, and note where time goes."""
-    notes = machine.notes(mode, usual)
-    tape = run.timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
+    unions, ranks = machine.unions, len(machine.program)
+    notes = Notes(
+        machine.cover(ROOM), Question(unions.top, usual, mode), unions.alone, unions.place,
+        np.zeros(0, np.int64), np.zeros((unions.followed, ranks), np.int64),
+        np.zeros((IDLE, ranks), np.int64), *np.zeros((2, ranks), np.int64),
+    )  # fmt: skip
+    # Nodes in order of start, now that it is known when wide exchanges meet.
+    order = run.starting_order(machine.nodes, first_starts(machine), unions.place)
+    tape = run.timed_tape(machine.nodes, order, machine.layout.widest)
     states = [
         State(
             machine.clocks(np.zeros(tape.size, np.int64), 0),
@@ -326,20 +315,10 @@ def counted(whole: int, progress: Progress | None, stage: str) -> Callable[[int]
 
 
 def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Disturbance) -> Kernels:
-    """Disturbance of kernels, with all jittered times tabulated if durations are few enough."""
-    ranks = program.rank[layout.order]
-    longest = int(np.diff(nodes.base).max())
-    op_key = np.arange(longest).astype(np.uint64) * GOLDEN
-    slow = disturbance.slowness(ranks)
-    durations, row = np.unique(nodes.run_ps, return_inverse=True)
-    tabulated = bool(disturbance) and len(durations) <= MOST_TABLES
-    scaled = jittered(durations if tabulated else durations[:0], disturbance.table)
-    # Whether each stage of each block has a slow rank, (blocks, stages).
-    before = np.concatenate([[0], np.cumsum(slow > 0)])
-    counted = before[layout.stage_at[:-1] + layout.low]
-    slowed = np.ascontiguousarray((np.diff(counted, axis=0) > 0) | (not tabulated))
-    duration = np.ascontiguousarray(row, np.int64)
-    keys = disturbance.keys(ranks)
+    """Disturbance of kernels, of ranks in the order of the layout."""
+    ranks, longest = program.rank[layout.order], int(np.diff(nodes.base).max())
     return Kernels(
-        keys, slow, disturbance.table, op_key, scaled, duration, slowed, bool(disturbance)
+        *(disturbance.keys(ranks), disturbance.slowness(ranks), disturbance.table),
+        np.arange(longest).astype(np.uint64) * GOLDEN,
+        bool(disturbance),
     )

@@ -8,7 +8,6 @@ are the same for all ranks of a stage; only the times differ.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,10 +31,9 @@ class Nodes(NamedTuple):
     exchange: IntArray
     call: IntArray
     part_ptr: IntArray  # (nodes + 1,): first part of each node, and the number of parts
-    # stage, category, stream: (parts,): stage, category and stream of each part
+    # stage, category: (parts,): stage and category of each part
     stage: IntArray
     category: IntArray
-    stream: IntArray
     first: IntArray  # (parts,): first op of each part, by its number in the stage
     # (parts,): last op of each part, numbered through all stages; its end is the part's end
     value: IntArray
@@ -51,69 +49,32 @@ class Nodes(NamedTuple):
     base: IntArray  # (stages + 1,): first op of each stage
 
 
-@dataclass(frozen=True, eq=False)
-class _Ops:
-    """Ops of one rank of each stage, with their edges, calls and steps."""
-
-    base: IntArray
-    stage: IntArray
-    src: IntArray
-    dst: IntArray
-    exchange: IntArray
-    call: IntArray
-    role: IntArray
-    step: IntArray
-
-
 def nodes(program: Program) -> Nodes:
     """Return the nodes of a program."""
-    ops = _ops(program)
+    streams = program.streams
+    lengths = [len(stream.ops) for stream in streams]
+    base = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    stage = np.repeat(np.arange(len(lengths)), lengths)
+    src = np.concatenate([stream.src + at for stream, at in zip(streams, base, strict=False)])
+    dst = np.concatenate([stream.dst + at for stream, at in zip(streams, base, strict=False)])
+    step = np.concatenate([stream.ops.step for stream in streams])
+    exchange, call = (np.concatenate(column) for column in zip(*program.calls, strict=True))
+    first, role = np.arange(len(stage)), np.zeros(len(stage), np.int64)
+    for shared in program.exchanges:
+        places = [member.ops + base[member.stage] for member in program.roles(shared)]
+        for which, at in enumerate(places):
+            first[at], role[at] = places[0], which
     place = {what: code for code, names in enumerate(ORDER.values()) for what in names}
-    category = np.array([place[step.what] for step in program.steps], np.int64)[ops.step]
-    stream = np.array([step.stream for step in program.steps], np.int64)[ops.step]
-    first = np.arange(len(ops.stage))
-    for exchange in program.exchanges:
-        leader, *others = program.roles(exchange)
-        for role in others:
-            first[role.ops + ops.base[role.stage]] = leader.ops + ops.base[leader.stage]
-    rank = _ranks(first, ops.src, ops.dst)
+    category = np.array([place[each.what] for each in program.steps], np.int64)[step]
+    rank, meets = _ranks(first, src, dst), exchange >= 0
     if (rank < 0).any():
         stuck = int(np.flatnonzero(rank < 0)[0])
         raise ScheduleError(f"op {stuck} of the program waits for itself through others")
-    head = _heads(first, rank, ops.src, ops.dst, ops.exchange >= 0, category)
-    return _assembled(program, ops, head, rank, category, stream)
-
-
-def _ops(program: Program) -> _Ops:
-    lengths = [len(stream.ops) for stream in program.streams]
-    base = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    stage = np.repeat(np.arange(len(lengths)), lengths)
-    src = [stream.src + base[s] for s, stream in enumerate(program.streams)]
-    dst = [stream.dst + base[s] for s, stream in enumerate(program.streams)]
-    step = [stream.ops.step for stream in program.streams]
-    exchange = np.full(len(stage), -1, np.int64)
-    call, role = np.zeros((2, len(stage)), np.int64)
-    for number, shared in enumerate(program.exchanges):
-        for which, member in enumerate(program.roles(shared)):
-            at = member.ops + base[member.stage]
-            exchange[at], call[at], role[at] = number, np.arange(shared.calls), which
-    edges = np.concatenate(src).astype(np.int64), np.concatenate(dst).astype(np.int64)
-    return _Ops(base, stage, *edges, exchange, call, role, np.concatenate(step))
-
-
-def _assembled(
-    program: Program,
-    ops: _Ops,
-    head: IntArray,
-    rank: IntArray,
-    category: IntArray,
-    stream: IntArray,
-) -> Nodes:
-    """Assemble the nodes: ops in order of node, then of role, then of waiting."""
-    calls = ops.exchange >= 0
-    order = np.lexsort((np.where(calls, 0, rank), ops.role, rank[head], head))
+    head = _heads(first, rank, src, dst, meets, category)
+    # Ops in order of node, then of role, then of waiting.
+    order = np.lexsort((np.where(meets, 0, rank), role, rank[head], head))
     order = order[np.argsort(rank[head[order]], kind="stable")]
-    heads, roles = head[order], ops.role[order]
+    heads, roles = head[order], role[order]
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (heads[1:] != heads[:-1]) | (roles[1:] != roles[:-1])
     begin = np.flatnonzero(begins)
@@ -124,28 +85,27 @@ def _assembled(
     part_ptr = np.append(np.flatnonzero(new_node), len(begin))
     part_of = np.empty(len(order), np.int64)
     part_of[order] = np.cumsum(begins) - 1
-    outside = part_of[ops.src] != part_of[ops.dst]
-    src, to = ops.src[outside], part_of[ops.dst[outside]]
+    outside = part_of[src] != part_of[dst]
+    src, to = src[outside], part_of[dst[outside]]
     by_part = np.argsort(to, kind="stable")
     wait_ptr = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=len(begin)))])
-    where, run_ps = ops.stage[order], program.step_ps[ops.step[order]]
+    where, run_ps = stage[order], program.step_ps[step[order]]
     total = np.concatenate([[0], np.cumsum(run_ps)])
     return Nodes(
-        exchange=ops.exchange[lead[new_node]],
-        call=ops.call[lead[new_node]],
+        exchange=exchange[lead[new_node]],
+        call=call[lead[new_node]],
         part_ptr=part_ptr,
-        stage=ops.stage[lead],
+        stage=stage[lead],
         category=category[lead],
-        stream=stream[lead],
-        first=lead - ops.base[ops.stage[lead]],
+        first=lead - base[stage[lead]],
         value=last,
         run_ptr=run_ptr,
-        run_op=order - ops.base[where],
+        run_op=order - base[where],
         run_ps=run_ps,
         run_sum_ps=np.diff(total[run_ptr]),
         wait_ptr=wait_ptr.astype(np.int64),
         wait=src[by_part],
-        base=ops.base,
+        base=base,
     )
 
 
@@ -425,15 +385,6 @@ class Layout(NamedTuple):
         return np.diff(self.row_at)
 
 
-class _Blocks(NamedTuple):
-    """Blocks of ranks, from which the tables of exchanges are built."""
-
-    component: IntArray  # (ranks,): component of each rank
-    first: IntArray  # (blocks + 1,): first component of each block
-    low: IntArray  # (blocks + 1, stages): first rank of each block among those of each stage
-    place: IntArray  # (ranks,): place of a rank among those of its stage
-
-
 def layout(program: Program) -> Layout:
     """Return the blocks of a program's ranks."""
     component, wide = _components(program)
@@ -450,8 +401,7 @@ def layout(program: Program) -> Layout:
     of_stage = [component[order[stage_at[s] : stage_at[s + 1]]] for s in range(stages)]
     low = np.stack([np.searchsorted(numbers, first) for numbers in of_stage], axis=1)
     row_at = np.concatenate([[0], np.cumsum(np.diff(low, axis=0).max(axis=0))])
-    blocks = _Blocks(component, first, low, place)
-    tables = _exchanges(program, wide, blocks)
+    tables = _exchanges(program, wide, component, first, low, place)
     groups = _own_groups(program, wide, place, np.diff(stage_at))
     return Layout(order, stage_at, low, row_at, wide, **tables, **groups)
 
@@ -510,28 +460,37 @@ def _point_to_least(least: IntArray) -> None:
         least[k] = least[least[k]]
 
 
-def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, Any]:
+def _exchanges(
+    program: Program,
+    wide: BoolArray,
+    component: IntArray,
+    first: IntArray,
+    low: IntArray,
+    place: IntArray,
+) -> dict[str, Any]:
     """Tables of all exchanges; the groups of narrow exchanges are in order of block."""
+    # ``component``, ``place`` (ranks,): component of each rank, and its place among those of its
+    # stage. ``first`` (blocks + 1,): first component of each block. ``low``: see :class:`Layout`.
     exchanges = program.exchanges
     member, kind, group_low, packed = [], [], [], []
     roles = max((len(exchange.ops) for exchange in exchanges), default=1)
     role_ptr = np.zeros((len(exchanges), roles + 1), np.int64)
     for number, exchange in enumerate(exchanges):
         role_ptr[number] = np.searchsorted(np.sort(exchange.role), np.arange(roles + 1))
-        component = blocks.component[exchange.members[:, 0]] * (not wide[number])
-        by_block = np.argsort(component, kind="stable")
+        its_own = component[exchange.members[:, 0]] * (not wide[number])
+        by_block = np.argsort(its_own, kind="stable")
         kind.append(exchange.kind[by_block])
-        group_low.append(np.searchsorted(component[by_block], blocks.first) * (not wide[number]))
+        group_low.append(np.searchsorted(its_own[by_block], first) * (not wide[number]))
         # Members in order of role, each as its position in the block's stretch of its stage.
         ranks = exchange.members[by_block][:, np.argsort(exchange.role, kind="stable")]
-        block = np.searchsorted(blocks.first, component[by_block], side="right") - 1
-        local: IntArray = blocks.place[ranks] - blocks.low[block][:, program.stage[ranks[0]]]
+        block = np.searchsorted(first, its_own[by_block], side="right") - 1
+        local: IntArray = place[ranks] - low[block][:, program.stage[ranks[0]]]
         same_role = np.diff(np.sort(exchange.role)) == 0
         packed.append(bool((np.diff(local)[:, same_role] == 1).all()))
         member.append(local[: 0 if wide[number] else None].reshape(-1))
     duration = [exchange.duration_ps.reshape(-1) for exchange in exchanges]
     return {
-        "group_low": np.array(group_low, np.int64).reshape(len(exchanges), len(blocks.first)),
+        "group_low": np.array(group_low, np.int64).reshape(len(exchanges), len(first)),
         "packed": np.array(packed, np.bool_),
         "width": np.array([exchange.members.shape[1] for exchange in exchanges], np.int64),
         "role_ptr": role_ptr,

@@ -246,13 +246,9 @@ def _run(task: Task, block: int, base: int, node: int) -> None:
         for c in range(stretch.ranks):
             end[c] = begin[c] + work.run_sum_ps[part]
         return
-    slowed = kernels.slowed[block, stretch.stage]
     for k in range(work.run_ptr[part], work.run_ptr[part + 1]):
         _draw(kernels, kernels.op_key[work.run_op[k]], clocks, stretch)
-        if slowed:
-            _add_slowed(begin, end, work.run_ps[k], kernels, clocks, stretch)
-        else:
-            _add(begin, end, kernels.scaled[kernels.duration[k]], clocks, stretch)
+        _add(begin, end, work.run_ps[k], kernels, clocks, stretch)
         begin = end
 
 
@@ -281,16 +277,6 @@ def _draw(kernels: Kernels, op_key: np.uint64, clocks: Clocks, stretch: Stretch)
 
 @inlined
 def _add(
-    begin: IntArray, end: IntArray, scaled: IntArray, clocks: Clocks, stretch: Stretch
-) -> None:
-    """Add the jittered time of one kernel on each rank, from the table of its duration."""
-    place = clocks.place[: stretch.ranks]
-    for c in range(stretch.ranks):
-        end[c] = begin[c] + scaled[place[c]]
-
-
-@inlined
-def _add_slowed(
     begin: IntArray,
     end: IntArray,
     duration: int,
@@ -298,7 +284,7 @@ def _add_slowed(
     clocks: Clocks,
     stretch: Stretch,
 ) -> None:
-    """Add the disturbed time of one kernel on each rank, some of which are slow."""
+    """Add the disturbed time of one kernel on each rank."""
     slow = kernels.slow[stretch.place : stretch.place + stretch.ranks]
     place, drawn = clocks.place[: stretch.ranks], clocks.drawn[: stretch.ranks]
     for c in range(stretch.ranks):
