@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, get_type_hints
@@ -43,7 +44,7 @@ from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, place
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
 from workloads.fleet.setup.regions import Region, in_regions, regions_from
 from workloads.fleet.setup.serving import serving_notes
-from workloads.fleet.simulation import FleetRun, Signals, serving_units, simulate
+from workloads.fleet.simulation import FleetRun, serving_units, simulate
 from workloads.fleet.state.services import (
     BatchTier,
     BatchWork,
@@ -298,44 +299,28 @@ def side_by_side(base: Scenario) -> list[tuple[str, Scenario]]:
 
 def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
     """Run a scenario under a policy."""
+    ahead, minutes = _by_place(scenario), scenario.demand.minutes
     return simulate(
         scenario.demand,
         scenario.kinds,
         policy,
         batch=scenario.batch,
-        signals=_signals(scenario),
+        history=scenario.history,
+        held=np.array([each.dear[:minutes] for each in ahead]) if ahead else None,
+        prices_usd_per_mwh=[each.weighed_usd_per_mwh for each in ahead],
         rng=np.random.default_rng(seed),
     )
 
 
-def _signals(scenario: Scenario) -> Signals:
-    """Return what policies see beside the load: history, and prices where each kind is."""
-    ahead = _by_place(scenario)
-    if not ahead:
-        return Signals(history=scenario.history)
-    return Signals(
-        history=scenario.history,
-        held=np.array([each.dear[: scenario.demand.minutes] for each in ahead]),
-        prices_usd_per_mwh=np.array([each.weighed_usd_per_mwh for each in ahead]),
-    )
-
-
 def _by_place(scenario: Scenario) -> list[Prices]:
-    """Prices where each kind is, of the run and the day after; none without prices."""
-    ahead = _prices_ahead(scenario)
-    return [] if ahead is None else [ahead.within(kind.region) for kind in scenario.kinds]
-
-
-def _prices_ahead(scenario: Scenario) -> Prices | None:
-    """Prices of the run and, where the tariff covers it, of the day after."""
+    """Prices where each kind is, of the run and, where known, the day after; none without any."""
     # A policy that looks a day ahead needs that day until the last minute of the run.
-    if scenario.tariff is None:
-        return None
-    demand = scenario.demand
-    try:
-        return scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY)
-    except InputError:
-        return scenario.prices
+    ahead, demand = scenario.prices, scenario.demand
+    if ahead is None or scenario.tariff is None:
+        return []
+    with suppress(InputError):
+        ahead = scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY)
+    return [ahead.within(kind.region) for kind in scenario.kinds]
 
 
 def policy_of(
@@ -502,7 +487,7 @@ def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Sce
     """Build the scenario that the options describe: everything about the fleet but its policy."""
     check_question(options)
     clusters = [machine(name, catalogue=catalogue) for name in options.clusters]
-    demand, models = demand_of(options.demand), models_of(options.fleet.model)
+    demand, models = read_demand(options.demand.demand, options), read_models(options.fleet.model)
     return scenario(clusters, demand, options, models=models, seed=seed, places=options.places)
 
 
@@ -523,9 +508,15 @@ def check_question(options: FleetOptions) -> None:
     check_texts(options.demand.what_if)
 
 
-def models_of(text: str) -> list[Share]:
-    """Read ``llama-3.1-405b=20%,llama-3.1-8b=80%``: models, perhaps with shares of the requests."""
+def read_models(stated: Model | str | None) -> list[Share]:
+    """Return the models that are served with their shares of the requests.
+
+    A text such as ``llama-3.1-405b=20%,llama-3.1-8b=80%`` names several.
+    """
+    if isinstance(stated, Model):
+        return [(stated, None)]
     shares: list[Share] = []
+    text = stated or FleetInputs.model
     for part in text.split(","):
         name, equals, share = part.strip().partition("=")
         if not name.strip():
@@ -594,35 +585,22 @@ def _by_kind(built: Scenario, notes: Callable[[Machines], Iterable[str]]) -> lis
 
 def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> Demand:
     """Return a demand as it is, or read the one that names and the options describe."""
-    if not isinstance(demand, Demand):
-        names = (demand,) if isinstance(demand, str) else tuple(demand)
-        return demand_of(replace(options.demand, demand=names))
-    default = FleetOptions().demand
-    for name in ("service", "weight", "average"):
-        if getattr(options.demand, name) != getattr(default, name):
-            raise InputError(
-                f"{name} is a word about demands by name, and this one has been read; give its "
-                "name or file, or change the Demand itself."
-            )
-    return demand
-
-
-def read_models(model: Model | str | None) -> list[Share]:
-    """Return the models that are served with their shares of the requests."""
-    if isinstance(model, Model):
-        return [(model, None)]
-    return models_of(model or FleetInputs.model)
-
-
-def demand_of(inputs: DemandInputs) -> Demand:
-    """Read a demand by its names or files, service, weights and averaging time."""
+    inputs = options.demand
+    if isinstance(demand, Demand):
+        for name in ("service", "weight", "average"):
+            if getattr(inputs, name) != getattr(DemandInputs, name):
+                raise InputError(
+                    f"{name} is a word about demands by name, and this one has been read; give its "
+                    "name or file, or change the Demand itself."
+                )
+        return demand
     minutes = seconds(inputs.average, "--average") / 60.0
     if minutes < 1 or not minutes.is_integer():
         raise InputError(
             f"--average {inputs.average} is not a whole number of minutes; write 1min or 1h."
         )
     return demand_from(
-        inputs.demand or ["azure-code"],
+        [demand] if isinstance(demand, str) else demand or ["azure-code"],
         service=inputs.service,
         weights=inputs.weight,
         average_minutes=int(minutes),

@@ -97,20 +97,6 @@ def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Signals:
-    """Signals from outside the fleet: earlier demand, prices, minutes without training."""
-
-    # Demand before the run, which policies know; it ends where the run begins
-    history: Demand | None = None
-    # (minutes,) or (kinds, minutes): minutes in which nothing may train or evaluate, such as those
-    # of dear electricity
-    held: npt.NDArray[np.bool_] | None = None
-    # (minutes,) or (kinds, minutes): price of electricity in each minute of the run, and of the day
-    # after it where known; empty without prices
-    prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
-
-
-@dataclass(frozen=True, eq=False)
 class Inputs:
     """Inputs of the control loop, by the minute."""
 
@@ -121,7 +107,8 @@ class Inputs:
     first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
     # (minutes,): most that the policy lets the site draw, as the run recorded it [W]
     cap_w: FloatArray
-    signals: Signals = field(default_factory=Signals)
+    held: npt.NDArray[np.bool_] | None
+    prices_usd_per_mwh: FloatArray
 
 
 def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> moves.Process:
@@ -129,7 +116,7 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> move
     minutes, env = worlds[0].rate_max_per_s.shape[1], worlds[0].env
     wanted = np.zeros(len(worlds[0].pools))
     carry = [0.0] * len(worlds[0].services)  # parts of requests that the last minute had begun
-    view, held, seen, calm = None, inputs.signals.held, -1, moves.Calm(worlds)
+    view, held, seen, calm = None, inputs.held, -1, moves.Calm(worlds)
     for minute in range(minutes):
         events = calm.events()
         view = view_at(worlds, inputs, minute, view if seen == events else None)
@@ -248,7 +235,7 @@ def view_at(
         rates = first.rate_max_per_s[:, max(minute - 1, 0)]
         backlog = by_pool(np.array(waiting, float) / (rates * 60.0), first.pools)
     batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
-    prices = np.atleast_2d(inputs.signals.prices_usd_per_mwh)[:, minute:]
+    prices = np.atleast_2d(inputs.prices_usd_per_mwh)[:, minute:]
     if before is None:
         kinds = tuple(map(_kind_view, worlds))
         sums = _sums(kinds, worlds)
@@ -386,23 +373,6 @@ def in_whole_requests(demand: Demand) -> Demand:
     return Demand(demand.services, demand.start, counts, *lengths)
 
 
-def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> Inputs:
-    """Return the inputs of the control loop, with the load of the history in front."""
-    pools = pools_from(services)
-    load = by_pool(units_needed(demand, services), pools)
-    past = load[:, :0]
-    if signals.history is not None:
-        past = by_pool(units_needed(signals.history, services), pools)
-    start = pd.Timestamp(demand.start)
-    return Inputs(
-        load=np.concatenate([past, load], axis=1),
-        history=past.shape[1],
-        first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
-        cap_w=np.full(demand.minutes, math.inf),
-        signals=signals,
-    )
-
-
 def opened(
     demand: Demand, kinds: Sequence[Kind], rng: np.random.Generator, batch: BatchWork | None = None
 ) -> list[World]:
@@ -453,7 +423,12 @@ def _world(
         raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
     horizon_ms = demand.minutes * MINUTE_MS
     ordered = sorted((job for job in kind.jobs if not job.evaluation), key=lambda job: job.priority)
-    _check_sizes(ordered, kind)
+    for job in ordered:
+        if job.min_units > fleet.units:
+            raise InputError(
+                f"job {job.name} needs {job.min_units:,} units, {kind.name} has {fleet.units:,} "
+                "units; make the job smaller."
+            )
     world = World(
         name=kind.name,
         chips_per_unit=fleet.chips_per_unit,
@@ -513,15 +488,6 @@ def _release_finished(world: World, units: IntArray) -> None:
 def _arrive(world: World, at_ms: int) -> moves.Process:
     yield world.env.timeout(at_ms)
     moves.dispatch(world)
-
-
-def _check_sizes(jobs: Sequence[TrainingJob], kind: Kind) -> None:
-    for job in jobs:
-        if job.min_units > kind.fleet.units:
-            raise InputError(
-                f"job {job.name} needs {job.min_units:,} units, {kind.name} has "
-                f"{kind.fleet.units:,} units; make the job smaller."
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -585,7 +551,9 @@ def simulate(
     policy: Policy,
     *,
     batch: BatchWork | None = None,
-    signals: Signals | None = None,
+    history: Demand | None = None,
+    held: npt.NDArray[np.bool_] | None = None,
+    prices_usd_per_mwh: npt.ArrayLike = (),
     rng: np.random.Generator | None = None,
 ) -> FleetRun:
     """Run a fleet through a demand.
@@ -593,6 +561,10 @@ def simulate(
     The fleet begins in the roles of the policy's first decision, at no cost. Where a change of role
     takes longer than the whole run, no policy can change anything: the fleet then keeps the static
     split that serves the busiest hour.
+
+    Policies know the demand of ``history``, which ends where the run begins. Nothing trains in
+    minutes that are ``held``, (minutes,) or (kinds, minutes), such as those of dear electricity.
+    Its prices, of the same shapes, may go on for the day after the run.
 
     >>> from workloads.demand import constant
     >>> from workloads.fleet.policies.rules import static
@@ -603,12 +575,24 @@ def simulate(
     [60, 60, 60, 60, 60]
     """
     whole = in_whole_requests(demand)
-    inputs = inputs_of(whole, kinds[0].services, signals or Signals())
+    needed, services = units_needed(whole, kinds[0].services), kinds[0].services
+    load, start = by_pool(needed, pools_from(services)), pd.Timestamp(whole.start)
+    past = load[:, :0]
+    if history is not None:
+        past = by_pool(units_needed(history, services), pools_from(services))
+    inputs = Inputs(
+        load=np.concatenate([past, load], axis=1),
+        history=past.shape[1],
+        first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
+        cap_w=np.full(whole.minutes, math.inf),
+        held=held,
+        prices_usd_per_mwh=np.asarray(prices_usd_per_mwh, float),
+    )
     worlds = opened(whole, kinds, rng or np.random.default_rng(0), batch)
     _run_to_end(worlds, inputs, policy, kinds)
     return FleetRun(
         demand=whole,
-        load=units_needed(whole, kinds[0].services),
+        load=needed,
         queues=worlds[0].queues,
         kinds=tuple(worlds),
         cap_w=inputs.cap_w,

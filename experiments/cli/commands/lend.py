@@ -156,7 +156,7 @@ def _follow(
     from experiments.hourly.follow import USUAL_DAYS, Follower, of_this_night
     from topologies.clusters.names import machine
     from workloads.fleet.lending.front import lend_on
-    from workloads.fleet.scenario import check_question, models_of, scenario
+    from workloads.fleet.scenario import check_question, read_models, scenario
 
     poll_s = parse_seconds(growing.poll, "--poll")
     if poll_s < 1:
@@ -172,7 +172,7 @@ def _follow(
         raise InputError("--out is for one answer; with --follow, --state keeps them all.")
     cluster = machine(options.fleet.cluster, catalogue=catalogue_inputs.read(options.fleet.cluster))
     check_question(options)
-    models, days = models_of(options.fleet.model), options.demand.days
+    models, days = read_models(options.fleet.model), options.demand.days
     every_day = replace(options, demand=replace(options.demand, days=math.inf))
 
     def ask(history: Demand) -> tuple[Loan, Scenario]:
