@@ -36,8 +36,7 @@ from workloads.fleet.processes.failures import (
     maintaining,
     reserve,
 )
-from workloads.fleet.processes.power import power_limits
-from workloads.fleet.processes.targets import targets, training_limits
+from workloads.fleet.processes.targets import power_limits, targets, training_limits
 from workloads.fleet.state.services import (
     BatchQueue,
     BatchWork,
@@ -238,13 +237,18 @@ def view_at(
     prices = np.atleast_2d(inputs.prices_usd_per_mwh)[:, minute:]
     if before is None:
         kinds = tuple(map(_kind_view, worlds))
-        sums = _sums(kinds, worlds)
+        sums: dict[str, Any] = {name: sum(getattr(kind, name) for kind in kinds) for name in SUMS}
+        sums["lead_s"] = max(world.lead_s for world in worlds if world.serves)
+        shares = [kind.units / sums["units"] for kind in kinds]  # exactly 1 for one kind
+        for name in MEANS:
+            each = zip(kinds, shares, strict=True)
+            sums[name] = sum(getattr(kind, name) * share for kind, share in each)
     else:
         kinds = tuple(
             kind._replace(serving=kind.serving.copy(), coming=kind.coming.copy())
             for kind in before.kinds
         )
-        sums = {name: getattr(before, name) for name in SUMS}
+        sums = {name: getattr(before, name) for name in (*SUMS, "lead_s", *MEANS)}
     if prices.size:
         kinds = tuple(
             kind._replace(prices_usd_per_mwh=prices[min(at, len(prices) - 1)])
@@ -275,19 +279,8 @@ def view_at(
     )
 
 
-SUMS = ("units", "broken", "training", "lead_s", "unit_busy_w", "unit_idle_w")
-"""Fields of a view that are of all kinds together."""
-
-
-def _sums(kinds: Sequence[KindView], worlds: Sequence[World]) -> dict[str, Any]:
-    """Return what a view says of all kinds together."""
-    sums = {name: sum(getattr(kind, name) for kind in kinds) for name in SUMS[:3]}
-    sums["lead_s"] = max(world.lead_s for world in worlds if world.serves)
-    shares = [kind.units / sums["units"] for kind in kinds]  # exactly 1 for one kind
-    for name in SUMS[4:]:
-        each = zip(kinds, shares, strict=True)
-        sums[name] = sum(getattr(kind, name) * share for kind, share in each)
-    return sums
+SUMS, MEANS = ("units", "broken", "training"), ("unit_busy_w", "unit_idle_w")
+"""Fields of a view that are sums, or means by the units, of those of all kinds."""
 
 
 def _kind_view(world: World) -> KindView:
@@ -388,7 +381,19 @@ def opened(
         for row, service in zip(demand.requests.astype(np.int64), kinds[0].services, strict=True)
     )
     draws = [rng, *rng.spawn(len(kinds) - 1)]
-    queue = None if batch is None else _batch(batch, demand)
+    queue = None
+    if batch is not None:
+        if batch.demand.minutes != demand.minutes or len(batch.demand.services) != 1:
+            raise InputError(
+                f"batch work of {len(batch.demand.services)} services and "
+                f"{batch.demand.minutes:,} minutes; it must be one service as long as the run of "
+                f"{demand.minutes:,} minutes."
+            )
+        requests = in_whole_requests(batch.demand)
+        arrivals = requests.requests[0].astype(np.int64)
+        lengths = requests.prompt_tokens[0] + requests.output_tokens[0]
+        tokens = np.rint(arrivals * lengths).astype(np.int64)
+        queue = BatchQueue(arrivals, tokens, batch.deadline_minutes, batch.rate_per_s)
     worlds = [
         _world(demand, kind, speed, env, store, queues, each, queue)
         for kind, speed, each in zip(kinds, speeds_of(demand, kinds), draws, strict=True)
@@ -465,19 +470,6 @@ def _world(
         if gang.job.arrives_s > 0:
             env.process(_arrive(world, milliseconds(gang.job.arrives_s, horizon_ms)))
     return world
-
-
-def _batch(work: BatchWork, demand: Demand) -> BatchQueue:
-    if work.demand.minutes != demand.minutes or len(work.demand.services) != 1:
-        raise InputError(
-            f"batch work of {len(work.demand.services)} services and {work.demand.minutes:,} "
-            f"minutes; it must be one service as long as the run of {demand.minutes:,} minutes."
-        )
-    whole = in_whole_requests(work.demand)
-    arrivals = whole.requests[0].astype(np.int64)
-    lengths = whole.prompt_tokens[0] + whole.output_tokens[0]
-    tokens = np.rint(arrivals * lengths).astype(np.int64)
-    return BatchQueue(arrivals, tokens, work.deadline_minutes, work.rate_per_s)
 
 
 def _release_finished(world: World, units: IntArray) -> None:

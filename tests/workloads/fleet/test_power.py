@@ -23,7 +23,7 @@ from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.rules import static
 from workloads.fleet.policies.view import Decision, JobView, KindView, Situation, answer
 from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.processes.power import units_within
+from workloads.fleet.processes.targets import units_within
 from workloads.fleet.results import power_w, regret, role_server_ms, summary
 from workloads.fleet.simulation import Kind, simulate
 from workloads.fleet.state.services import BatchWork, Service, units_needed

@@ -232,11 +232,11 @@ def _fail(world: World, gang: Gang, broken: IntArray) -> None:
     """Let a gang lose units; one of them is replaced by a spare unit, or by one that evaluates."""
     # A job with warm standby takes no unit that evaluates while it can go on without: the restart
     # of its surviving processes is shorter than a start with a new unit.
-    spare = world.whole(world.free())[:1]
+    spare = world.whole(world.settled(Role.SPARE))[:1]
     others: IntArray = NONE
     left = gang.size - int(np.isin(gang.units, broken).sum())
     if not len(spare) and not (gang.job.standby == "warm" and gang.job.fits(left)):
-        others = world.whole(world.evaluating())[:1]
+        others = world.whole(world.settled(Role.EVALUATION))[:1]
     replacement = np.concatenate([spare, others])
     world.ledger.loaded[replacement] = NOBODY
     given_up = gang.fail(broken, replacement, cold=len(others) > 0, rng=world.rng)

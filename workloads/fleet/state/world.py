@@ -121,10 +121,6 @@ class Ledger:
         self.lost[unit] += servers
         self.down[self._account[unit]] += servers
 
-    def lost_units(self, pool: int) -> int:
-        """Servers lost by the units of a pool, in whole units."""
-        return int(self.down[len(Role) + pool]) // self.servers
-
     def out_of_service(self) -> int:
         """Units under repair or maintenance, and servers lost by others, in whole units."""
         # Sums of short lists take a fifth of the time of those of arrays.
@@ -137,10 +133,6 @@ class Ledger:
         if role is Role.SERVING:
             return int(self.counts[len(Role) :].sum())
         return int(self.counts[role])
-
-    def serving(self, pool: int) -> int:
-        """Units that serve in a pool."""
-        return int(self.counts[len(Role) + pool])
 
     def of(self, role: Role, owner: int | None = None) -> IntArray:
         """Numbers of the units in a role, ascending; only those of an owner if given."""
@@ -340,7 +332,11 @@ class Gang:
                     yield self.env.timeout(min(until_saving_ms, self._until_done_ms()))
                     self.settle()
                     if self.tally.tokens >= self.job.work_tokens * (1 - 1e-12):
-                        self._finish_work()
+                        self.tally.finished_s = int(self.env.now) / MS
+                        self._saved = self.tally.tokens
+                        left, self.units = self.units, NONE
+                        self._running = False
+                        self.on_finish(left)
                         return
                     self._run_ms = 0
                     if not self._writing:
@@ -380,13 +376,6 @@ class Gang:
         seconds = remaining / self.job.rate(self.size)
         # Half a millisecond more makes the rounding go up, so that the work is done by then.
         return max(1, milliseconds(seconds + 0.0005, self.horizon_ms))
-
-    def _finish_work(self) -> None:
-        self.tally.finished_s = int(self.env.now) / MS
-        self._saved = self.tally.tokens
-        left, self.units = self.units, NONE
-        self._running = False
-        self.on_finish(left)
 
     def _begin(self, role: Role) -> None:
         self.ledger.put(self.units, role, int(self.env.now), self.number)
@@ -639,19 +628,8 @@ class World:
             units = min(units, max(0, job.team_units - held))
         return job.fits(units)
 
-    def free(self) -> IntArray:
-        """Spare units that are in no role change."""
-        return self._settled(Role.SPARE)
-
-    def evaluating(self) -> IntArray:
-        """Units that evaluate and are in no role change."""
-        return self._settled(Role.EVALUATION)
-
-    def in_batch(self) -> IntArray:
-        """Units that do batch work and are in no role change."""
-        return self._settled(Role.BATCH)
-
-    def _settled(self, role: Role) -> IntArray:
+    def settled(self, role: Role) -> IntArray:
+        """Units in a role that are in no role change."""
         # Most roles are empty most of the time, and the ledger's count says so without a search.
         if not self.ledger.count(role):
             return NONE
@@ -661,7 +639,7 @@ class World:
 
     def beyond_deadlines(self) -> IntArray:
         """Units that do batch work beyond what its deadlines need."""
-        return self.in_batch()[self.batch_urgent :]
+        return self.settled(Role.BATCH)[self.batch_urgent :]
 
     def whole(self, units: IntArray) -> IntArray:
         """Units that have all their servers: only these can be in a gang."""
