@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -81,15 +81,6 @@ def paired_interval(values: FloatArray, others: FloatArray) -> Interval | None:
     return Interval(mean - half, mean + half, basis=f"{days} days, paired")
 
 
-def _difference(run: FleetRun, other: FleetRun) -> dict[str, Any] | None:
-    """Interval of the chip-hours that one run trains more than another, over the whole run."""
-    ends = paired_interval(daily_training(run), daily_training(other))
-    if ends is None:
-        return None
-    days = run.minutes / MINUTES_PER_DAY
-    return replace(ends, low=ends.low * days, high=ends.high * days).document()
-
-
 Machinery = Cluster | str | Sequence[Cluster | str]
 """Machines of a fleet: one cluster or several, or their names."""
 OPTIONS = (FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
@@ -107,8 +98,6 @@ class FleetResult:
         Inputs of the run.
     run : FleetRun
         Record of every minute.
-    settings : PolicyInputs
-        Name and settings of the policy.
     seed : int
     function : callable, optional
         Policy that was passed as a function.
@@ -118,7 +107,6 @@ class FleetResult:
 
     scenario: Scenario
     run: FleetRun
-    settings: PolicyInputs = field(default_factory=PolicyInputs)
     seed: int = 0
     function: Policy | None = None
     watch: Watch = unwatched
@@ -131,11 +119,11 @@ class FleetResult:
     @cached_property
     def intervals(self) -> dict[str, Any]:
         """Intervals of the results, see :func:`workloads.fleet.intervals.fleet_intervals`."""
-        name, function = self.settings.policy, self.function
+        name, function = self.scenario.options.policy.policy, self.function
         return fleet_intervals(
             self.scenario,
             self.summary,
-            lambda changed: function or policy_of(name, changed, self.settings),
+            lambda changed: function or policy_of(name, changed),
             seed=self.seed,
             watch=self.watch,
             stated_sizes=function is not None,
@@ -148,18 +136,22 @@ class FleetResult:
     @cached_property
     def regret(self) -> dict[str, Any]:
         """Training compared with the bound of foresight and with a split that never changes."""
-        scenario, usual = self.scenario, replace(self.settings, headroom=None)
-        names = [bound_of(self.settings.policy), "static"]
+        scenario = self.scenario
+        names = [bound_of(scenario.options.policy.policy), "static"]
         bound, static = (
-            run(scenario, policy_of(name, scenario, usual), seed=self.seed)
+            run(scenario, policy_of(name, scenario, headroom=None), seed=self.seed)
             for name in self.watch(names, "fleet, to compare (--no-compare for none)")
         )
         others = [summary(each, scenario.prices) for each in (bound, static)]
-        return {
-            **regret(self.summary, *others),
-            "regret_interval": _difference(bound, self.run),
-            "gain_interval": _difference(self.run, static),
-        }
+        more, days = regret(self.summary, *others), self.run.minutes / MINUTES_PER_DAY
+        # Chip-hours that one run trains more than the other, over the whole run
+        pairs = {"regret_interval": (bound, self.run), "gain_interval": (self.run, static)}
+        for name, (one, other) in pairs.items():
+            ends = paired_interval(daily_training(one), daily_training(other))
+            if ends is not None:
+                ends = replace(ends, low=ends.low * days, high=ends.high * days)
+            more[name] = None if ends is None else ends.document()
+        return more
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -229,12 +221,12 @@ def run_fleet(
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
     check_question(options)
     (clusters, places), models = _clusters(cluster), read_models(model)
-    requests, settings = read_demand(demand, options), options.policy
+    requests = read_demand(demand, options)
     base = scenario(clusters, requests, options, models=models, seed=seed, places=places)
     built = _after_what_if(base, options.demand.what_if)
     function = None if isinstance(policy, str) else policy
-    done = run(built, function or policy_of(str(policy), built, settings), seed=seed)
-    return FleetResult(built, done, settings, seed, function)
+    done = run(built, function or policy_of(str(policy), built), seed=seed)
+    return FleetResult(built, done, seed, function)
 
 
 def _clusters(named: Machinery | Mapping[str, Machinery]) -> tuple[list[Cluster], list[str]]:

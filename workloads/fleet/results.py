@@ -404,7 +404,7 @@ def weight_changes(run: FleetRun) -> int:
 
 def regret(
     policy: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Compare a policy with foresight under the same costs, and with a split that never changes."""
     # Each argument is the ``summary`` of a run. ``captured`` is the policy's gain in training
     # chip-hours over the static split, as a share of the gain that foresight has.

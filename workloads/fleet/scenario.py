@@ -40,9 +40,16 @@ from workloads.fleet.setup.demand import (
     scaled_to_fleet,
     sizing,
 )
-from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
+from workloads.fleet.setup.machines import (
+    CHEAPEST,
+    Machines,
+    Region,
+    in_regions,
+    kinds_from,
+    placed,
+    regions_from,
+)
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
-from workloads.fleet.setup.regions import Region, in_regions, regions_from
 from workloads.fleet.setup.serving import serving_notes
 from workloads.fleet.simulation import FleetRun, serving_units, simulate
 from workloads.fleet.state.services import (
@@ -323,11 +330,12 @@ def _by_place(scenario: Scenario) -> list[Prices]:
     return [ahead.within(kind.region) for kind in scenario.kinds]
 
 
-def policy_of(
-    name: str, scenario: Scenario, settings: PolicyInputs | None = None, **changes: Any
-) -> Policy:
-    """Return a policy by name, or a user's from a file, configured for a scenario."""
-    settings = replace(settings or PolicyInputs(), **changes)
+def policy_of(name: str, scenario: Scenario, **changes: Any) -> Policy:
+    """Return a policy by name, or a user's from a file, as a scenario's options set it.
+
+    ``changes`` are other values of these options.
+    """
+    settings = replace(scenario.options.policy, **changes)
     days = scenario.demand.minutes / MINUTES_PER_DAY
     capped = settings.power_cap is not None and name in KINDS and "power_cap" in KINDS[name].reads
     if capped and scenario.lead_s > 86400 * days:

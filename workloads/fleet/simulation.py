@@ -383,12 +383,6 @@ def opened(
     draws = [rng, *rng.spawn(len(kinds) - 1)]
     queue = None
     if batch is not None:
-        if batch.demand.minutes != demand.minutes or len(batch.demand.services) != 1:
-            raise InputError(
-                f"batch work of {len(batch.demand.services)} services and "
-                f"{batch.demand.minutes:,} minutes; it must be one service as long as the run of "
-                f"{demand.minutes:,} minutes."
-            )
         requests = in_whole_requests(batch.demand)
         arrivals = requests.requests[0].astype(np.int64)
         lengths = requests.prompt_tokens[0] + requests.output_tokens[0]

@@ -18,7 +18,7 @@ from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, service_minutes, summary
-from workloads.fleet.setup.regions import Region, in_regions, regions_from, services_in
+from workloads.fleet.setup.machines import Region, in_regions, regions_from, services_in
 from workloads.fleet.simulation import Kind, simulate
 from workloads.fleet.state.services import Service
 from workloads.fleet.state.world import Role
