@@ -81,8 +81,7 @@ class Causes:
 
     def document(self) -> dict[str, Any]:
         """Return the inputs by their keys in the command line's JSON."""
-        names = ("demand", "capacity", "step_time", "failures", "price")
-        return {name: getattr(self, name).document() for name in names}
+        return {name: each.document() for name, each in vars(self).items()}
 
 
 def causes_of(scenario: Scenario) -> Causes:

@@ -233,6 +233,9 @@ def scenario(
     spread = period.noise_spread
     services = placements[0][0].services[: len(demand.services)]  # alike in all regions
     noise = measured_noise(demand) if spread is None else spread
+    if tier is not None and tier.demand is not None:  # cut to the run, and scaled if it is a shape
+        work = cut_to_period(tier.demand, period.days, period.start_day).demand
+        tier = replace(tier, demand=work if work.absolute else work.times(sized.demand_scale))
     without_noise = Scenario(
         kinds=placements[0],
         options=options,
@@ -242,7 +245,7 @@ def scenario(
         sizing=sized,
         demand=horizon.demand,
         tariff=tariff,
-        tier=tier and replace(tier, demand=_of_period(tier, period, sized.demand_scale)),
+        tier=tier,
         models=served,
         demand_level=demand_level(
             units_needed(demand, services).sum(axis=0), demand.start, window.demand.minutes
@@ -277,14 +280,6 @@ def _batch_tier(inputs: DemandInputs) -> BatchTier | None:
     share = 0.0 if inputs.batch_share is None else parse_share(inputs.batch_share, "--batch-share")
     demand = None if inputs.batch_demand is None else demand_from([inputs.batch_demand])
     return BatchTier(share, demand, seconds(inputs.batch_deadline, "--batch-deadline"))
-
-
-def _of_period(tier: BatchTier, inputs: DemandInputs, factor: float) -> Demand | None:
-    """Return the own demand of a batch tier, cut to the run, and scaled if it is a shape."""
-    if tier.demand is None:
-        return None
-    demand = cut_to_period(tier.demand, inputs.days, inputs.start_day).demand
-    return demand if demand.absolute else demand.times(factor)
 
 
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
@@ -450,7 +445,9 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     Settings of replicas beside a stated rate are refused before, by :class:`FleetInputs`.
     """
     remarks = []
-    if fleet.unit_rate is not None and _latencies(fleet.slo) != _latencies(FleetInputs.slo):
+    stated, usual = parse_slo(fleet.slo), parse_slo(FleetInputs.slo)
+    is_usual = (stated.ttft_s, stated.tpot_s) == (usual.ttft_s, usual.tpot_s)
+    if fleet.unit_rate is not None and not is_usual:
         remarks.append(
             f"--slo {fleet.slo} changes nothing by its limits of latency beside --unit-rate, "
             "which states what a unit serves."
@@ -483,12 +480,6 @@ def unread_discount(money: MoneyInputs, *, batch: bool) -> list[str]:
         else ("a batch tier; add --batch-share 20%")
     )
     return [f"--batch-discount {money.batch_discount:g} changes nothing without {missing}."]
-
-
-def _latencies(slo: str) -> tuple[float, float]:
-    """Limits of latency of an SLO [s], without the share of requests that keep them."""
-    limits = parse_slo(slo)
-    return limits.ttft_s, limits.tpot_s
 
 
 def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Scenario:

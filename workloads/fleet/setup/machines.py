@@ -27,7 +27,6 @@ from workloads.models.model import Model
 from workloads.options.fleet import (
     FleetOptions,
     LimitInputs,
-    MoneyInputs,
     PolicyInputs,
     seconds,
 )
@@ -78,7 +77,10 @@ def kinds_from(
         fleet = replace(
             fleet, units=fleet.units + more, maintenance=windows[name], blocks=blocks[name]
         )
-        whole = replace(cluster, domains=fleet.units)
+        whole, money = replace(cluster, domains=fleet.units), options.money
+        economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
+        if money.batch_discount is not None:  # in place of the catalogue's
+            economics = replace(economics, batch_discount=money.batch_discount)
         work = whole, models, options.fleet, services, demand, fleet
         kind = Machines(
             name,
@@ -86,7 +88,7 @@ def kinds_from(
             fleet,
             night_work(*work, kinds=[*named], name=name),
             cluster=cluster,
-            economics=_economics(cluster, options.money),
+            economics=replace(economics, usd_per_million_tokens=money.token_price),
             region=place,
             round_trip_s=here[place].round_trip_s if place else {},
         )
@@ -162,13 +164,6 @@ def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
     if inputs.change_time is None:
         return by_source
     return ChangeCosts.fixed(seconds(inputs.change_time, "--change-time"))
-
-
-def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
-    """Prices and power of a cluster's machine, those of the options before the catalogue's."""
-    economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
-    discount = economics.batch_discount if money.batch_discount is None else money.batch_discount
-    return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
 
 
 REGION = re.compile(r"(?P<name>[\w-]+)=(?P<hours>[+-]?\d+(?:\.\d+)?):(?P<share>.+)", re.ASCII)
