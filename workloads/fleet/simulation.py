@@ -462,17 +462,13 @@ def _world(
     for gang in world.gangs:
         gang.on_finish = partial(_release_finished, world)
         if gang.job.arrives_s > 0:
-            env.process(_arrive(world, milliseconds(gang.job.arrives_s, horizon_ms)))
+            arrival = env.timeout(milliseconds(gang.job.arrives_s, horizon_ms))
+            arrival.callbacks.append(lambda _event: moves.dispatch(world))
     return world
 
 
 def _release_finished(world: World, units: IntArray) -> None:
     world.ledger.put(units, Role.SPARE, world.now)
-    moves.dispatch(world)
-
-
-def _arrive(world: World, at_ms: int) -> moves.Process:
-    yield world.env.timeout(at_ms)
     moves.dispatch(world)
 
 

@@ -166,11 +166,6 @@ def aimed_at(wanted_risk: float) -> float:
     return float(np.interp(wanted_risk, *AIM)) * wanted_risk
 
 
-def bounded(risk: float, wanted_risk: float) -> float:
-    """Return the corrected risk within its bounds."""
-    return min(max(risk, min(LEAST_RISK, wanted_risk)), max(MOST_RISK, wanted_risk))
-
-
 def surest(nights: int) -> float:
     """Highest confidence that a number of earlier nights supports without a fitted tail.
 
@@ -342,7 +337,8 @@ def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most:
             loss = MEMORY * loss + night_loss
             excess = np.maximum(FADING * excess, over)
             judged += 1
-        past, aimed = nights_errors.before(number), bounded(risk, wanted_risk)
+        past = nights_errors.before(number)
+        aimed = min(max(risk, min(LEAST_RISK, wanted_risk)), max(MOST_RISK, wanted_risk))
         margins = excess + [margin_log(errors, aimed) for errors in past.T]
         kept = np.exp(margins)[:, None] * nights_errors.expected[number - nights_errors.first]
         answers.append(_Answer(number, int(np.argmin(loss)), margins, kept))

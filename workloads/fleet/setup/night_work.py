@@ -24,7 +24,6 @@ from topologies.shapes.basic import Torus
 from topologies.support.errors import InputError, shown
 from topologies.support.files import kept_files
 from topologies.support.units import format_seconds
-from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import BARE, Prediction, training_kind
 from workloads.confidence.sensitivity import Uncertain
 from workloads.confidence.split_conformal import interval
@@ -354,7 +353,12 @@ def _trained(
         return _within_hosts(jobs, cluster, stated)
     largest = max(models, key=lambda model: model.parameters)
     trained = training_rate(largest, cluster)
-    step_time = Uncertain.of(step_interval(trained, largest, cluster))
+    if trained.plan is None:  # a roofline, of which no more is known than of a step by degrees
+        kind = training_kind(experts=largest.experts is not None, zero=0)
+        bare = replace(Prediction(kind, cluster.measured_chip), stated=BARE, assumed=True)
+        step_time = Uncertain.of(interval(1.0, bare))
+    else:
+        step_time = Uncertain.of(training_interval(largest, trained.plan, cluster, 1.0))
     each = cluster.numbers.value("fleet.training", "state_bytes_per_parameter")
     filled = [
         job
@@ -374,15 +378,6 @@ def _trained(
     return _within_hosts(filled, cluster, stated)
 
 
-def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interval:
-    """Interval of the time of a training step, relative to the one behind a rate."""
-    if rate.plan is None:  # a roofline, of which no more is known than of a step by bare degrees
-        kind = training_kind(experts=model.experts is not None, zero=0)
-        bare = Prediction(kind, cluster.measured_chip)
-        return interval(1.0, replace(bare, stated=BARE, assumed=True))
-    return training_interval(model, rate.plan, cluster, 1.0)
-
-
 def _within_hosts(
     jobs: Sequence[TrainingJob], cluster: Cluster, stated: bool
 ) -> Sequence[TrainingJob]:
@@ -396,7 +391,14 @@ def _within_hosts(
         copies = held_bytes(part) if job.checkpoint == "peer" else 0.0
         paused = part if job.reclaim == "pause" else 0.0
         if copies + paused > room and stated:
-            raise _no_room(job, cluster, copies, paused, room)
+            needs = [("copies at peers", "checkpoint async")] if copies else []
+            needs += [("the state of a pause", "reclaim checkpoint")] if paused else []
+            raise InputError(
+                f"job {job.name}: {' and '.join(what for what, _ in needs)} take "
+                f"{(copies + paused) / 1e9:,.0f} GB of host memory in each server of "
+                f"{job.min_units:,} units, and {cluster.name} has room for {room / 1e9:,.0f} GB; "
+                f"raise min_units, or write {' or '.join(remedy for _, remedy in needs)}."
+            )
         # Copies are given up first, then the state of a pause: a job can do without either.
         if copies + paused > room and copies:
             job, copies = replace(job, checkpoint="async"), 0.0
@@ -425,17 +427,3 @@ def host_memory_note(jobs: Sequence[TrainingJob], units: int) -> str:
     if not lacking:
         return ""
     return f"default jobs {' and '.join(lacking)}: their state does not fit into host memory."
-
-
-def _no_room(
-    job: TrainingJob, cluster: Cluster, copies: float, paused: float, room: float
-) -> InputError:
-    kept = {"copies at peers": copies, "the state of a pause": paused}
-    remedies = {"copies at peers": "checkpoint async", "the state of a pause": "reclaim checkpoint"}
-    needed = [what for what, size in kept.items() if size]
-    return InputError(
-        f"job {job.name}: {' and '.join(needed)} take {(copies + paused) / 1e9:,.0f} GB of host "
-        f"memory in each server of {job.min_units:,} units, and {cluster.name} has room for "
-        f"{room / 1e9:,.0f} GB; raise min_units, or write "
-        f"{' or '.join(remedies[what] for what in needed)}."
-    )
