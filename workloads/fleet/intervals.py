@@ -182,7 +182,7 @@ def miniature(scenario: Scenario) -> Scenario:
 
     def smaller(kind: Machines) -> dict[str, Any]:
         """Return the fields of a smaller kind."""
-        units, costs = round(kind.fleet.units * share), kind.fleet.change_costs
+        units, costs = round(kind.fleet.units * share), kind.fleet.costs
         costs = replace(costs, store_bytes_per_s=costs.store_bytes_per_s * share)
         return {
             "cluster": replace(kind.cluster, domains=units),

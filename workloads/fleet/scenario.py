@@ -169,9 +169,7 @@ class Scenario:
     def lead_s(self) -> float:
         """Expected time from an order until a unit that trained serves [s]."""
         return max(
-            to_serving_s(kind.fleet.change_costs, kind.services)
-            for kind in self.kinds
-            if kind.serves
+            to_serving_s(kind.fleet.costs, kind.services) for kind in self.kinds if kind.serves
         )
 
     def at(self, horizon: Horizon) -> Scenario:
@@ -342,7 +340,7 @@ def policy_of(name: str, scenario: Scenario, **changes: Any) -> Policy:
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
-        back_s=max(kind.fleet.change_costs.to_training_s for kind in scenario.kinds),
+        back_s=max(kind.fleet.costs.to_training_s for kind in scenario.kinds),
         ramp=scenario.fleet.limits.changes_per_minute,
         priced=scenario.prices is not None,
         busy_share=max(

@@ -375,7 +375,7 @@ def opened(
         raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
     kinds[0].fleet.limits.check(units)
     env = simpy.Environment()
-    store = Store(env, kinds[0].fleet.change_costs.store_bytes_per_s)
+    store = Store(env, kinds[0].fleet.costs.store_bytes_per_s)
     queues = tuple(
         Queue(row, service.patience_s / 60.0)
         for row, service in zip(demand.requests.astype(np.int64), kinds[0].services, strict=True)
@@ -413,7 +413,7 @@ def _world(
     batch: BatchQueue | None,
 ) -> World:
     """Return the world of one kind of units."""
-    fleet, costs = kind.fleet, kind.fleet.change_costs
+    fleet, costs = kind.fleet, kind.fleet.costs
     replace(fleet.limits, floor=0).check(fleet.units)
     pools = pools_from(kind.services)
     ledger = Ledger(fleet.units, len(pools), fleet.servers)

@@ -47,7 +47,7 @@ def test_the_closed_form_is_what_foresight_lends(base):
     """The level within a point, and what longer changes or more demand do within a tenth."""
     middle, share = expected(base).lendable_share, _simulated(base)
     assert middle == pytest.approx(share, abs=0.01)
-    costs = slower(base.fleet.change_costs, 2.0)
+    costs = slower(base.fleet.costs, 2.0)
     moved = (
         base.changed(lambda _: {"fleet": replace(base.fleet, costs=costs)}),
         base.at(replace(base.horizon, demand=base.horizon.demand.times(0.9))),

@@ -94,7 +94,7 @@ def _capped(draw):
         kinds.append(Kind(f"kind {number}", (service,), fleet, chosen, power))
     most_w = sum(each.fleet.units * each.fleet.chips_per_unit * BUSY_W * PUE for each in kinds)
     cap_w = draw(st.floats(0.3, 1.0)) * most_w
-    lead_s, back_s = kinds[0].fleet.change_costs.to_serving_s(0.0), 600.0
+    lead_s, back_s = kinds[0].fleet.costs.to_serving_s(0.0), 600.0
     situation = Situation(units_needed(demand, kinds[0].services), lead_s, back_s)
     settings_ = PolicyInputs(power_cap=cap_w / 1e6)
     policy = policy_named(draw(st.sampled_from(["mpc", "power-cap"])), settings_, situation)

@@ -106,7 +106,7 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     scenario.fleet.limits.check(scenario.cluster.domains)
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
     loan = answer.lend(need, scenario.demand.start, question, partial(terms_on, scenario))
-    costs, services = scenario.fleet.change_costs, scenario.services
+    costs, services = scenario.fleet.costs, scenario.services
     answered = with_shared_return(loan, lambda units: to_serving_s(costs, services, units))
     if scenario.batch is None:
         return answered
@@ -145,7 +145,7 @@ def terms_on(scenario: Scenario, confidence: float) -> Terms:
     # repair that is not exceeded with the stated confidence. Failures are independent, so that the
     # number of parts of each size under repair is Poisson; servers count as parts of a unit.
     cluster, fleet = scenario.cluster, scenario.fleet
-    failures, costs = fleet.failures, fleet.change_costs
+    failures, costs = fleet.failures, fleet.costs
     means = {} if failures is None else failures.units_out(cluster.domains)
     reserve = min(fewest_of_sizes(confidence, means), cluster.domains)
     fastest = fastest_job(scenario)

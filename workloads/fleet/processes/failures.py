@@ -22,7 +22,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.support.arrays import IntArray
@@ -102,18 +102,6 @@ class Failures:
                 f"failures with a mean time of {self.unit_mtbf_s} s and a repair of "
                 f"{self.repair_s} s; the first must be above 0, the second at least 0."
             )
-
-    @classmethod
-    def from_catalogue(
-        cls, chips_per_unit: int, *, servers: int = 1, catalogue: Catalogue | None = None
-    ) -> Failures:
-        """Read part ``fleet.failure`` of the catalogue; a chip's failure takes its server out."""
-        catalogue = catalogue or shipped_catalogue()
-        return cls(
-            catalogue.value("fleet.failure", "chip_mtbf") / chips_per_unit,
-            catalogue.value("fleet.failure", "repair"),
-            servers,
-        )
 
     def units_out(self, units: int) -> dict[int, float]:
         """Return the mean number of parts under repair in a fleet, by their size in units."""
@@ -256,9 +244,6 @@ def _repair_servers(world: World, unit: int, servers: int, repair_ms: int) -> Pr
     dispatch(world)
 
 
-SERVER_CHIPS = 16  # chips of a server where nothing states the servers of a unit
-
-
 @dataclass(frozen=True, eq=False)
 class Fleet:
     """Units of a fleet, and the rules of their changes and failures."""
@@ -267,7 +252,8 @@ class Fleet:
     # their chips
     units: int
     chips_per_unit: int = 64
-    costs: ChangeCosts | None = None  # costs of a change of role; by default the catalogue's
+    # Costs of a change of role; by default the catalogue's for units of four servers
+    costs: ChangeCosts = field(default_factory=ChangeCosts.from_catalogue)
     limits: Limits = field(default_factory=Limits)
     failures: Failures | None = None  # by default nothing breaks
     maintenance: tuple[Window, ...] = ()
@@ -277,11 +263,6 @@ class Fleet:
     def steady_units(self) -> int:
         """Units that are there all the time."""
         return self.units - max((block.units for block in self.blocks), default=0)
-
-    @property
-    def change_costs(self) -> ChangeCosts:
-        """Costs as given, or the catalogue's for units of this size."""
-        return self.costs or ChangeCosts.from_catalogue(max(1, self.chips_per_unit // SERVER_CHIPS))
 
     @property
     def servers(self) -> int:
@@ -308,7 +289,10 @@ def failures_from(
     independent = all(service.lives_in_a_server(servers) for service in services)
     failing_servers = servers if independent else 1
     chips = cluster.chips_per_domain
-    servers_only = Failures.from_catalogue(chips, servers=failing_servers, catalogue=catalogue)
+    chip_mtbf_s, repair_s = (
+        catalogue.value("fleet.failure", quantity) for quantity in ("chip_mtbf", "repair")
+    )
+    servers_only = Failures(chip_mtbf_s / chips, repair_s, failing_servers)
     if not domains:
         return servers_only
     single = replace(cluster, domains=1)
@@ -319,10 +303,10 @@ def failures_from(
     rack, feed = _rack(cluster, catalogue, failing_servers), _feed(cluster, catalogue)
     larger: tuple[Domain, ...] = (rack, feed)
     if rates[CABLES].per_s > 0:
-        larger += (Domain("scale-up domain", 1 / rates[CABLES].per_s, servers_only.repair_s),)
+        larger += (Domain("scale-up domain", 1 / rates[CABLES].per_s, repair_s),)
     return Failures(
         1 / of_servers,
-        servers_only.repair_s,
+        repair_s,
         failing_servers,
         domains=larger,
         # What stops a job on the whole cluster, and no spare unit remedies.

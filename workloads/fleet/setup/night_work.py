@@ -65,7 +65,7 @@ def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
     """Share of time for which a gang of some units computes, by a closed form."""
     if fleet.failures is None:
         return 1.0
-    costs = fleet.change_costs
+    costs = fleet.costs
     recovery, copies = costs.recovery, costs.copies(job, units)
     warm_s = recovery.warm_saves_s if job.standby == "warm" else 0.0
     mtbf_s = gang_mtbf_s(fleet.failures, units, fleet.units)
