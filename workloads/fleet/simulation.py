@@ -44,11 +44,10 @@ from workloads.fleet.state.services import (
     Service,
     by_pool,
     pools_from,
-    rates_max,
     units_needed,
 )
 from workloads.fleet.state.store import MINUTE_MS, MS, Store, milliseconds
-from workloads.fleet.state.world import NOBODY, Change, Gang, Ledger, Role, Tally, World
+from workloads.fleet.state.world import NONE, Change, Gang, Role, Tally, World
 
 COMPUTING = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 """Roles of units that draw their full power, beside those that serve."""
@@ -374,8 +373,7 @@ def opened(
     if not 1 <= units <= MAX_UNITS:
         raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
     kinds[0].fleet.limits.check(units)
-    env = simpy.Environment()
-    store = Store(env, kinds[0].fleet.costs.store_bytes_per_s)
+    store = Store(simpy.Environment(), kinds[0].fleet.costs.store_bytes_per_s)
     queues = tuple(
         Queue(row, service.patience_s / 60.0)
         for row, service in zip(demand.requests.astype(np.int64), kinds[0].services, strict=True)
@@ -389,9 +387,15 @@ def opened(
         tokens = np.rint(arrivals * lengths).astype(np.int64)
         queue = BatchQueue(arrivals, tokens, batch.deadline_minutes, batch.rate_per_s)
     worlds = [
-        _world(demand, kind, speed, env, store, queues, each, queue)
+        World(kind, demand, speed, store, queues, each, queue)
         for kind, speed, each in zip(kinds, speeds_of(demand, kinds), draws, strict=True)
     ]
+    for world in worlds:
+        for gang in world.gangs:
+            gang.on_finish = partial(_lend_again, world)
+            if gang.job.arrives_s > 0:
+                arrival = store.env.timeout(milliseconds(gang.job.arrives_s, world.horizon_ms))
+                arrival.callbacks.append(partial(_lend_again, world, NONE))
     rates = [
         max((gang.job.rate(1) for gang in world.gangs if gang.job.rated), default=0.0)
         for world in worlds
@@ -402,72 +406,8 @@ def opened(
     return worlds
 
 
-def _world(
-    demand: Demand,
-    kind: Kind,
-    speed: FloatArray,
-    env: simpy.Environment,
-    store: Store,
-    queues: tuple[Queue, ...],
-    rng: np.random.Generator,
-    batch: BatchQueue | None,
-) -> World:
-    """Return the world of one kind of units."""
-    fleet, costs = kind.fleet, kind.fleet.costs
-    replace(fleet.limits, floor=0).check(fleet.units)
-    pools = pools_from(kind.services)
-    ledger = Ledger(fleet.units, len(pools), fleet.servers)
-    evaluations = [job for job in kind.jobs if job.evaluation]
-    if len(evaluations) > 1:
-        raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
-    horizon_ms = demand.minutes * MINUTE_MS
-    ordered = sorted((job for job in kind.jobs if not job.evaluation), key=lambda job: job.priority)
-    for job in ordered:
-        if job.min_units > fleet.units:
-            raise InputError(
-                f"job {job.name} needs {job.min_units:,} units, {kind.name} has {fleet.units:,} "
-                "units; make the job smaller."
-            )
-    world = World(
-        name=kind.name,
-        chips_per_unit=fleet.chips_per_unit,
-        economics=kind.economics,
-        reach=speed,
-        rate_max_per_s=rates_max(demand, kind.services),
-        env=env,
-        ledger=ledger,
-        store=store,
-        costs=costs,
-        limits=fleet.limits,
-        services=kind.services,
-        pools=pools,
-        queues=queues,
-        gangs=tuple(
-            Gang(number, job, env, ledger, costs, horizon_ms, store)
-            for number, job in enumerate(ordered)
-        ),
-        evaluation=evaluations[0] if evaluations else None,
-        rng=rng,
-        horizon_ms=horizon_ms,
-        heading=np.full(len(ledger), NOBODY, np.int16),
-        spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
-        service_units=np.zeros((demand.minutes, len(kind.services))),
-        surge=np.zeros(len(pools), np.int64),
-        moved=np.zeros(len(pools)),
-        blocks=fleet.blocks,
-        batch=batch if kind.serves else None,
-        region=kind.region,
-        round_trip_s=np.array([kind.round_trip_s.get(each.region, 0.0) for each in kind.services]),
-    )
-    for gang in world.gangs:
-        gang.on_finish = partial(_release_finished, world)
-        if gang.job.arrives_s > 0:
-            arrival = env.timeout(milliseconds(gang.job.arrives_s, horizon_ms))
-            arrival.callbacks.append(lambda _event: moves.dispatch(world))
-    return world
-
-
-def _release_finished(world: World, units: IntArray) -> None:
+def _lend_again(world: World, units: IntArray, _event: simpy.Event | None = None) -> None:
+    """Take back the units of a job that is done, if any, and lend what is spare."""
     world.ledger.put(units, Role.SPARE, world.now)
     moves.dispatch(world)
 
