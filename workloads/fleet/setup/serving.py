@@ -521,33 +521,30 @@ def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
 
 def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
     """Return the replicas in a unit, one row for each model, for the command line's JSON."""
+    rows = []
     models = {service.weights: service for service in services if service.replica_chips}
-    return [
-        {
+    for name, service in models.items():
+        row: dict[str, Any] = {
             "model": name.partition(" on ")[0],
             "precision": service.precision,
             "chips": service.replica_chips,
             "expert_groups": service.expert_groups,
             "chunk_tokens": service.chunk_tokens,
             "replicas_per_unit": service.replicas,
-            **({"cold_cache_s": service.cold_s} if service.cold_s else {}),
-            **_apart_document(service),
-            **({} if service.choice is None else asdict(service.choice)),
-            **(service.other_precision.document() if service.other_precision else {}),
         }
-        for name, service in models.items()
-    ]
-
-
-def _apart_document(service: Service) -> dict[str, Any]:
-    if service.apart is None:
-        return {}
-    return {
-        "prefill_replicas": service.apart.prefill,
-        "decode_replicas": service.apart.decode,
-        "groups_per_unit": service.replicas / service.group,
-        "kv_transfer_bytes_per_s": service.apart.transfer_bytes_per_s,
-    }
+        if service.cold_s:
+            row["cold_cache_s"] = service.cold_s
+        if apart := service.apart:
+            row |= {
+                "prefill_replicas": apart.prefill,
+                "decode_replicas": apart.decode,
+                "groups_per_unit": service.replicas / service.group,
+                "kv_transfer_bytes_per_s": apart.transfer_bytes_per_s,
+            }
+        row |= {} if service.choice is None else asdict(service.choice)
+        row |= service.other_precision.document() if service.other_precision else {}
+        rows.append(row)
+    return rows
 
 
 def serving_notes(cluster: Cluster, services: Sequence[Service], serving: FleetInputs) -> list[str]:
