@@ -87,6 +87,10 @@ class Causes:
 def causes_of(scenario: Scenario) -> Causes:
     """Return the factors on the inputs of a scenario: those of its least certain parts."""
     steps = [job.step_time for job in scenario.jobs if not job.evaluation]
+    failures = Uncertain(basis="no failures")
+    if scenario.fleet.failures is not None:
+        low, high = rate_range(scenario.cluster.numbers)
+        failures = Uncertain(low, high, "rates of failures of published clusters")
     return Causes(
         demand=scenario.demand_level,
         capacity=Uncertain.of(
@@ -95,17 +99,9 @@ def causes_of(scenario: Scenario) -> Causes:
             )
         ),
         step_time=max(steps, key=lambda each: each.high / each.low, default=AS_STATED),
-        failures=failure_rates(scenario),
+        failures=failures,
         price=price_of((kind.usd_per_s, kind.economics) for kind in scenario.kinds),
     )
-
-
-def failure_rates(scenario: Scenario) -> Uncertain:
-    """Return the factor on the rates of failures, by which published clusters differ."""
-    if scenario.fleet.failures is None:
-        return Uncertain(basis="no failures")
-    low, high = rate_range(scenario.cluster.numbers)
-    return Uncertain(low, high, "rates of failures of published clusters")
 
 
 def loaded(scenario: Scenario, factor: float) -> Scenario:

@@ -36,7 +36,6 @@ from workloads.fleet.setup.demand import (
     cut_to_period,
     demand_level,
     divided,
-    interactive,
     scaled_to_fleet,
     sizing,
 )
@@ -217,7 +216,8 @@ def scenario(
     tariff = _tariff(options.money, regions)
     shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
     demand, served = divided(demand, shares) if shares else (demand, ())
-    window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
+    now = demand.times(1 - tier.share) if tier and tier.share else demand  # what may not wait
+    window = cut_to_period(now, period.days, period.start_day)
     kinds = kinds_from(machines, window.demand, served, options, regions)
     window = in_regions(window, regions) if regions else window
     if options.policy.serve_on and len(kinds) == 1:

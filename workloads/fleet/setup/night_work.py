@@ -249,19 +249,6 @@ def transfer_s(cluster: Cluster, parameters: float) -> float:
     return parameters * BYTES / rate
 
 
-def with_phases(job: TrainingJob, *, rollout_tokens_per_s: float, transfer_s: float) -> TrainingJob:
-    """Return a post-training job with the rates of its rollouts, updates and transfers."""
-    step_tokens = job.step_tokens if job.step_tokens > 1 else STEP
-    phases = PostTraining(
-        rollout_tokens_per_s,
-        job.rate(job.units) / job.units,
-        transfer_s,
-        step_tokens,
-        job.post_training,
-    )
-    return replace(job, phases=phases, step_tokens=step_tokens)
-
-
 def post_training_document(jobs: Sequence[TrainingJob]) -> list[dict[str, Any]]:
     """Return the steady state of every post-training job at full size, for JSON."""
     rows = []
@@ -314,10 +301,14 @@ def night_work(
         )
         for job in jobs
     ]
-    return tuple(
-        with_phases(job, rollout_tokens_per_s=rate, transfer_s=sent_s) if job.post_training else job
-        for job in _trained(filled, models, cluster, stated=bool(file))
-    )
+    result = []
+    for job in _trained(filled, models, cluster, stated=bool(file)):
+        if how := job.post_training:
+            step = job.step_tokens if job.step_tokens > 1 else STEP
+            phases = PostTraining(rate, job.rate(job.units) / job.units, sent_s, step, how)
+            job = replace(job, phases=phases, step_tokens=step)
+        result.append(job)
+    return tuple(result)
 
 
 def _is_of(job: TrainingJob, kinds: Sequence[str], name: str, file: Path) -> bool:

@@ -560,7 +560,11 @@ def serving_notes(cluster: Cluster, services: Sequence[Service], serving: FleetI
 def _choice_note(service: Service, cluster: Cluster, serving: FleetInputs) -> str:
     """Return the size of a replica and its way of prompts by default, what is next, what binds."""
     choice, tokens = service.choice or Choice(""), service.chunk_tokens
-    words = [] if serving.tp is not None or service.choice is None else [_size(service, cluster)]
+    chips, server = service.replica_chips, cluster.chips_per_server
+    words: list[str] = []
+    if serving.tp is None and service.choice is not None:
+        of = f" of a server's {server}" if chips < server else ""
+        words = [f"a replica takes {chips}{of} chips"]
     binds = f"; {choice.binds} bind{'s' * (choice.binds != 'slots')}" if choice.binds else ""
     option = "--prefill " * (choice.runner_up == "separate")
     second = (
@@ -598,12 +602,6 @@ def _choice_note(service: Service, cluster: Cluster, serving: FleetInputs) -> st
         f"prompt that they share a replica with{second}{binds}. --disaggregate sets another split, "
         "--tp another size, --prefill separate lets decoding wait."
     )
-
-
-def _size(service: Service, cluster: Cluster) -> str:
-    chips, server = service.replica_chips, cluster.chips_per_server
-    of = f" of a server's {server}" if chips < server else ""
-    return f"a replica takes {chips}{of} chips"
 
 
 def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
