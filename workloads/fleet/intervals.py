@@ -140,12 +140,11 @@ def failing(scenario: Scenario, factor: float) -> Scenario:
 
 def more_failures(failures: Failures, factor: float) -> Failures:
     """Return failures of all kinds that are ``factor`` times as frequent."""
-    parts, stops = failures.domains, failures.interruptions
     return replace(
         failures,
         unit_mtbf_s=failures.unit_mtbf_s / factor,
-        domains=tuple(replace(each, mtbf_s=each.mtbf_s / factor) for each in parts),
-        interruptions=tuple(replace(each, mtbf_s=each.mtbf_s / factor) for each in stops),
+        domains=tuple(replace(each, mtbf_s=each.mtbf_s / factor) for each in failures.domains),
+        interruptions={name: each / factor for name, each in failures.interruptions.items()},
     )
 
 

@@ -537,8 +537,8 @@ def _run_to_end(
             env.process(failing(world, failures))
             for domain in failures.domains:
                 env.process(failing_together(world, domain))
-            for interruption in failures.interruptions:
-                env.process(interrupting(world, interruption))
+            for name, mtbf_s in failures.interruptions.items():
+                env.process(interrupting(world, name, mtbf_s))
         if kind.fleet.maintenance:
             env.process(maintaining(world, kind.fleet.maintenance))
         if kind.fleet.blocks:

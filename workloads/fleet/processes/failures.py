@@ -54,35 +54,11 @@ class Domain:
     units: int = 1
     servers: int = 1  # servers that a unit loses where the part is smaller than a unit
 
-    def __post_init__(self) -> None:
-        if not self.mtbf_s > 0 or not self.repair_s >= 0 or self.units < 0 or self.servers < 1:
-            raise InputError(
-                f"failure domain {self.name}: mtbf {self.mtbf_s:g} s must be above 0, repair "
-                f"{self.repair_s:g} s and units {self.units} at least 0, servers {self.servers} "
-                "at least 1."
-            )
-
     def count(self, units: int, servers: int) -> int:
         """Number of such parts in a fleet of ``units`` units with ``servers`` servers each."""
         if self.units:
             return -(-units // self.units)
         return units * max(1, servers // self.servers)
-
-
-@dataclass(frozen=True)
-class Interruption:
-    """A kind of fault that stops training and takes nothing out of service."""
-
-    name: str
-    # Mean time between such faults in the whole fleet [s]; with infinity there are none
-    mtbf_s: float
-
-    def __post_init__(self) -> None:
-        if not self.mtbf_s > 0:
-            raise InputError(
-                f"interruptions by {self.name}: a mean time of {self.mtbf_s:g} s between them must "
-                "be above 0; inf is none."
-            )
 
 
 @dataclass(frozen=True)
@@ -94,14 +70,9 @@ class Failures:
     # Servers of a unit, which fail one by one; with 1 a failure takes the whole unit out
     servers: int = 1
     domains: tuple[Domain, ...] = ()
-    interruptions: tuple[Interruption, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.unit_mtbf_s > 0 or not self.repair_s >= 0:
-            raise InputError(
-                f"failures with a mean time of {self.unit_mtbf_s} s and a repair of "
-                f"{self.repair_s} s; the first must be above 0, the second at least 0."
-            )
+    # Faults that stop training and take nothing out of service, by name: mean time between such
+    # faults in the whole fleet [s]; with infinity there are none
+    interruptions: Mapping[str, float] = field(default_factory=dict)
 
     def units_out(self, units: int) -> dict[int, float]:
         """Return the mean number of parts under repair in a fleet, by their size in units."""
@@ -158,16 +129,16 @@ def failing_together(world: World, domain: Domain) -> Process:
             break_units(world, affected, repair_s)
 
 
-def interrupting(world: World, interruption: Interruption) -> Process:
+def interrupting(world: World, name: str, mtbf_s: float) -> Process:
     """Let faults hit random units; the gang of such a unit restarts with all its units."""
     # Every unit has the same share of the fleet's links, switches and servers. A fault that hits a
     # unit outside of any gang is counted and changes nothing.
     rng = world.rng.spawn(1)[0]
-    while math.isfinite(interruption.mtbf_s):
-        delay_s = rng.exponential(interruption.mtbf_s)
+    while math.isfinite(mtbf_s):
+        delay_s = rng.exponential(mtbf_s)
         yield world.env.timeout(max(1, milliseconds(delay_s, world.horizon_ms)))
         unit = int(rng.integers(len(world.ledger)))
-        world.failures[interruption.name] += 1
+        world.failures[name] += 1
         role = Role(int(world.ledger.role[unit]))
         if role is not Role.PAUSED and in_gang(world, unit, role):
             world.gangs[world.ledger.owner[unit]].fail(NONE, NONE)
@@ -310,11 +281,11 @@ def failures_from(
         failing_servers,
         domains=larger,
         # What stops a job on the whole cluster, and no spare unit remedies.
-        interruptions=tuple(
-            Interruption(cause.name.replace("_", " "), 1 / cause.per_s)
+        interruptions={
+            cause.name.replace("_", " "): 1 / cause.per_s
             for cause in failure_rates(cluster, cluster.chips, catalogue).causes
             if not cause.replaces and cause.per_s > 0
-        ),
+        },
     )
 
 

@@ -57,7 +57,7 @@ def gang_mtbf_s(failures: Failures, units: int, fleet_units: int) -> float:
     per_s = units / failures.unit_mtbf_s
     for domain in failures.domains:
         per_s += domain.count(units, failures.servers) / domain.mtbf_s
-    per_s += sum(units / fleet_units / each.mtbf_s for each in failures.interruptions)
+    per_s += sum(units / fleet_units / mtbf_s for mtbf_s in failures.interruptions.values())
     return 1 / per_s
 
 
