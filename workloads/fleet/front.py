@@ -220,10 +220,17 @@ def run_fleet(
     stated = {"policy": _name_of(policy), "days": days, "scale_to_peak": scale_to_peak}
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
     check_question(options)
+    for what, given, join in (
+        ("placements", options.policy.serve_on, "join kinds with commas"),
+        ("what-ifs", options.demand.what_if, "join them with commas to one"),
+    ):
+        if len(given) > 1:
+            count = len(given)
+            raise InputError(f"{count} {what} for one run; {join}, or call run_fleet for each.")
     (clusters, places), models = _clusters(cluster), read_models(model)
     requests = read_demand(demand, options)
     base = scenario(clusters, requests, options, models=models, seed=seed, places=places)
-    built = _after_what_if(base, options.demand.what_if)
+    _, built = what_ifs(base, options.demand.what_if)[-1]
     function = None if isinstance(policy, str) else policy
     done = run(built, function or policy_of(str(policy), built), seed=seed)
     return FleetResult(built, done, seed, function)
@@ -252,18 +259,3 @@ def _name_of(policy: object) -> str | None:
             "'forecast', or a function of a view."
         )
     return None
-
-
-def _after_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:
-    """Return a scenario changed by its what-if, or as it is where there is none."""
-    if len(built.options.policy.serve_on) > 1:
-        raise InputError(
-            f"{len(built.options.policy.serve_on)} placements for one run; join kinds with "
-            "commas, or call run_fleet for each."
-        )
-    if len(texts) > 1:
-        raise InputError(
-            f"{len(texts)} what-ifs for one run; join them with commas to one, or call run_fleet "
-            "for each."
-        )
-    return what_ifs(built, texts)[-1][1]

@@ -173,7 +173,7 @@ def miniature(scenario: Scenario) -> Scenario:
     failures = scenario.fleet.failures
     if share >= 1 or is_sized or (failures and failures.domains):
         return scenario
-    history, batch = scenario.history, scenario.batch
+    history, batch = scenario.horizon.history, scenario.batch
 
     def smaller(kind: Machines) -> dict[str, Any]:
         """Return the fields of a smaller kind."""

@@ -23,7 +23,6 @@ from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import Demand, Horizon, demand_from, measured_noise, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import changed, check_texts
-from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob, read_jobs
 from workloads.fleet.inputs.prices import Prices, Tariff, read_tariff
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
@@ -115,11 +114,6 @@ class Scenario:
         return self.kinds[0].fleet
 
     @property
-    def economics(self) -> Economics:
-        """Price and power of a chip of the first kind."""
-        return self.kinds[0].economics
-
-    @property
     def jobs(self) -> tuple[TrainingJob, ...]:
         """Jobs of all kinds."""
         return tuple(job for kind in self.kinds for job in kind.jobs)
@@ -134,11 +128,6 @@ class Scenario:
         return replace(self, kinds=tuple(replace(kind, **change(kind)) for kind in self.kinds))
 
     @property
-    def history(self) -> Demand | None:
-        """Demand before the run, which policies know; None where the run begins with the data."""
-        return self.horizon.history
-
-    @property
     def need(self) -> FloatArray:
         """Units that each minute needs in each pool of services; (pools, minutes)."""
         return by_pool(units_needed(self.demand, self.services), pools_from(self.services))
@@ -150,19 +139,15 @@ class Scenario:
         shape = "" if self.demand.absolute else ", a shape without a size for this fleet,"
         if sized.demand_scale == 1.0:
             return ""
+        names = [kind.name for kind in self.kinds if kind.serves]
+        of = "" if len(names) == len(self.kinds) else f" that serves ({', '.join(names)})"
+        if len(self.options.policy.serve_on) > 1:
+            of = ", and at most that share of every other placement"
         return (
             f"demand{shape} was scaled by {sized.demand_scale:.6g}: its busiest hour needs "
-            f"{sized.units_needed_peak / self.units:.0%} of the fleet{self._placed}; "
+            f"{sized.units_needed_peak / self.units:.0%} of the fleet{of}; "
             "--scale-to-peak sets another share."
         )
-
-    @property
-    def _placed(self) -> str:
-        """Words on the units that the fleet serves with, where that are not all."""
-        if len(self.options.policy.serve_on) > 1:
-            return ", and at most that share of every other placement"
-        names = [kind.name for kind in self.kinds if kind.serves]
-        return "" if len(names) == len(self.kinds) else f" that serves ({', '.join(names)})"
 
     @property
     def lead_s(self) -> float:
@@ -305,7 +290,7 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
         scenario.kinds,
         policy,
         batch=scenario.batch,
-        history=scenario.history,
+        history=scenario.horizon.history,
         held=np.array([each.dear[:minutes] for each in ahead]) if ahead else None,
         prices_usd_per_mwh=[each.weighed_usd_per_mwh for each in ahead],
         rng=np.random.default_rng(seed),
@@ -528,7 +513,7 @@ def read_models(stated: Model | str | None) -> list[Share]:
 def notes(built: Scenario, options: FleetOptions) -> list[str]:
     """Remarks on the inputs that a reader of the results should see."""
     policy = options.policy.policy
-    history_minutes = 0 if built.history is None else built.history.minutes
+    history = built.horizon.history
     remarks = [
         *built.demand.notes,
         *_by_kind(built, lambda kind: serving_notes(kind.cluster, kind.services, options.fleet)),
@@ -541,7 +526,7 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
         *unread_with_unit_rate(options.fleet, options.limits),
         *unread_discount(options.money, batch=built.batch is not None),
     ]
-    if policy == "forecast" and history_minutes < MINUTES_PER_DAY:
+    if policy == "forecast" and (history is None or history.minutes < MINUTES_PER_DAY):
         remarks.append(
             "the forecast knows no earlier day when the run begins, so its first hours are "
             "guesses; --start-day 1 gives it a day of history."

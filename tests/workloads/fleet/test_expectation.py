@@ -62,7 +62,7 @@ def test_what_is_not_lent_is_paid_for(base):
     forecast = expected(base)
     demand = base.demand
     tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
-    usd = base.economics.usd_per_chip_s * demand.minutes * 60 * UNITS * 64
+    usd = base.kinds[0].economics.usd_per_chip_s * demand.minutes * 60 * UNITS * 64
     paid_usd = usd * (1 - forecast.lendable_share)
     assert forecast.usd_per_million_tokens == pytest.approx(paid_usd / tokens * 1e6)
     assert at(base, shipped_catalogue()) == forecast  # of kinds that are one, as of --cluster

@@ -149,7 +149,7 @@ def terms_on(scenario: Scenario, confidence: float) -> Terms:
     means = {} if failures is None else failures.units_out(cluster.domains)
     reserve = min(fewest_of_sizes(confidence, means), cluster.domains)
     fastest = fastest_job(scenario)
-    start_s = costs.to_training_s
+    start_s, economics = costs.to_training_s, scenario.kinds[0].economics
     return Terms(
         units=cluster.domains,
         chips_per_unit=cluster.chips_per_domain,
@@ -157,8 +157,8 @@ def terms_on(scenario: Scenario, confidence: float) -> Terms:
         start_s=start_s if math.isfinite(start_s) else 0.0,
         reclaim_s=to_serving_s(costs, scenario.services, 1),
         tokens_per_unit_s=fastest.rate(fastest.units) / fastest.units if fastest else 0.0,
-        usd_per_chip_s=scenario.economics.usd_per_chip_s,
-        watts_per_chip=scenario.economics.busy_w * scenario.economics.pue,
+        usd_per_chip_s=economics.usd_per_chip_s,
+        watts_per_chip=economics.busy_w * economics.pue,
         goodput=goodput_at(scenario, 1.0),
         floor_units=fleet.limits.floor,
         block=fleet.limits.block,
