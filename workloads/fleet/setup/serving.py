@@ -209,7 +209,12 @@ def ways_of(serving: FleetInputs, cluster: Cluster, served: Profile) -> list[Pro
     if serving.disaggregate:
         apart = groups_in_units(serving.disaggregate, cluster, served)
         return [Prompts(batching_from(cluster, "separate", slots=serving.slots), apart)]
-    alone = _alone(serving, cluster)
+    prefill = serving.prefill
+    if serving.chunk == 0:
+        prefill = "separate"
+    elif serving.chunk is not None and prefill == AUTO:
+        prefill = "chunked"  # a stated size of pieces means that decoding does not wait
+    alone = Prompts(batching_from(cluster, prefill, serving.chunk or None, serving.slots))
     if not serving.is_usual or not _is_neuron(cluster):
         return [alone]
     groups = []
@@ -218,16 +223,6 @@ def ways_of(serving: FleetInputs, cluster: Cluster, served: Profile) -> list[Pro
         with suppress(InputError):
             groups.append(Prompts(alone.batching, groups_in_units(split, cluster, served)))
     return [alone, *groups]
-
-
-def _alone(serving: FleetInputs, cluster: Cluster) -> Prompts:
-    """Return the way of replicas that both process prompts and decode."""
-    prefill = serving.prefill
-    if serving.chunk == 0:
-        prefill = "separate"
-    elif serving.chunk is not None and prefill == AUTO:
-        prefill = "chunked"  # a stated size of pieces means that decoding does not wait
-    return Prompts(batching_from(cluster, prefill, serving.chunk or None, serving.slots))
 
 
 def _splits(per_unit: int) -> Iterator[str]:
