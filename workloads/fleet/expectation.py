@@ -21,12 +21,12 @@ from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
 from topologies.support.arrays import FloatArray
 from workloads.economics import Economics
-from workloads.fleet.processes.failures import Failures, failures_from
+from workloads.fleet.processes.failures import failures_from
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.setup.machines import Machines, costs_of
 from workloads.fleet.setup.serving import services_from
 from workloads.fleet.simulation import speeds_of
-from workloads.fleet.state.services import pools_from
+from workloads.fleet.state.services import Failures, pools_from
 
 MINUTE_S = 60.0
 REQUESTS = 800

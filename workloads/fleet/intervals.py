@@ -34,12 +34,12 @@ from workloads.confidence.sensitivity import (
 from workloads.demand import Horizon
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits, Policy
-from workloads.fleet.processes.failures import Failures
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, run
 from workloads.fleet.setup.machines import Machines
 from workloads.fleet.setup.night_work import gang_mtbf_s
 from workloads.fleet.setup.serving import capacity_interval
+from workloads.fleet.state.services import Failures
 from workloads.job.causes import rate_range
 
 FEWEST_UNITS = 1_000  # fewest units of a smaller fleet, in which a larger one is repeated

@@ -27,7 +27,6 @@ from workloads.fleet.inputs.jobs import TrainingJob, read_jobs
 from workloads.fleet.inputs.prices import Prices, Tariff, read_tariff
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
 from workloads.fleet.policies.view import Policy, Situation
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.setup.demand import (
     Share,
     Sizing,
@@ -53,6 +52,7 @@ from workloads.fleet.simulation import FleetRun, serving_units, simulate
 from workloads.fleet.state.services import (
     BatchTier,
     BatchWork,
+    Fleet,
     Service,
     by_pool,
     pools_from,

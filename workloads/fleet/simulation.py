@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,13 +23,11 @@ import simpy
 from topologies.support.arrays import FloatArray, IntArray
 from topologies.support.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, whole_requests
-from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.rules import best_static, static
 from workloads.fleet.policies.view import Decision, JobView, KindView, Policy, View, answer
 from workloads.fleet.processes import moves
 from workloads.fleet.processes.failures import (
-    Fleet,
     failing,
     failing_together,
     interrupting,
@@ -40,8 +38,8 @@ from workloads.fleet.processes.targets import power_limits, targets, training_li
 from workloads.fleet.state.services import (
     BatchQueue,
     BatchWork,
+    Kind,
     Queue,
-    Service,
     by_pool,
     pools_from,
     units_needed,
@@ -51,24 +49,6 @@ from workloads.fleet.state.world import NONE, Change, Gang, Role, Tally, World
 
 COMPUTING = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 """Roles of units that draw their full power, beside those that serve."""
-UNKNOWN = Economics(0.0, 0.0)
-"""Power and price of a chip of which neither is known."""
-
-
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """Units of one kind in a fleet."""
-
-    name: str
-    # One for each service of the demand, with the capacity of a unit of this kind
-    services: tuple[Service, ...]
-    fleet: Fleet
-    jobs: tuple[TrainingJob, ...] = ()  # jobs that run on this kind
-    economics: Economics = UNKNOWN  # power and price of a chip
-    serves: bool = True  # whether units of this kind may serve
-    region: str = ""  # region of the units, in a fleet of several
-    # Round trip of requests from each region, by its name [s]; none from one that is not stated
-    round_trip_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
@@ -490,7 +470,7 @@ def simulate(
 
     >>> from workloads.demand import constant
     >>> from workloads.fleet.policies.rules import static
-    >>> from workloads.fleet.processes.failures import Fleet
+    >>> from workloads.fleet.state.services import Fleet
     >>> from workloads.serving import fixed_rate
     >>> kind = Kind("any", (Service("chat", fixed_rate(2.0)),), Fleet(3))
     >>> simulate(constant(60.0, minutes=5), [kind], static(1)).queues[0].served.tolist()

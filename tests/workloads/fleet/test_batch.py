@@ -19,11 +19,10 @@ from workloads.fleet.lending.answer import Night
 from workloads.fleet.lending.front import lend_on
 from workloads.fleet.policies.rules import forecast, static
 from workloads.fleet.policies.view import Decision
-from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import scenario
 from workloads.fleet.setup.demand import batch_work
-from workloads.fleet.state.services import BatchTier, BatchWork, Service
+from workloads.fleet.state.services import BatchTier, BatchWork, Failures, Fleet, Service
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import fixed_rate

@@ -14,11 +14,10 @@ from topologies.clusters.names import cluster
 from workloads.demand import Demand, demand
 from workloads.fleet.expectation import at, broken_share, expected, kept_units
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Domain, Failures, Fleet
 from workloads.fleet.results import service_minutes, summary, worst_window
 from workloads.fleet.scenario import policy_of, run, scenario
 from workloads.fleet.setup.serving import Prompts, services_from, ways_of
-from workloads.fleet.state.services import Queue, Service
+from workloads.fleet.state.services import Domain, Failures, Fleet, Queue, Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 from workloads.serving import Lengths, Profile, Requests, Slo, profile, serve, serve_apart

@@ -14,9 +14,9 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Domain, Failures, Fleet, failures_from
+from workloads.fleet.processes.failures import failures_from
 from workloads.fleet.results import role_server_ms, summary
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Domain, Failures, Fleet, Service
 from workloads.fleet.state.world import Role
 from workloads.job.causes import failure_rates
 from workloads.serving.tables import fixed_rate

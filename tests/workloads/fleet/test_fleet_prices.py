@@ -13,9 +13,8 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.prices import Prices, read_tariff
 from workloads.fleet.policies.rules import price_aware, static
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import power_w, role_units, summary
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Fleet, Service
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 

@@ -15,7 +15,6 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Domain, Failures, Fleet
 from workloads.fleet.scenario import notes, scenario
 from workloads.fleet.setup.night_work import (
     LEAST_GOODPUT,
@@ -25,7 +24,7 @@ from workloads.fleet.setup.night_work import (
     host_memory_note,
     most_units,
 )
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Domain, Failures, Fleet, Service
 from workloads.fleet.state.world import Gang, Ledger, Role
 from workloads.job.checkpoints import State, peer_copies
 from workloads.job.job import Recovery

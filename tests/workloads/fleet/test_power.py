@@ -22,11 +22,10 @@ from workloads.fleet.missed import idle_draw_note
 from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.rules import static
 from workloads.fleet.policies.view import Decision, JobView, KindView, Situation, answer
-from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.processes.targets import units_within
 from workloads.fleet.results import power_w, regret, role_server_ms, summary
-from workloads.fleet.simulation import Kind, simulate
-from workloads.fleet.state.services import BatchWork, Service, units_needed
+from workloads.fleet.simulation import simulate
+from workloads.fleet.state.services import BatchWork, Failures, Fleet, Kind, Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
 from workloads.serving import fixed_rate

@@ -30,10 +30,9 @@ from workloads.fleet.policies.predictive import (
     predictive,
 )
 from workloads.fleet.policies.view import Decision, JobView, KindView, Situation
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import regret, summary
 from workloads.fleet.scenario import policy_of, run, scenario
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Fleet, Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 from workloads.serving import fixed_rate
 

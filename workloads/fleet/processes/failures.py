@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,59 +30,15 @@ from topologies.support.errors import InputError, shown, suggestion
 from workloads.demand.trace import Demand
 from workloads.demand.what_if import PLACE, minute_at
 from workloads.economics import Economics
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.reservations import Block
-from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.moves import Phase, Process, dispatch, in_gang, release, stop, walk
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Domain, Failures, Service
 from workloads.fleet.state.store import milliseconds
 from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World
 from workloads.job.causes import failure_rates
 from workloads.options.windows import FORMS, Window, stated
 
 SERVER = "server"  # name of the smallest failure domain
-
-
-@dataclass(frozen=True)
-class Domain:
-    """A part of the fleet whose units, or servers of one unit, fail together."""
-
-    name: str
-    # mtbf_s, repair_s: mean time between failures of one such part, and mean time to its repair [s]
-    mtbf_s: float
-    repair_s: float
-    units: int = 1
-    servers: int = 1  # servers that a unit loses where the part is smaller than a unit
-
-    def count(self, units: int, servers: int) -> int:
-        """Number of such parts in a fleet of ``units`` units with ``servers`` servers each."""
-        if self.units:
-            return -(-units // self.units)
-        return units * max(1, servers // self.servers)
-
-
-@dataclass(frozen=True)
-class Failures:
-    """Exponential times between failures of a unit, and to its repair [s]."""
-
-    unit_mtbf_s: float
-    repair_s: float
-    # Servers of a unit, which fail one by one; with 1 a failure takes the whole unit out
-    servers: int = 1
-    domains: tuple[Domain, ...] = ()
-    # Faults that stop training and take nothing out of service, by name: mean time between such
-    # faults in the whole fleet [s]; with infinity there are none
-    interruptions: Mapping[str, float] = field(default_factory=dict)
-
-    def units_out(self, units: int) -> dict[int, float]:
-        """Return the mean number of parts under repair in a fleet, by their size in units."""
-        means = {1: units * self.repair_s / self.unit_mtbf_s / self.servers}
-        for domain in self.domains:
-            parts = domain.count(units, self.servers) * domain.repair_s / domain.mtbf_s
-            share = 1.0 if domain.units else domain.servers / self.servers
-            size = max(domain.units, 1)
-            means[size] = means.get(size, 0.0) + parts * share
-        return means
 
 
 def failing(world: World, failures: Failures) -> Process:
@@ -213,32 +169,6 @@ def _repair_servers(world: World, unit: int, servers: int, repair_ms: int) -> Pr
     yield world.env.timeout(repair_ms)
     world.ledger.lose(unit, world.now, -servers)
     dispatch(world)
-
-
-@dataclass(frozen=True, eq=False)
-class Fleet:
-    """Units of a fleet, and the rules of their changes and failures."""
-
-    # units, chips_per_unit: number of UltraServers, or other units that change role as a whole, and
-    # their chips
-    units: int
-    chips_per_unit: int = 64
-    # Costs of a change of role; by default the catalogue's for units of four servers
-    costs: ChangeCosts = field(default_factory=ChangeCosts.from_catalogue)
-    limits: Limits = field(default_factory=Limits)
-    failures: Failures | None = None  # by default nothing breaks
-    maintenance: tuple[Window, ...] = ()
-    blocks: tuple[Block, ...] = ()  # the last units are only there for these times
-
-    @property
-    def steady_units(self) -> int:
-        """Units that are there all the time."""
-        return self.units - max((block.units for block in self.blocks), default=0)
-
-    @property
-    def servers(self) -> int:
-        """Servers of a unit where each fails on its own; else 1."""
-        return self.failures.servers if self.failures else 1
 
 
 CABLES = "copper_link"

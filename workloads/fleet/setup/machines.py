@@ -18,11 +18,10 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.reservations import blocks_from
 from workloads.fleet.policies.view import Limits, check_power
-from workloads.fleet.processes.failures import Fleet, failures_from, windows_from
+from workloads.fleet.processes.failures import failures_from, windows_from
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.serving import block_of, services_from
-from workloads.fleet.simulation import Kind
-from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.services import Fleet, Kind, Service, units_needed
 from workloads.models.model import Model
 from workloads.options.fleet import (
     FleetOptions,

@@ -35,8 +35,7 @@ from workloads.fleet.inputs.jobs import (
     default_jobs,
     read_jobs,
 )
-from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Failures, Fleet, Service
 from workloads.fleet.state.world import USUAL_INTERVAL_S
 from workloads.job.checkpoints import held_bytes, room_for_copies
 from workloads.job.goodput import expected_goodput

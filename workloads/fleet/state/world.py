@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,15 @@ from topologies.support.errors import InputError
 from workloads.demand.trace import Demand
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.state.services import BatchQueue, Queue, pools_from, rates_max, to_serving_s
+from workloads.fleet.state.services import (
+    BatchQueue,
+    Kind,
+    Queue,
+    pools_from,
+    rates_max,
+    to_serving_s,
+)
 from workloads.fleet.state.store import MINUTE_MS, MS, Store, milliseconds
-from workloads.job.checkpoints import PeerCopies
-
-if TYPE_CHECKING:
-    from workloads.fleet.simulation import Kind
 
 
 class Role(IntEnum):
@@ -300,11 +303,6 @@ class Gang:
         rest = np.concatenate([self.units[~np.isin(self.units, broken)], replacement])
         size = self.job.fits(len(rest))
         self.units, left = rest[:size], rest[size:]
-        self._stall(self._recovery_s(copies, cold=cold), Role.LOADING)
-        return left
-
-    def _recovery_s(self, copies: PeerCopies | None, *, cold: bool) -> float:
-        """Time from a failure to the next step [s]."""
         recovery = self.costs.recovery
         if copies is None:
             all_units = max(self.size, 1) * self.costs.store_client_bytes_per_s
@@ -313,7 +311,9 @@ class Gang:
         else:
             restart_s = copies.restart_s
         warm = self.job.standby == "warm" and not cold
-        return recovery.detection_s + restart_s - (recovery.warm_saves_s if warm else 0.0)
+        saved_s = recovery.warm_saves_s if warm else 0.0
+        self._stall(recovery.detection_s + restart_s - saved_s, Role.LOADING)
+        return left
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
         """Alternate between training and stalls until the gang has no units or no work left."""
