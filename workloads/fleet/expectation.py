@@ -25,8 +25,7 @@ from workloads.fleet.processes.failures import failures_from
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.setup.machines import Machines, costs_of
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.simulation import speeds_of
-from workloads.fleet.state.services import Failures, pools_from
+from workloads.fleet.state.services import Failures, pools_from, speeds_of
 
 MINUTE_S = 60.0
 REQUESTS = 800

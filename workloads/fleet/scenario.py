@@ -48,7 +48,7 @@ from workloads.fleet.setup.machines import (
 )
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
 from workloads.fleet.setup.serving import serving_notes
-from workloads.fleet.simulation import FleetRun, serving_units, simulate
+from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.services import (
     BatchTier,
     BatchWork,
@@ -56,6 +56,7 @@ from workloads.fleet.state.services import (
     Service,
     by_pool,
     pools_from,
+    serving_units,
     to_serving_s,
     units_needed,
 )

@@ -42,6 +42,7 @@ from workloads.fleet.state.services import (
     Queue,
     by_pool,
     pools_from,
+    speeds_of,
     units_needed,
 )
 from workloads.fleet.state.store import MINUTE_MS, MS, Store, milliseconds
@@ -49,29 +50,6 @@ from workloads.fleet.state.world import NONE, Change, Gang, Role, Tally, World
 
 COMPUTING = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 """Roles of units that draw their full power, beside those that serve."""
-
-
-def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
-    """Requests that a unit of each kind serves, relative to one of the first; (kinds, pools)."""
-    needs = [
-        by_pool(units_needed(demand, kind.services), pools_from(kind.services)).sum(axis=1)
-        for kind in kinds
-    ]
-    result = np.array(
-        [np.where(need > 0, needs[0] / np.maximum(need, 1e-300), 1.0) for need in needs]
-    )
-    result[[not kind.serves for kind in kinds]] = 0.0
-    return result
-
-
-def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
-    """Units that may serve, in units of the first kind, for the mix of a demand."""
-    needs = [float(units_needed(demand, kind.services).sum()) for kind in kinds]
-    return sum(
-        kind.fleet.steady_units * (needs[0] / need if need else 1.0)
-        for kind, need in zip(kinds, needs, strict=True)
-        if kind.serves
-    )
 
 
 @dataclass(frozen=True, eq=False)

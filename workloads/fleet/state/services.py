@@ -424,3 +424,26 @@ class Kind:
     region: str = ""  # region of the units, in a fleet of several
     # Round trip of requests from each region, by its name [s]; none from one that is not stated
     round_trip_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
+    """Requests that a unit of each kind serves, relative to one of the first; (kinds, pools)."""
+    needs = [
+        by_pool(units_needed(demand, kind.services), pools_from(kind.services)).sum(axis=1)
+        for kind in kinds
+    ]
+    result = np.array(
+        [np.where(need > 0, needs[0] / np.maximum(need, 1e-300), 1.0) for need in needs]
+    )
+    result[[not kind.serves for kind in kinds]] = 0.0
+    return result
+
+
+def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
+    """Units that may serve, in units of the first kind, for the mix of a demand."""
+    needs = [float(units_needed(demand, kind.services).sum()) for kind in kinds]
+    return sum(
+        kind.fleet.steady_units * (needs[0] / need if need else 1.0)
+        for kind, need in zip(kinds, needs, strict=True)
+        if kind.serves
+    )
