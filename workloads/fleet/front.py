@@ -43,6 +43,7 @@ from workloads.models.model import Model
 from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
+    FleetOptions,
     LimitInputs,
     MoneyInputs,
     PolicyInputs,
@@ -219,14 +220,7 @@ def run_fleet(
     """
     stated = {"policy": _name_of(policy), "days": days, "scale_to_peak": scale_to_peak}
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
-    check_question(options)
-    for what, given, join in (
-        ("placements", options.policy.serve_on, "join kinds with commas"),
-        ("what-ifs", options.demand.what_if, "join them with commas to one"),
-    ):
-        if len(given) > 1:
-            count = len(given)
-            raise InputError(f"{count} {what} for one run; {join}, or call run_fleet for each.")
+    _check_run(options)
     (clusters, places), models = _clusters(cluster), read_models(model)
     requests = read_demand(demand, options)
     base = scenario(clusters, requests, options, models=models, seed=seed, places=places)
@@ -259,3 +253,15 @@ def _name_of(policy: object) -> str | None:
             "'forecast', or a function of a view."
         )
     return None
+
+
+def _check_run(options: FleetOptions) -> None:
+    """Refuse options that cannot be run, or that are several questions."""
+    check_question(options)
+    for what, texts, join in (
+        ("placements", options.policy.serve_on, "join kinds with commas"),
+        ("what-ifs", options.demand.what_if, "join them with commas to one"),
+    ):
+        if len(texts) > 1:
+            count = len(texts)
+            raise InputError(f"{count} {what} for one run; {join}, or call run_fleet for each.")

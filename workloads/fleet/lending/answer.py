@@ -387,6 +387,7 @@ class Loan:
         violated = int(self.tested.violated.sum())
         # Whole minutes by which a unit is ordered back early, so that it serves at its loan's end.
         early = math.ceil(self.terms.reclaim_s / 60) if self.runs else 0
+        moment = self.moment
         batch = self.batch and {
             "unit_hours": self.batch.tonight,
             "fits": self.batch.tonight <= self.unit_hours,
@@ -394,18 +395,14 @@ class Loan:
         }
         return {
             "windows": [
-                {
-                    "from": self.moment(window.first),
-                    "to": self.moment(window.last),
-                    "units": window.units,
-                }
+                {"from": moment(window.first), "to": moment(window.last), "units": window.units}
                 for window in self.windows
             ],
             "loans": [
                 {
-                    "from": self.moment(run.first),
-                    "to": self.moment(run.last),
-                    "reclaim_at": self.moment(run.last - early),
+                    "from": moment(run.first),
+                    "to": moment(run.last),
+                    "reclaim_at": moment(run.last - early),
                     "units": run.units,
                     "chips": run.units * self.terms.chips_per_unit,
                 }

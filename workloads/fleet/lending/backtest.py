@@ -343,10 +343,10 @@ def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most:
         kept = np.exp(margins)[:, None] * nights_errors.expected[number - nights_errors.first]
         answers.append(_Answer(number, int(np.argmin(loss)), margins, kept))
     # Every answer is compared with the demand of its night; the last night is still to come.
-    wanted, made = errors_for(confidence), answers[:-1]
-    borne = [len(nights_errors.before(answer.number)) >= wanted for answer in made]
-    tested = np.array([answer.number for answer in made], np.int64)
-    capacity = np.clip(np.stack([answer.kept[answer.form] for answer in made]), fewest, most)
+    wanted, earlier = errors_for(confidence), answers[:-1]
+    borne = [len(nights_errors.before(answer.number)) >= wanted for answer in earlier]
+    tested = np.array([answer.number for answer in earlier], np.int64)
+    capacity = np.clip(np.stack([answer.kept[answer.form] for answer in earlier]), fewest, most)
     need = nights.need[tested]
     # Demand that the whole fleet could not serve is no fault of the answer.
     over = np.minimum(need, most) - np.repeat(capacity, np.diff(nights.edges), axis=1)

@@ -271,13 +271,13 @@ def services_from(
             for name, each in zip(demand.services, models, strict=True)
             if each.name == model.name
         ]
-        asked = _Asked(model, same, cluster, serving, requests)
-        services |= {service.name: service for service in _services_of(asked)}
+        task = _Task(model, same, cluster, serving, requests)
+        services |= {service.name: service for service in _services_of(task)}
     return tuple(services[name] for name in demand.services)
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _Task:
     """Services that one model answers on units of a cluster, and how they are to be served."""
 
     model: Model
@@ -294,8 +294,8 @@ class _Asked:
         return [(each, count / sum(counts)) for each, count in zip(lengths, counts, strict=True)]
 
 
-def _services_of(asked: _Asked) -> list[Service]:
-    model, cluster, serving = asked.model, asked.cluster, asked.serving
+def _services_of(task: _Task) -> list[Service]:
+    model, cluster, serving = task.model, task.cluster, task.serving
     missed: list[SloMissed] = []
     refused: list[InputError] = []
     for replica in fitting_replicas(model, cluster, tp=serving.tp, precision=serving.precision):
@@ -311,7 +311,7 @@ def _services_of(asked: _Asked) -> list[Service]:
             words = [{"tp": size, "precision": replica.precision} for size in parts]
             smaller = _with_room(model, cluster, words)
         try:
-            return _on_replica(asked, [*smaller, replica])
+            return _on_replica(task, [*smaller, replica])
         except SloMissed as miss:
             missed.append(miss)
         except InputError as refusal:
@@ -331,20 +331,20 @@ def _services_of(asked: _Asked) -> list[Service]:
     )
 
 
-def _on_replica(asked: _Asked, replicas: Sequence[Profile]) -> list[Service]:
+def _on_replica(task: _Task, replicas: Sequence[Profile]) -> list[Service]:
     """Return the services on that one of some replicas, in that way of prompts, that is best."""
-    cluster, kinds, slo = asked.cluster, asked.kinds, parse_slo(asked.serving.slo)
-    ways = _ways(asked, replicas)
-    way, choices = _choice(asked, ways)
+    cluster, kinds, slo = task.cluster, task.kinds, parse_slo(task.serving.slo)
+    ways = _ways(task, replicas)
+    way, choices = _choice(task, ways)
     served, prompts, runs = ways[way]
     per_unit = max(1, cluster.chips_per_domain // served.chips)
     groups = per_unit / prompts.replicas
     tables = [
-        capacity_table(served, each, slo, run, replicas=groups, cache=asked.serving.cache)
+        capacity_table(served, each, slo, run, replicas=groups, cache=task.serving.cache)
         for (each, _), run in zip(kinds, runs, strict=True)
     ]
-    other = _other_precision(asked, tables, ways[way])
-    features = serving_features(asked.model, cluster, served.chips, precision=served.precision)
+    other = _other_precision(task, tables, ways[way])
+    features = serving_features(task.model, cluster, served.chips, precision=served.precision)
     return [
         Service(
             demand.services[0],
@@ -363,7 +363,7 @@ def _on_replica(asked: _Asked, replicas: Sequence[Profile]) -> list[Service]:
             other_precision=other,
         )
         for demand, (each, _), run, choice, table in zip(
-            asked.demands, kinds, runs, choices, tables, strict=True
+            task.demands, kinds, runs, choices, tables, strict=True
         )
     ]
 
@@ -371,9 +371,9 @@ def _on_replica(asked: _Asked, replicas: Sequence[Profile]) -> list[Service]:
 Way = tuple[Profile, Prompts, Sequence[TableRuns]]  # a replica, its prompts, a run for each kind
 
 
-def _ways(asked: _Asked, replicas: Sequence[Profile]) -> list[Way]:
+def _ways(task: _Task, replicas: Sequence[Profile]) -> list[Way]:
     """Return the ways to run prompts on each of some replicas."""
-    serving, cluster, prefix = asked.serving, asked.cluster, asked.serving.prefix_cache
+    serving, cluster, prefix = task.serving, task.cluster, task.serving.prefix_cache
     ways: list[Way] = []
     for replica in replicas:
         usual = TableRuns(
@@ -384,56 +384,56 @@ def _ways(asked: _Asked, replicas: Sequence[Profile]) -> list[Way]:
         with suppress(InputError) if replica is not replicas[-1] else nullcontext():
             for way in ways_of(serving, cluster, replica):
                 runs = [
-                    _runs(usual, demand, way, asked.requests, replica) for demand in asked.demands
+                    _runs(usual, demand, way, task.requests, replica) for demand in task.demands
                 ]
                 ways.append((replica, way, runs))
     return ways
 
 
-def _other_precision(asked: _Asked, tables: Sequence[Capacity], way: Way) -> OtherPrecision | None:
+def _other_precision(task: _Task, tables: Sequence[Capacity], way: Way) -> OtherPrecision | None:
     """Return what FP8 would serve in the same way of prompts, where it is worth naming."""
-    (served, prompts, _), serving, cluster = way, asked.serving, asked.cluster
+    (served, prompts, _), serving, cluster = way, task.serving, task.cluster
     if serving.precision != AUTO or not may_gain(served, cluster):
         return None
     sizes = [served.chips] if serving.tp is not None else smaller_sizes(served.chips)
     words = [{"tp": size, "precision": FP8} for size in sizes]
-    replicas = _with_room(asked.model, cluster, words)[::-1]
-    others = [each for each in _ways(asked, replicas) if str(each[1]) == str(prompts)]
+    replicas = _with_room(task.model, cluster, words)[::-1]
+    others = [each for each in _ways(task, replicas) if str(each[1]) == str(prompts)]
     rates: list[tuple[int, float]] = []  # chips of the best of them, and its rate within the SLO
     with suppress(SloMissed):
         if others:
-            best, rate = _ranked(asked, others).best[0]
+            best, rate = _ranked(task, others).best[0]
             rates = [(others[best][0].chips, rate)]
-    shares = zip(tables, asked.kinds, strict=True)
+    shares = zip(tables, task.kinds, strict=True)
     times = (share / table.rate_slo_per_s for table, (_, share) in shares)
     unit_chips = max(1, cluster.chips_per_domain // served.chips) * served.chips
     return gained(iter(rates), 1 / sum(times) / unit_chips)
 
 
-def _ranked(asked: _Asked, ways: Sequence[Way]) -> Ranking:
+def _ranked(task: _Task, ways: Sequence[Way]) -> Ranking:
     """Rank ways by what they serve within the SLO; its first two have their rates."""
     runs = [(replica, each) for replica, _, each in ways]
-    return rank_ways(asked.kinds, parse_slo(asked.serving.slo), runs, cache=asked.serving.cache)
+    return rank_ways(task.kinds, parse_slo(task.serving.slo), runs, cache=task.serving.cache)
 
 
-def _choice(asked: _Asked, ways: Sequence[Way]) -> tuple[int, list[Choice | None]]:
+def _choice(task: _Task, ways: Sequence[Way]) -> tuple[int, list[Choice | None]]:
     """Return the number of the best way whose groups fit into a unit, and why for each kind."""
     # Where a unit holds a single replica, the groups of units are only the runners-up: they would
     # change role together, and serve one model alone.
     if len(ways) == 1:
-        return 0, [None] * len(asked.kinds)
-    unit_chips = asked.cluster.chips_per_domain
+        return 0, [None] * len(task.kinds)
+    unit_chips = task.cluster.chips_per_domain
     fitting = [
         number
         for number, (replica, prompts, _) in enumerate(ways)
         if prompts.replicas * replica.chips <= max(unit_chips, replica.chips)
     ]
-    ranking = _ranked(asked, [ways[number] for number in fitting])
+    ranking = _ranked(task, [ways[number] for number in fitting])
     (best, rate), *others = [(fitting[place], rate) for place, rate in ranking.best]
     if not others:
         with suppress(SloMissed):
             if larger := [number for number in range(len(ways)) if number not in fitting]:
-                of_units = _ranked(asked, [ways[number] for number in larger])
+                of_units = _ranked(task, [ways[number] for number in larger])
                 others = [(larger[place], rate) for place, rate in of_units.best]
     if not others:
         return best, [Choice(cause) for cause in ranking.binds]

@@ -425,6 +425,20 @@ class Kind:
     # Round trip of requests from each region, by its name [s]; none from one that is not stated
     round_trip_s: Mapping[str, float] = field(default_factory=dict)
 
+    def jobs_in_order(self) -> tuple[list[TrainingJob], TrainingJob | None]:
+        """Return the training jobs, the first to start first, and the evaluation, if any."""
+        evaluations = [job for job in self.jobs if job.evaluation]
+        if len(evaluations) > 1:
+            raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
+        jobs = [job for job in self.jobs if not job.evaluation]
+        for job in jobs:
+            if job.min_units > self.fleet.units:
+                raise InputError(
+                    f"job {job.name} needs {job.min_units:,} units, {self.name} has "
+                    f"{self.fleet.units:,} units; make the job smaller."
+                )
+        return sorted(jobs, key=lambda job: job.priority), next(iter(evaluations), None)
+
 
 def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
     """Requests that a unit of each kind serves, relative to one of the first; (kinds, pools)."""

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import simpy
 
 from topologies.support.arrays import FloatArray, IntArray
-from topologies.support.errors import InputError
 from workloads.demand.trace import Demand
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
@@ -471,19 +470,7 @@ class World:
         self.env, self.store, self.queues, self.rng = store.env, store, queues, rng
         self.horizon_ms, self.pools = demand.minutes * MINUTE_MS, pools_from(kind.services)
         self.ledger = Ledger(fleet.units, len(self.pools), fleet.servers)
-        evaluations = [job for job in kind.jobs if job.evaluation]
-        if len(evaluations) > 1:
-            raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
-        self.evaluation = evaluations[0] if evaluations else None
-        jobs = sorted(
-            (job for job in kind.jobs if not job.evaluation), key=lambda job: job.priority
-        )
-        for job in jobs:
-            if job.min_units > fleet.units:
-                raise InputError(
-                    f"job {job.name} needs {job.min_units:,} units, {kind.name} has "
-                    f"{fleet.units:,} units; make the job smaller."
-                )
+        jobs, self.evaluation = kind.jobs_in_order()
         shared = self.env, self.ledger, self.costs, self.horizon_ms, store
         self.gangs = tuple(Gang(number, job, *shared) for number, job in enumerate(jobs))
         self.batch = batch if kind.serves else None  # where units of this kind may do batch work
