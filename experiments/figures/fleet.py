@@ -169,7 +169,7 @@ def loan_figure(loan: Loan) -> Figure:
     edges = loan.nights.edges
     hours = edges / 60.0
     each = loan.terms.chips_per_unit
-    borne_out = surest(loan.history_nights)
+    borne_out = surest(loan.errors.known)
     levels = sorted({*(level for level in LEVELS if level <= borne_out), loan.confidence})
     for level, shade in zip(levels, np.linspace(0.75, 0.15, len(levels)), strict=True):
         units = at_confidence(loan, level)

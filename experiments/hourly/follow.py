@@ -27,7 +27,7 @@ from topologies.support.files.writing import whole_file
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 from workloads.demand.what_if import minute_of_day
 from workloads.fleet.lending.answer import Loan, Night
-from workloads.fleet.lending.front import lent_interval, lent_intervals
+from workloads.fleet.lending.front import LendResult
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.state.services import units_needed
 
@@ -70,6 +70,7 @@ def line_of(hour: int, record: Record, state: State, days: float, ask: Ask) -> d
         stands = state.last.get("hour")
         return {"hour": moment(hour), "status": HELD, "why": str(mistake), "stands": stands}
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
+    result = LendResult(scenario, loan)
     state.counts[ANSWERED] += 1
     line = {
         "hour": moment(hour),
@@ -78,7 +79,7 @@ def line_of(hour: int, record: Record, state: State, days: float, ask: Ask) -> d
         "need_units": float(need[-HOUR:].mean()),
         "filled_minutes": filled,
         **{key: value for key, value in loan.summary().items() if key in COPIED},
-        "interval": {**lent_interval(loan, scenario).document(), **lent_intervals(loan, scenario)},
+        "interval": {**result.interval.document(), **result.intervals},
         "promises": promises_kept(hour, state, need),
     }
     terms = loan.terms

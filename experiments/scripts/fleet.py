@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -74,7 +74,14 @@ def policy_frontier(
             FleetOptions(demand=DemandInputs(days=days, scale_to_peak=peak_share)),
             models=read_model(model),
         )
-    points = list(_policies(scene, headrooms))
+    points = [
+        (name, f"headroom {headroom:.0%}", policy_of(name, scene, headroom=headroom))
+        for name in ("static", "threshold", "forecast", "mpc", "oracle")
+        for headroom in headrooms
+    ]
+    for share in (0.2, 0.4, 0.6, 0.8):
+        clock = policy_of("clock", scene, night_share=share)
+        points.append(("clock", f"{share:.0%} at night", clock))
     answers = each(partial(_row, scene, seed), points, watch, task="runs")
     frame = pd.DataFrame([row for row, _ in answers])
     foresight = frame.loc[frame["policy"].isin(WITH_FORESIGHT), "training_share"].max()
@@ -128,15 +135,6 @@ def _differences(
         columns["_low"].append(math.nan if ends is None else ends.low)
         columns["_high"].append(math.nan if ends is None else ends.high)
     return {f"training_share_difference{end}": values for end, values in columns.items()}
-
-
-def _policies(week: Scenario, headrooms: tuple[float, ...]) -> Iterator[tuple[str, str, Policy]]:
-    """Yield the name, the setting and the function of each policy."""
-    for name in ("static", "threshold", "forecast", "mpc", "oracle"):
-        for headroom in headrooms:
-            yield name, f"headroom {headroom:.0%}", policy_of(name, week, headroom=headroom)
-    for share in (0.2, 0.4, 0.6, 0.8):
-        yield "clock", f"{share:.0%} at night", policy_of("clock", week, night_share=share)
 
 
 def draw_policy_frontier(frame: pd.DataFrame) -> Figure:

@@ -248,7 +248,7 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
     difference) and ``source``.
     """
     text = (files("experiments.scripts") / "claims.csv").read_text(encoding="utf-8")
-    rows = []
+    catalogue, rows = shipped_catalogue(), []
     for _, claim in csv_rows(text, "claims.csv")[1]:
         low, high = float(claim["low"]), float(claim["high"])
         kept = frame[frame.precision == claim["precision"] if claim["precision"] else frame.best]
@@ -261,8 +261,11 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
             dearer = _ratio(pair, "tokens_per_s_per_chip") / _ratio(pair, claim["per"])
         ours = faster / dearer
         judged = verdict(ours, low, high)
-        if judged != "not known" and _is_assumed(claim["new"], claim["quantity"]):
-            judged = "taken as claimed"
+        stated = claim["new"], claim["quantity"]
+        if judged != "not known" and catalogue.has(*stated):
+            # A row of the catalogue that no source measures or states
+            is_assumed = catalogue.entry(*stated).grade == "assumed"
+            judged = "taken as claimed" if is_assumed else judged
         rows.append(
             {
                 "claim": claim["text"],
@@ -278,12 +281,6 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def _is_assumed(chip: str, quantity: str) -> bool:
-    """Tell whether a quantity is a row of the catalogue that no source measures or states."""
-    catalogue = shipped_catalogue()
-    return catalogue.has(chip, quantity) and catalogue.entry(chip, quantity).grade == "assumed"
 
 
 def _ratio(pair: Sequence[Mapping[Any, Any]], quantity: str) -> float:

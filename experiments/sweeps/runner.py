@@ -185,7 +185,8 @@ def _connected(address: str) -> Iterator[_Cluster]:
         raise InputError(
             '--dask needs Dask. Install it with: pip install "cluster-sim[dask]"'
         ) from None
-    with _quiet_logs():
+    logging.disable(logging.CRITICAL)  # Dask's lost connections, which an error line reports
+    try:
         try:
             client = distributed.Client(address, timeout=ANSWER_WITHIN, set_as_default=False)  # type: ignore[no-untyped-call]
         except (OSError, ValueError, TimeoutError) as fault:
@@ -201,17 +202,5 @@ def _connected(address: str) -> Iterator[_Cluster]:
             yield cluster
         finally:
             client.close(timeout=2)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Suppress Dask's messages about lost connections, which a single error line reports."""
-    loggers = [logging.getLogger(name) for name in ("distributed", "tornado", "asyncio")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)

@@ -81,23 +81,6 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
     return [command, *options, "--", *positional]
 
 
-def check_harmless(program: Program, command: str, values: Mapping[str, Value]) -> None:
-    """Check that no value runs code or writes a file, as in a study of unknown origin it might."""
-    parameters = program.checked(command)
-    for name, value in values.items():
-        parameter = parameters.get(name.replace("-", "_"))
-        texts = [value] if isinstance(value, str) else list(value)
-        for text in texts:
-            does = "runs a Python file" if text.endswith(CODE) else ""
-            if parameter is not None and name.replace("-", "_") in WRITTEN:
-                does = "writes a file"
-            if does:
-                raise InputError(
-                    f"{name}: {shown(text)} {does}. Read the study, then add --trust if you "
-                    "trust whoever wrote it."
-                )
-
-
 LARGEST_FILE_BYTES = 2**20
 MOST_RUNS = 1_000_000
 RESULT = "result."
@@ -125,9 +108,18 @@ class Study(BaseModel):
 
     def check_harmless(self, program: Program) -> None:
         """Check that the study runs no Python file and writes no file of its choice."""
-        tables: list[Mapping[str, str | Sequence[str]]] = [self.fixed, self.grid, *self.runs]
-        for values in tables:
-            check_harmless(program, self.command, values)
+        parameters = program.checked(self.command)
+        tables: list[Mapping[str, Value]] = [self.fixed, self.grid, *self.runs]
+        for name, value in (each for values in tables for each in values.items()):
+            for text in [value] if isinstance(value, str) else value:
+                does = "runs a Python file" if text.endswith(CODE) else ""
+                if (key := name.replace("-", "_")) in parameters and key in WRITTEN:
+                    does = "writes a file"
+                if does:
+                    raise InputError(
+                        f"{name}: {shown(text)} {does}. Read the study, then add --trust if you "
+                        "trust whoever wrote it."
+                    )
 
 
 KEYS = tuple(Study.model_fields)
@@ -186,7 +178,11 @@ def rows(described: Study, program: Program) -> list[Row]:
     if count > MOST_RUNS:
         raise InputError(f"the study has {count:,} runs; at most {MOST_RUNS:,}. Make several.")
     files: dict[str, str] = {}
-    return [_row(described, varied, files, program) for varied in _combinations(described)]
+    return [
+        _row(described, {**fixed, **dict(zip(described.grid, values, strict=True))}, files, program)
+        for fixed in described.runs or [{}]
+        for values in itertools.product(*described.grid.values())
+    ]
 
 
 def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
@@ -229,12 +225,6 @@ def _whole_with_gaps(frame: pd.DataFrame, table: Sequence[Mapping[str, Any]]) ->
         and frame[name].isna().any()
         and all(type(row[name]) is int for row in table if row.get(name) is not None)
     ]
-
-
-def _combinations(described: Study) -> Iterable[Values]:
-    for fixed in described.runs or [{}]:
-        for values in itertools.product(*described.grid.values()):
-            yield {**fixed, **dict(zip(described.grid, values, strict=True))}
 
 
 def _row(described: Study, varied: Values, files: dict[str, str], program: Program) -> Row:

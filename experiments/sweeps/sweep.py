@@ -109,7 +109,11 @@ class RowStore:
 @contextmanager
 def open_store(folder: Path) -> Iterator[RowStore]:
     """Open a new sweep directory, or an earlier one in order to resume it."""
-    _check_foreign(folder)
+    check_writable(folder)
+    there = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
+    names = sorted(name for name in there if not name.endswith(".part"))
+    if names and MARK not in names:
+        raise InputError(f"--out {folder} holds {names[0]}, and no sweep. Choose a new directory.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
@@ -143,15 +147,3 @@ def _prepare(folder: Path) -> None:
         raise InputError(
             f"{shown(str(wrong))} is no file, and the result of a run belongs there. Remove it."
         )
-
-
-def _check_foreign(folder: Path) -> None:
-    check_writable(folder)
-    if not folder.exists():
-        return
-    names = {entry.name for entry in folder.iterdir() if entry.suffix != ".part"}
-    if not names or MARK in names:
-        return
-    raise InputError(
-        f"--out {folder} holds {sorted(names)[0]}, and no sweep. Choose a new directory."
-    )

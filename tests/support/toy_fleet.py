@@ -9,8 +9,7 @@ from workloads.economics import Economics
 from workloads.fleet import View, simulation
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.results import role_server_ms, summary
-from workloads.fleet.simulation import Kind
-from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.services import Kind, Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 

@@ -23,8 +23,8 @@ from workloads.fleet.lending.answer import (
 )
 from workloads.fleet.lending.front import with_shared_return
 from workloads.fleet.policies.forecast import days_back
-from workloads.fleet.processes.failures import Domain, Failures
 from workloads.fleet.setup.night_work import gang_mtbf_s
+from workloads.fleet.state.services import Domain, Failures
 from workloads.job.checkpoints import PeerCopies
 
 

@@ -288,14 +288,16 @@ MAX_MINUTES = 106 * MINUTES_PER_WEEK
 MAX_SERVICES = 256
 UNDATED = "2024-01-01T00:00"  # start of a file without dates: a Monday
 LOG = "log"  # kind of a file with one row a request
+USUAL_TOKENS = {"prompt": 1618.0, "output": 110.0}
+"""Tokens of a request of which a file states none: the means of Azure's conversations."""
 
 
 def read_demand(
     path: str | Path,
     *,
     service: str | None = None,
-    prompt_tokens: float = 1618.0,
-    output_tokens: float = 110.0,
+    prompt_tokens: float = USUAL_TOKENS["prompt"],
+    output_tokens: float = USUAL_TOKENS["output"],
 ) -> Demand:
     """Read a demand file with the columns of this module's table."""
     file = Path(path)
@@ -306,15 +308,15 @@ def read_demand(
     if service is not None:
         check_choice(f"{file}: service", service, sorted(set(long["service"])))
         long = long[long["service"] == service]
-    return demand_of_rows(long, file, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    return demand_of_rows(long, file, {"prompt": prompt_tokens, "output": output_tokens})
 
 
 def demand_of_rows(
-    long: pd.DataFrame, file: Path, *, prompt_tokens: float = 1618.0, output_tokens: float = 110.0
+    long: pd.DataFrame, file: Path, assumed: Mapping[str, float] = USUAL_TOKENS
 ) -> Demand:
     """Return the demand of a table that :func:`long_rows` gave; ``file`` names its source."""
     series = [
-        _series(rows, str(name), file, prompt_tokens, output_tokens)
+        _series(rows, str(name), file, assumed)
         for name, rows in long.groupby("service", sort=False)
     ]
     if len({(each.start, each.minutes) for each in series}) > 1:
@@ -434,9 +436,7 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
     return pd.Series(pd.Timestamp(UNDATED) + milliseconds)
 
 
-def _series(
-    rows: pd.DataFrame, service: str, file: Path, prompt_tokens: float, output_tokens: float
-) -> Demand:
+def _series(rows: pd.DataFrame, service: str, file: Path, assumed: Mapping[str, float]) -> Demand:
     kind = next((name for name in LOADS if name in rows), LOG)
     repeated = rows.duplicated() if kind != LOG else np.zeros(len(rows), bool)
     rows = rows[~repeated]
@@ -452,7 +452,6 @@ def _series(
         present = np.bincount(slot, minlength=periods) > 0
         requests, gaps = filled(requests, present, period, counts=kind in COUNTS)
         _check_gaps(gaps, start, period, f"{file}: {service}")
-    assumed = {"prompt": prompt_tokens, "output": output_tokens}
     means = [
         mean_tokens(rows, slot, requests, which=which, default=default, sums=kind in COUNTS)
         for which, default in assumed.items()

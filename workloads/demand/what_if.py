@@ -19,18 +19,6 @@ LARGEST_NOISE = 10.0
 """Largest relative spread; beyond it nearly all minutes of a Gamma–Poisson are empty."""
 
 
-def first_monday(demand: Demand) -> int:
-    """Minute at which the first whole Monday begins."""
-    # Monday is the day for which the day before is the worst forecast.
-    weekday = demand.index.day_of_week.to_numpy()
-    midnight = (demand.index.hour.to_numpy() == 0) & (demand.index.minute.to_numpy() == 0)
-    starts = np.flatnonzero(midnight & (weekday == 0))
-    starts = starts[starts + MINUTES_PER_DAY <= demand.minutes]
-    if not len(starts):
-        raise InputError("the demand has no whole Monday; choose more days.")
-    return int(starts[0])
-
-
 def measured_noise(demand: Demand) -> FloatArray:
     """Relative standard deviation of the minutes around their hourly trend; (services,)."""
     # The trend is the centred mean of 61 minutes; hours with under one request a minute are left
@@ -67,18 +55,6 @@ def with_noise(
             shape = 1.0 / sd**2
             factors[row] = rng.gamma(shape, 1.0 / shape, demand.minutes)
     return replace(demand, requests=rng.poisson(demand.requests * factors).astype(float))
-
-
-def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
-    """Multiply demand for ``minutes`` minutes from minute ``begin`` on, at most to its end."""
-    if not 0 <= begin < demand.minutes or minutes < 1 or factor < 0:
-        raise InputError(
-            f"cannot multiply {minutes} minutes from minute {begin} by {factor}: the demand has "
-            f"{demand.minutes} minutes, and a factor is at least 0."
-        )
-    factors = np.ones(demand.minutes)
-    factors[begin : begin + minutes] = factor
-    return demand.times(factors)
 
 
 def minute_from_start(demand: Demand, clock: str) -> int:
@@ -177,7 +153,14 @@ def _raising(
     def change(horizon: Horizon) -> Horizon:
         demand = horizon.demand
         first = minute_at(demand, match, begin(demand))
-        return replace(horizon, demand=raised(demand, first, minutes or demand.minutes, times))
+        if first >= demand.minutes:
+            raise InputError(
+                f"what-if {text!r} begins in minute {first} of a demand of {demand.minutes} "
+                "minutes; state its moment, or more days."
+            )
+        factors = np.ones(demand.minutes)
+        factors[first : first + (minutes or demand.minutes)] = times
+        return replace(horizon, demand=demand.times(factors))
 
     return change
 
@@ -195,14 +178,17 @@ def _monday(text: str, rest: str) -> Change:
 
     def change(horizon: Horizon) -> Horizon:
         """Return the first whole Monday, with the days before it as history."""
-        first = first_monday(horizon.demand)
-        history = [horizon.history] if horizon.history is not None else []
-        if first:
-            history.append(horizon.demand.between(0, first))
-        return Horizon(
-            horizon.demand.between(first, first + MINUTES_PER_DAY),
-            joined(history) if history else None,
-        )
+        # Monday is the day for which the day before is the worst forecast.
+        demand, history = horizon.demand, [*filter(None, [horizon.history])]
+        midnight = (demand.index.hour.to_numpy() == 0) & (demand.index.minute.to_numpy() == 0)
+        starts = np.flatnonzero(midnight & (demand.index.day_of_week.to_numpy() == 0))
+        starts = starts[starts + MINUTES_PER_DAY <= demand.minutes]
+        if not len(starts):
+            raise InputError("the demand has no whole Monday; choose more days.")
+        if first := int(starts[0]):
+            history.append(demand.between(0, first))
+        day = demand.between(first, first + MINUTES_PER_DAY)
+        return Horizon(day, joined(history) if history else None)
 
     return change
 

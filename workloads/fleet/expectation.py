@@ -21,12 +21,11 @@ from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
 from topologies.support.arrays import FloatArray
 from workloads.economics import Economics
-from workloads.fleet.processes.failures import Failures, failures_from
+from workloads.fleet.processes.failures import failures_from
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.setup.machines import Machines, costs_of
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.simulation import speeds_of
-from workloads.fleet.state.services import pools_from
+from workloads.fleet.state.services import Failures, pools_from, speeds_of
 
 MINUTE_S = 60.0
 REQUESTS = 800
@@ -60,7 +59,7 @@ def _of_chips(scenario: Scenario, shares: Sequence[float]) -> float:
 def _lent_shares(scenario: Scenario, capacity: float = 1.0) -> list[float]:
     """Share of the unit-hours of each kind that serving can lend."""
     kinds = scenario.kinds
-    back_s = max(kind.fleet.change_costs.to_training_s for kind in kinds)
+    back_s = max(kind.fleet.costs.to_training_s for kind in kinds)
     kept = kept_units(scenario.need / capacity, lead_s=scenario.lead_s, back_s=back_s)
     pools, speeds = pools_from(scenario.services), speeds_of(scenario.horizon.demand, kinds)
     working = [kind.fleet.steady_units * (1 - broken_share(kind.fleet.failures)) for kind in kinds]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -43,6 +43,7 @@ from workloads.models.model import Model
 from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
+    FleetOptions,
     LimitInputs,
     MoneyInputs,
     PolicyInputs,
@@ -81,15 +82,6 @@ def paired_interval(values: FloatArray, others: FloatArray) -> Interval | None:
     return Interval(mean - half, mean + half, basis=f"{days} days, paired")
 
 
-def _difference(run: FleetRun, other: FleetRun) -> dict[str, Any] | None:
-    """Interval of the chip-hours that one run trains more than another, over the whole run."""
-    ends = paired_interval(daily_training(run), daily_training(other))
-    if ends is None:
-        return None
-    days = run.minutes / MINUTES_PER_DAY
-    return replace(ends, low=ends.low * days, high=ends.high * days).document()
-
-
 Machinery = Cluster | str | Sequence[Cluster | str]
 """Machines of a fleet: one cluster or several, or their names."""
 OPTIONS = (FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
@@ -107,8 +99,6 @@ class FleetResult:
         Inputs of the run.
     run : FleetRun
         Record of every minute.
-    settings : PolicyInputs
-        Name and settings of the policy.
     seed : int
     function : callable, optional
         Policy that was passed as a function.
@@ -118,7 +108,6 @@ class FleetResult:
 
     scenario: Scenario
     run: FleetRun
-    settings: PolicyInputs = field(default_factory=PolicyInputs)
     seed: int = 0
     function: Policy | None = None
     watch: Watch = unwatched
@@ -131,11 +120,11 @@ class FleetResult:
     @cached_property
     def intervals(self) -> dict[str, Any]:
         """Intervals of the results, see :func:`workloads.fleet.intervals.fleet_intervals`."""
-        name, function = self.settings.policy, self.function
+        name, function = self.scenario.options.policy.policy, self.function
         return fleet_intervals(
             self.scenario,
             self.summary,
-            lambda changed: function or policy_of(name, changed, self.settings),
+            lambda changed: function or policy_of(name, changed),
             seed=self.seed,
             watch=self.watch,
             stated_sizes=function is not None,
@@ -148,18 +137,22 @@ class FleetResult:
     @cached_property
     def regret(self) -> dict[str, Any]:
         """Training compared with the bound of foresight and with a split that never changes."""
-        scenario, usual = self.scenario, replace(self.settings, headroom=None)
-        names = [bound_of(self.settings.policy), "static"]
+        scenario = self.scenario
+        names = [bound_of(scenario.options.policy.policy), "static"]
         bound, static = (
-            run(scenario, policy_of(name, scenario, usual), seed=self.seed)
+            run(scenario, policy_of(name, scenario, headroom=None), seed=self.seed)
             for name in self.watch(names, "fleet, to compare (--no-compare for none)")
         )
         others = [summary(each, scenario.prices) for each in (bound, static)]
-        return {
-            **regret(self.summary, *others),
-            "regret_interval": _difference(bound, self.run),
-            "gain_interval": _difference(self.run, static),
-        }
+        more, days = regret(self.summary, *others), self.run.minutes / MINUTES_PER_DAY
+        # Chip-hours that one run trains more than the other, over the whole run
+        pairs = {"regret_interval": (bound, self.run), "gain_interval": (self.run, static)}
+        for name, (one, other) in pairs.items():
+            ends = paired_interval(daily_training(one), daily_training(other))
+            if ends is not None:
+                ends = replace(ends, low=ends.low * days, high=ends.high * days)
+            more[name] = None if ends is None else ends.document()
+        return more
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -227,14 +220,14 @@ def run_fleet(
     """
     stated = {"policy": _name_of(policy), "days": days, "scale_to_peak": scale_to_peak}
     options = fleet_options(run_fleet, OPTIONS, keywords, **stated)
-    check_question(options)
+    _check_run(options)
     (clusters, places), models = _clusters(cluster), read_models(model)
-    requests, settings = read_demand(demand, options), options.policy
+    requests = read_demand(demand, options)
     base = scenario(clusters, requests, options, models=models, seed=seed, places=places)
-    built = _after_what_if(base, options.demand.what_if)
+    _, built = what_ifs(base, options.demand.what_if)[-1]
     function = None if isinstance(policy, str) else policy
-    done = run(built, function or policy_of(str(policy), built, settings), seed=seed)
-    return FleetResult(built, done, settings, seed, function)
+    done = run(built, function or policy_of(str(policy), built), seed=seed)
+    return FleetResult(built, done, seed, function)
 
 
 def _clusters(named: Machinery | Mapping[str, Machinery]) -> tuple[list[Cluster], list[str]]:
@@ -262,16 +255,13 @@ def _name_of(policy: object) -> str | None:
     return None
 
 
-def _after_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:
-    """Return a scenario changed by its what-if, or as it is where there is none."""
-    if len(built.options.policy.serve_on) > 1:
-        raise InputError(
-            f"{len(built.options.policy.serve_on)} placements for one run; join kinds with "
-            "commas, or call run_fleet for each."
-        )
-    if len(texts) > 1:
-        raise InputError(
-            f"{len(texts)} what-ifs for one run; join them with commas to one, or call run_fleet "
-            "for each."
-        )
-    return what_ifs(built, texts)[-1][1]
+def _check_run(options: FleetOptions) -> None:
+    """Refuse options that cannot be run, or that are several questions."""
+    check_question(options)
+    for what, texts, join in (
+        ("placements", options.policy.serve_on, "join kinds with commas"),
+        ("what-ifs", options.demand.what_if, "join them with commas to one"),
+    ):
+        if len(texts) > 1:
+            count = len(texts)
+            raise InputError(f"{count} {what} for one run; {join}, or call run_fleet for each.")

@@ -34,12 +34,12 @@ from workloads.confidence.sensitivity import (
 from workloads.demand import Horizon
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits, Policy
-from workloads.fleet.processes.failures import Failures
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import Scenario, run
 from workloads.fleet.setup.machines import Machines
 from workloads.fleet.setup.night_work import gang_mtbf_s
 from workloads.fleet.setup.serving import capacity_interval
+from workloads.fleet.state.services import Failures
 from workloads.job.causes import rate_range
 
 FEWEST_UNITS = 1_000  # fewest units of a smaller fleet, in which a larger one is repeated
@@ -81,13 +81,16 @@ class Causes:
 
     def document(self) -> dict[str, Any]:
         """Return the inputs by their keys in the command line's JSON."""
-        names = ("demand", "capacity", "step_time", "failures", "price")
-        return {name: getattr(self, name).document() for name in names}
+        return {name: each.document() for name, each in vars(self).items()}
 
 
 def causes_of(scenario: Scenario) -> Causes:
     """Return the factors on the inputs of a scenario: those of its least certain parts."""
     steps = [job.step_time for job in scenario.jobs if not job.evaluation]
+    failures = Uncertain(basis="no failures")
+    if scenario.fleet.failures is not None:
+        low, high = rate_range(scenario.cluster.numbers)
+        failures = Uncertain(low, high, "rates of failures of published clusters")
     return Causes(
         demand=scenario.demand_level,
         capacity=Uncertain.of(
@@ -96,17 +99,9 @@ def causes_of(scenario: Scenario) -> Causes:
             )
         ),
         step_time=max(steps, key=lambda each: each.high / each.low, default=AS_STATED),
-        failures=failure_rates(scenario),
+        failures=failures,
         price=price_of((kind.usd_per_s, kind.economics) for kind in scenario.kinds),
     )
-
-
-def failure_rates(scenario: Scenario) -> Uncertain:
-    """Return the factor on the rates of failures, by which published clusters differ."""
-    if scenario.fleet.failures is None:
-        return Uncertain(basis="no failures")
-    low, high = rate_range(scenario.cluster.numbers)
-    return Uncertain(low, high, "rates of failures of published clusters")
 
 
 def loaded(scenario: Scenario, factor: float) -> Scenario:
@@ -145,12 +140,11 @@ def failing(scenario: Scenario, factor: float) -> Scenario:
 
 def more_failures(failures: Failures, factor: float) -> Failures:
     """Return failures of all kinds that are ``factor`` times as frequent."""
-    parts, stops = failures.domains, failures.interruptions
     return replace(
         failures,
         unit_mtbf_s=failures.unit_mtbf_s / factor,
-        domains=tuple(replace(each, mtbf_s=each.mtbf_s / factor) for each in parts),
-        interruptions=tuple(replace(each, mtbf_s=each.mtbf_s / factor) for each in stops),
+        domains=tuple(replace(each, mtbf_s=each.mtbf_s / factor) for each in failures.domains),
+        interruptions={name: each / factor for name, each in failures.interruptions.items()},
     )
 
 
@@ -179,11 +173,11 @@ def miniature(scenario: Scenario) -> Scenario:
     failures = scenario.fleet.failures
     if share >= 1 or is_sized or (failures and failures.domains):
         return scenario
-    history, batch = scenario.history, scenario.batch
+    history, batch = scenario.horizon.history, scenario.batch
 
     def smaller(kind: Machines) -> dict[str, Any]:
         """Return the fields of a smaller kind."""
-        units, costs = round(kind.fleet.units * share), kind.fleet.change_costs
+        units, costs = round(kind.fleet.units * share), kind.fleet.costs
         costs = replace(costs, store_bytes_per_s=costs.store_bytes_per_s * share)
         return {
             "cluster": replace(kind.cluster, domains=units),

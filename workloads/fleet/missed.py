@@ -87,7 +87,10 @@ def missed_note(
         return f"{sentence}, more than the fleet has; fewer requests or more units keep it."
     if not worst.rise > 1 or math.isinf(worst.rise):
         return f"{sentence}."
-    steps = " Demand is known by the hour and steps at every full hour." if _hourly(run) else ""
+    load, steps = run.load.sum(axis=0), ""
+    moved = np.flatnonzero(np.abs(np.diff(load)) > 1e-3 * load.max()) + 1
+    if len(moved) and (moved % HOUR == 0).all():
+        steps = " Demand is known by the hour and steps at every full hour."
     headroom = _headroom(quarters, allowed=(1 - wanted) / (1 - attained))
     remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
     if headroom > MOST_HEADROOM:
@@ -124,13 +127,6 @@ def _rise(load: FloatArray, lead: int) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             result[lead:] = np.where(visible > 0, load[lead:] / visible, np.inf)
     return result
-
-
-def _hourly(run: FleetRun) -> bool:
-    """Return whether the demand changes at full hours only."""
-    load = run.load.sum(axis=0)
-    moved = np.flatnonzero(np.abs(np.diff(load)) > 1e-3 * load.max()) + 1
-    return bool(len(moved) and (moved % HOUR == 0).all())
 
 
 def over_cap_note(results: Mapping[str, Any]) -> str:

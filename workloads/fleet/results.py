@@ -215,6 +215,14 @@ def batch_document(run: FleetRun) -> dict[str, Any] | None:
     served, late = int((middle - before).sum()), int((after - middle).sum())
     arrived = int(queue.tokens.sum())
     minutes = np.arange(len(queue.served)) - queue.arrived_minute((begins + between) / 2)
+    order = np.argsort(minutes)
+    counts, waited_s = np.cumsum(queue.served[order]), (minutes * 60.0)[order]
+    quantiles = {
+        name: float(waited_s[int(np.searchsorted(counts, share * counts[-1]))])
+        if counts[-1]
+        else None
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    }
     economics = run.kinds[0].economics
     price = economics.usd_per_million_tokens * (1 - economics.batch_discount)
     return {
@@ -227,21 +235,10 @@ def batch_document(run: FleetRun) -> dict[str, Any] | None:
         "served_tokens": served,
         "waiting_tokens": arrived - served - late,
         "late_tokens": late,
-        "wait_s": _quantiles(minutes * 60.0, queue.served),
+        "wait_s": quantiles,
         "chip_hours": float(role_chip_ms(run)[-1, Role.BATCH]) / HOUR_MS,
         "revenue_usd": served / 1e6 * price if price else None,
     }
-
-
-def _quantiles(waits_s: Any, served: Any) -> dict[str, float | None]:
-    """Median, 99th percentile and largest of waits, each weighted by the requests served."""
-    order = np.argsort(waits_s)
-    counts = np.cumsum(served[order])
-    if not counts[-1]:
-        return {"p50": None, "p99": None, "max": None}
-    rows = [int(np.searchsorted(counts, share * counts[-1])) for share in (0.5, 0.99, 1.0)]
-    values = [float(waits_s[order][row]) for row in rows]
-    return dict(zip(("p50", "p99", "max"), values, strict=True))
 
 
 def summary(run: FleetRun, prices: Prices | None = None) -> dict[str, Any]:
@@ -404,7 +401,7 @@ def weight_changes(run: FleetRun) -> int:
 
 def regret(
     policy: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Compare a policy with foresight under the same costs, and with a split that never changes."""
     # Each argument is the ``summary`` of a run. ``captured`` is the policy's gain in training
     # chip-hours over the static split, as a share of the gain that foresight has.

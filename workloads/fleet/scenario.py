@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, get_type_hints
@@ -22,12 +23,10 @@ from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import Demand, Horizon, demand_from, measured_noise, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if import changed, check_texts
-from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob, read_jobs
 from workloads.fleet.inputs.prices import Prices, Tariff, read_tariff
 from workloads.fleet.policies.registry import KINDS, bound_of, check_name, policy_named
 from workloads.fleet.policies.view import Policy, Situation
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.setup.demand import (
     Share,
     Sizing,
@@ -35,21 +34,29 @@ from workloads.fleet.setup.demand import (
     cut_to_period,
     demand_level,
     divided,
-    interactive,
     scaled_to_fleet,
     sizing,
 )
-from workloads.fleet.setup.machines import CHEAPEST, Machines, kinds_from, placed
+from workloads.fleet.setup.machines import (
+    CHEAPEST,
+    Machines,
+    Region,
+    in_regions,
+    kinds_from,
+    placed,
+    regions_from,
+)
 from workloads.fleet.setup.night_work import gang_note, host_memory_note
-from workloads.fleet.setup.regions import Region, in_regions, regions_from
 from workloads.fleet.setup.serving import serving_notes
-from workloads.fleet.simulation import FleetRun, Signals, serving_units, simulate
+from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.services import (
     BatchTier,
     BatchWork,
+    Fleet,
     Service,
     by_pool,
     pools_from,
+    serving_units,
     to_serving_s,
     units_needed,
 )
@@ -108,11 +115,6 @@ class Scenario:
         return self.kinds[0].fleet
 
     @property
-    def economics(self) -> Economics:
-        """Price and power of a chip of the first kind."""
-        return self.kinds[0].economics
-
-    @property
     def jobs(self) -> tuple[TrainingJob, ...]:
         """Jobs of all kinds."""
         return tuple(job for kind in self.kinds for job in kind.jobs)
@@ -127,11 +129,6 @@ class Scenario:
         return replace(self, kinds=tuple(replace(kind, **change(kind)) for kind in self.kinds))
 
     @property
-    def history(self) -> Demand | None:
-        """Demand before the run, which policies know; None where the run begins with the data."""
-        return self.horizon.history
-
-    @property
     def need(self) -> FloatArray:
         """Units that each minute needs in each pool of services; (pools, minutes)."""
         return by_pool(units_needed(self.demand, self.services), pools_from(self.services))
@@ -143,27 +140,21 @@ class Scenario:
         shape = "" if self.demand.absolute else ", a shape without a size for this fleet,"
         if sized.demand_scale == 1.0:
             return ""
+        names = [kind.name for kind in self.kinds if kind.serves]
+        of = "" if len(names) == len(self.kinds) else f" that serves ({', '.join(names)})"
+        if len(self.options.policy.serve_on) > 1:
+            of = ", and at most that share of every other placement"
         return (
             f"demand{shape} was scaled by {sized.demand_scale:.6g}: its busiest hour needs "
-            f"{sized.units_needed_peak / self.units:.0%} of the fleet{self._placed}; "
+            f"{sized.units_needed_peak / self.units:.0%} of the fleet{of}; "
             "--scale-to-peak sets another share."
         )
-
-    @property
-    def _placed(self) -> str:
-        """Words on the units that the fleet serves with, where that are not all."""
-        if len(self.options.policy.serve_on) > 1:
-            return ", and at most that share of every other placement"
-        names = [kind.name for kind in self.kinds if kind.serves]
-        return "" if len(names) == len(self.kinds) else f" that serves ({', '.join(names)})"
 
     @property
     def lead_s(self) -> float:
         """Expected time from an order until a unit that trained serves [s]."""
         return max(
-            to_serving_s(kind.fleet.change_costs, kind.services)
-            for kind in self.kinds
-            if kind.serves
+            to_serving_s(kind.fleet.costs, kind.services) for kind in self.kinds if kind.serves
         )
 
     def at(self, horizon: Horizon) -> Scenario:
@@ -211,7 +202,8 @@ def scenario(
     tariff = _tariff(options.money, regions)
     shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
     demand, served = divided(demand, shares) if shares else (demand, ())
-    window = cut_to_period(interactive(demand, tier), period.days, period.start_day)
+    now = demand.times(1 - tier.share) if tier and tier.share else demand  # what may not wait
+    window = cut_to_period(now, period.days, period.start_day)
     kinds = kinds_from(machines, window.demand, served, options, regions)
     window = in_regions(window, regions) if regions else window
     if options.policy.serve_on and len(kinds) == 1:
@@ -225,6 +217,9 @@ def scenario(
     spread = period.noise_spread
     services = placements[0][0].services[: len(demand.services)]  # alike in all regions
     noise = measured_noise(demand) if spread is None else spread
+    if tier is not None and tier.demand is not None:  # cut to the run, and scaled if it is a shape
+        work = cut_to_period(tier.demand, period.days, period.start_day).demand
+        tier = replace(tier, demand=work if work.absolute else work.times(sized.demand_scale))
     without_noise = Scenario(
         kinds=placements[0],
         options=options,
@@ -234,7 +229,7 @@ def scenario(
         sizing=sized,
         demand=horizon.demand,
         tariff=tariff,
-        tier=tier and replace(tier, demand=_of_period(tier, period, sized.demand_scale)),
+        tier=tier,
         models=served,
         demand_level=demand_level(
             units_needed(demand, services).sum(axis=0), demand.start, window.demand.minutes
@@ -271,14 +266,6 @@ def _batch_tier(inputs: DemandInputs) -> BatchTier | None:
     return BatchTier(share, demand, seconds(inputs.batch_deadline, "--batch-deadline"))
 
 
-def _of_period(tier: BatchTier, inputs: DemandInputs, factor: float) -> Demand | None:
-    """Return the own demand of a batch tier, cut to the run, and scaled if it is a shape."""
-    if tier.demand is None:
-        return None
-    demand = cut_to_period(tier.demand, inputs.days, inputs.start_day).demand
-    return demand if demand.absolute else demand.times(factor)
-
-
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
     """Return the base scenario and one for each what-if, all with their names."""
     return [("base", base), *((text, base.at(changed(base.horizon, text))) for text in texts)]
@@ -298,51 +285,36 @@ def side_by_side(base: Scenario) -> list[tuple[str, Scenario]]:
 
 def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
     """Run a scenario under a policy."""
+    ahead, minutes = _by_place(scenario), scenario.demand.minutes
     return simulate(
         scenario.demand,
         scenario.kinds,
         policy,
         batch=scenario.batch,
-        signals=_signals(scenario),
+        history=scenario.horizon.history,
+        held=np.array([each.dear[:minutes] for each in ahead]) if ahead else None,
+        prices_usd_per_mwh=[each.weighed_usd_per_mwh for each in ahead],
         rng=np.random.default_rng(seed),
     )
 
 
-def _signals(scenario: Scenario) -> Signals:
-    """Return what policies see beside the load: history, and prices where each kind is."""
-    ahead = _by_place(scenario)
-    if not ahead:
-        return Signals(history=scenario.history)
-    return Signals(
-        history=scenario.history,
-        held=np.array([each.dear[: scenario.demand.minutes] for each in ahead]),
-        prices_usd_per_mwh=np.array([each.weighed_usd_per_mwh for each in ahead]),
-    )
-
-
 def _by_place(scenario: Scenario) -> list[Prices]:
-    """Prices where each kind is, of the run and the day after; none without prices."""
-    ahead = _prices_ahead(scenario)
-    return [] if ahead is None else [ahead.within(kind.region) for kind in scenario.kinds]
-
-
-def _prices_ahead(scenario: Scenario) -> Prices | None:
-    """Prices of the run and, where the tariff covers it, of the day after."""
+    """Prices where each kind is, of the run and, where known, the day after; none without any."""
     # A policy that looks a day ahead needs that day until the last minute of the run.
-    if scenario.tariff is None:
-        return None
-    demand = scenario.demand
-    try:
-        return scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY)
-    except InputError:
-        return scenario.prices
+    ahead, demand = scenario.prices, scenario.demand
+    if ahead is None or scenario.tariff is None:
+        return []
+    with suppress(InputError):
+        ahead = scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY)
+    return [ahead.within(kind.region) for kind in scenario.kinds]
 
 
-def policy_of(
-    name: str, scenario: Scenario, settings: PolicyInputs | None = None, **changes: Any
-) -> Policy:
-    """Return a policy by name, or a user's from a file, configured for a scenario."""
-    settings = replace(settings or PolicyInputs(), **changes)
+def policy_of(name: str, scenario: Scenario, **changes: Any) -> Policy:
+    """Return a policy by name, or a user's from a file, as a scenario's options set it.
+
+    ``changes`` are other values of these options.
+    """
+    settings = replace(scenario.options.policy, **changes)
     days = scenario.demand.minutes / MINUTES_PER_DAY
     capped = settings.power_cap is not None and name in KINDS and "power_cap" in KINDS[name].reads
     if capped and scenario.lead_s > 86400 * days:
@@ -354,7 +326,7 @@ def policy_of(
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
-        back_s=max(kind.fleet.change_costs.to_training_s for kind in scenario.kinds),
+        back_s=max(kind.fleet.costs.to_training_s for kind in scenario.kinds),
         ramp=scenario.fleet.limits.changes_per_minute,
         priced=scenario.prices is not None,
         busy_share=max(
@@ -457,7 +429,9 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     Settings of replicas beside a stated rate are refused before, by :class:`FleetInputs`.
     """
     remarks = []
-    if fleet.unit_rate is not None and _latencies(fleet.slo) != _latencies(FleetInputs.slo):
+    stated, usual = parse_slo(fleet.slo), parse_slo(FleetInputs.slo)
+    is_usual = (stated.ttft_s, stated.tpot_s) == (usual.ttft_s, usual.tpot_s)
+    if fleet.unit_rate is not None and not is_usual:
         remarks.append(
             f"--slo {fleet.slo} changes nothing by its limits of latency beside --unit-rate, "
             "which states what a unit serves."
@@ -492,17 +466,11 @@ def unread_discount(money: MoneyInputs, *, batch: bool) -> list[str]:
     return [f"--batch-discount {money.batch_discount:g} changes nothing without {missing}."]
 
 
-def _latencies(slo: str) -> tuple[float, float]:
-    """Limits of latency of an SLO [s], without the share of requests that keep them."""
-    limits = parse_slo(slo)
-    return limits.ttft_s, limits.tpot_s
-
-
 def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Scenario:
     """Build the scenario that the options describe: everything about the fleet but its policy."""
     check_question(options)
     clusters = [machine(name, catalogue=catalogue) for name in options.clusters]
-    demand, models = demand_of(options.demand), models_of(options.fleet.model)
+    demand, models = read_demand(options.demand.demand, options), read_models(options.fleet.model)
     return scenario(clusters, demand, options, models=models, seed=seed, places=options.places)
 
 
@@ -523,9 +491,15 @@ def check_question(options: FleetOptions) -> None:
     check_texts(options.demand.what_if)
 
 
-def models_of(text: str) -> list[Share]:
-    """Read ``llama-3.1-405b=20%,llama-3.1-8b=80%``: models, perhaps with shares of the requests."""
+def read_models(stated: Model | str | None) -> list[Share]:
+    """Return the models that are served with their shares of the requests.
+
+    A text such as ``llama-3.1-405b=20%,llama-3.1-8b=80%`` names several.
+    """
+    if isinstance(stated, Model):
+        return [(stated, None)]
     shares: list[Share] = []
+    text = stated or FleetInputs.model
     for part in text.split(","):
         name, equals, share = part.strip().partition("=")
         if not name.strip():
@@ -540,7 +514,7 @@ def models_of(text: str) -> list[Share]:
 def notes(built: Scenario, options: FleetOptions) -> list[str]:
     """Remarks on the inputs that a reader of the results should see."""
     policy = options.policy.policy
-    history_minutes = 0 if built.history is None else built.history.minutes
+    history = built.horizon.history
     remarks = [
         *built.demand.notes,
         *_by_kind(built, lambda kind: serving_notes(kind.cluster, kind.services, options.fleet)),
@@ -553,7 +527,7 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
         *unread_with_unit_rate(options.fleet, options.limits),
         *unread_discount(options.money, batch=built.batch is not None),
     ]
-    if policy == "forecast" and history_minutes < MINUTES_PER_DAY:
+    if policy == "forecast" and (history is None or history.minutes < MINUTES_PER_DAY):
         remarks.append(
             "the forecast knows no earlier day when the run begins, so its first hours are "
             "guesses; --start-day 1 gives it a day of history."
@@ -594,35 +568,22 @@ def _by_kind(built: Scenario, notes: Callable[[Machines], Iterable[str]]) -> lis
 
 def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> Demand:
     """Return a demand as it is, or read the one that names and the options describe."""
-    if not isinstance(demand, Demand):
-        names = (demand,) if isinstance(demand, str) else tuple(demand)
-        return demand_of(replace(options.demand, demand=names))
-    default = FleetOptions().demand
-    for name in ("service", "weight", "average"):
-        if getattr(options.demand, name) != getattr(default, name):
-            raise InputError(
-                f"{name} is a word about demands by name, and this one has been read; give its "
-                "name or file, or change the Demand itself."
-            )
-    return demand
-
-
-def read_models(model: Model | str | None) -> list[Share]:
-    """Return the models that are served with their shares of the requests."""
-    if isinstance(model, Model):
-        return [(model, None)]
-    return models_of(model or FleetInputs.model)
-
-
-def demand_of(inputs: DemandInputs) -> Demand:
-    """Read a demand by its names or files, service, weights and averaging time."""
+    inputs = options.demand
+    if isinstance(demand, Demand):
+        for name in ("service", "weight", "average"):
+            if getattr(inputs, name) != getattr(DemandInputs, name):
+                raise InputError(
+                    f"{name} is a word about demands by name, and this one has been read; give its "
+                    "name or file, or change the Demand itself."
+                )
+        return demand
     minutes = seconds(inputs.average, "--average") / 60.0
     if minutes < 1 or not minutes.is_integer():
         raise InputError(
             f"--average {inputs.average} is not a whole number of minutes; write 1min or 1h."
         )
     return demand_from(
-        inputs.demand or ["azure-code"],
+        [demand] if isinstance(demand, str) else demand or ["azure-code"],
         service=inputs.service,
         weights=inputs.weight,
         average_minutes=int(minutes),

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,91 +23,33 @@ import simpy
 from topologies.support.arrays import FloatArray, IntArray
 from topologies.support.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, whole_requests
-from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.rules import best_static, static
 from workloads.fleet.policies.view import Decision, JobView, KindView, Policy, View, answer
 from workloads.fleet.processes import moves
 from workloads.fleet.processes.failures import (
-    Fleet,
     failing,
     failing_together,
     interrupting,
     maintaining,
     reserve,
 )
-from workloads.fleet.processes.power import power_limits
-from workloads.fleet.processes.targets import targets, training_limits
+from workloads.fleet.processes.targets import power_limits, targets, training_limits
 from workloads.fleet.state.services import (
     BatchQueue,
     BatchWork,
+    Kind,
     Queue,
-    Service,
     by_pool,
     pools_from,
-    rates_max,
+    speeds_of,
     units_needed,
 )
 from workloads.fleet.state.store import MINUTE_MS, MS, Store, milliseconds
-from workloads.fleet.state.world import NOBODY, Change, Gang, Ledger, Role, Tally, World
+from workloads.fleet.state.world import NONE, Change, Gang, Role, Tally, World
 
 COMPUTING = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 """Roles of units that draw their full power, beside those that serve."""
-UNKNOWN = Economics(0.0, 0.0)
-"""Power and price of a chip of which neither is known."""
-
-
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """Units of one kind in a fleet."""
-
-    name: str
-    # One for each service of the demand, with the capacity of a unit of this kind
-    services: tuple[Service, ...]
-    fleet: Fleet
-    jobs: tuple[TrainingJob, ...] = ()  # jobs that run on this kind
-    economics: Economics = UNKNOWN  # power and price of a chip
-    serves: bool = True  # whether units of this kind may serve
-    region: str = ""  # region of the units, in a fleet of several
-    # Round trip of requests from each region, by its name [s]; none from one that is not stated
-    round_trip_s: Mapping[str, float] = field(default_factory=dict)
-
-
-def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
-    """Requests that a unit of each kind serves, relative to one of the first; (kinds, pools)."""
-    needs = [
-        by_pool(units_needed(demand, kind.services), pools_from(kind.services)).sum(axis=1)
-        for kind in kinds
-    ]
-    result = np.array(
-        [np.where(need > 0, needs[0] / np.maximum(need, 1e-300), 1.0) for need in needs]
-    )
-    result[[not kind.serves for kind in kinds]] = 0.0
-    return result
-
-
-def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
-    """Units that may serve, in units of the first kind, for the mix of a demand."""
-    needs = [float(units_needed(demand, kind.services).sum()) for kind in kinds]
-    return sum(
-        kind.fleet.steady_units * (needs[0] / need if need else 1.0)
-        for kind, need in zip(kinds, needs, strict=True)
-        if kind.serves
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Signals:
-    """Signals from outside the fleet: earlier demand, prices, minutes without training."""
-
-    # Demand before the run, which policies know; it ends where the run begins
-    history: Demand | None = None
-    # (minutes,) or (kinds, minutes): minutes in which nothing may train or evaluate, such as those
-    # of dear electricity
-    held: npt.NDArray[np.bool_] | None = None
-    # (minutes,) or (kinds, minutes): price of electricity in each minute of the run, and of the day
-    # after it where known; empty without prices
-    prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +63,8 @@ class Inputs:
     first_minute_of_week: int  # minute of the week at which the run begins; 0 is Monday 00:00 UTC
     # (minutes,): most that the policy lets the site draw, as the run recorded it [W]
     cap_w: FloatArray
-    signals: Signals = field(default_factory=Signals)
+    held: npt.NDArray[np.bool_] | None
+    prices_usd_per_mwh: FloatArray
 
 
 def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> moves.Process:
@@ -129,7 +72,7 @@ def controlling(worlds: Sequence[World], inputs: Inputs, policy: Policy) -> move
     minutes, env = worlds[0].rate_max_per_s.shape[1], worlds[0].env
     wanted = np.zeros(len(worlds[0].pools))
     carry = [0.0] * len(worlds[0].services)  # parts of requests that the last minute had begun
-    view, held, seen, calm = None, inputs.signals.held, -1, moves.Calm(worlds)
+    view, held, seen, calm = None, inputs.held, -1, moves.Calm(worlds)
     for minute in range(minutes):
         events = calm.events()
         view = view_at(worlds, inputs, minute, view if seen == events else None)
@@ -248,16 +191,21 @@ def view_at(
         rates = first.rate_max_per_s[:, max(minute - 1, 0)]
         backlog = by_pool(np.array(waiting, float) / (rates * 60.0), first.pools)
     batch_rate = 1.0 if batch is None else float(batch.rate_per_s[minute]) * 60.0
-    prices = np.atleast_2d(inputs.signals.prices_usd_per_mwh)[:, minute:]
+    prices = np.atleast_2d(inputs.prices_usd_per_mwh)[:, minute:]
     if before is None:
         kinds = tuple(map(_kind_view, worlds))
-        sums = _sums(kinds, worlds)
+        sums: dict[str, Any] = {name: sum(getattr(kind, name) for kind in kinds) for name in SUMS}
+        sums["lead_s"] = max(world.lead_s for world in worlds if world.serves)
+        shares = [kind.units / sums["units"] for kind in kinds]  # exactly 1 for one kind
+        for name in MEANS:
+            each = zip(kinds, shares, strict=True)
+            sums[name] = sum(getattr(kind, name) * share for kind, share in each)
     else:
         kinds = tuple(
             kind._replace(serving=kind.serving.copy(), coming=kind.coming.copy())
             for kind in before.kinds
         )
-        sums = {name: getattr(before, name) for name in SUMS}
+        sums = {name: getattr(before, name) for name in (*SUMS, "lead_s", *MEANS)}
     if prices.size:
         kinds = tuple(
             kind._replace(prices_usd_per_mwh=prices[min(at, len(prices) - 1)])
@@ -288,19 +236,8 @@ def view_at(
     )
 
 
-SUMS = ("units", "broken", "training", "lead_s", "unit_busy_w", "unit_idle_w")
-"""Fields of a view that are of all kinds together."""
-
-
-def _sums(kinds: Sequence[KindView], worlds: Sequence[World]) -> dict[str, Any]:
-    """Return what a view says of all kinds together."""
-    sums = {name: sum(getattr(kind, name) for kind in kinds) for name in SUMS[:3]}
-    sums["lead_s"] = max(world.lead_s for world in worlds if world.serves)
-    shares = [kind.units / sums["units"] for kind in kinds]  # exactly 1 for one kind
-    for name in SUMS[4:]:
-        each = zip(kinds, shares, strict=True)
-        sums[name] = sum(getattr(kind, name) * share for kind, share in each)
-    return sums
+SUMS, MEANS = ("units", "broken", "training"), ("unit_busy_w", "unit_idle_w")
+"""Fields of a view that are sums, or means by the units, of those of all kinds."""
 
 
 def _kind_view(world: World) -> KindView:
@@ -386,23 +323,6 @@ def in_whole_requests(demand: Demand) -> Demand:
     return Demand(demand.services, demand.start, counts, *lengths)
 
 
-def inputs_of(demand: Demand, services: Sequence[Service], signals: Signals) -> Inputs:
-    """Return the inputs of the control loop, with the load of the history in front."""
-    pools = pools_from(services)
-    load = by_pool(units_needed(demand, services), pools)
-    past = load[:, :0]
-    if signals.history is not None:
-        past = by_pool(units_needed(signals.history, services), pools)
-    start = pd.Timestamp(demand.start)
-    return Inputs(
-        load=np.concatenate([past, load], axis=1),
-        history=past.shape[1],
-        first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
-        cap_w=np.full(demand.minutes, math.inf),
-        signals=signals,
-    )
-
-
 def opened(
     demand: Demand, kinds: Sequence[Kind], rng: np.random.Generator, batch: BatchWork | None = None
 ) -> list[World]:
@@ -411,18 +331,29 @@ def opened(
     if not 1 <= units <= MAX_UNITS:
         raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
     kinds[0].fleet.limits.check(units)
-    env = simpy.Environment()
-    store = Store(env, kinds[0].fleet.change_costs.store_bytes_per_s)
+    store = Store(simpy.Environment(), kinds[0].fleet.costs.store_bytes_per_s)
     queues = tuple(
         Queue(row, service.patience_s / 60.0)
         for row, service in zip(demand.requests.astype(np.int64), kinds[0].services, strict=True)
     )
     draws = [rng, *rng.spawn(len(kinds) - 1)]
-    queue = None if batch is None else _batch(batch, demand)
+    queue = None
+    if batch is not None:
+        requests = in_whole_requests(batch.demand)
+        arrivals = requests.requests[0].astype(np.int64)
+        lengths = requests.prompt_tokens[0] + requests.output_tokens[0]
+        tokens = np.rint(arrivals * lengths).astype(np.int64)
+        queue = BatchQueue(arrivals, tokens, batch.deadline_minutes, batch.rate_per_s)
     worlds = [
-        _world(demand, kind, speed, env, store, queues, each, queue)
+        World(kind, demand, speed, store, queues, each, queue)
         for kind, speed, each in zip(kinds, speeds_of(demand, kinds), draws, strict=True)
     ]
+    for world in worlds:
+        for gang in world.gangs:
+            gang.on_finish = partial(_lend_again, world)
+            if gang.job.arrives_s > 0:
+                arrival = store.env.timeout(milliseconds(gang.job.arrives_s, world.horizon_ms))
+                arrival.callbacks.append(partial(_lend_again, world, NONE))
     rates = [
         max((gang.job.rate(1) for gang in world.gangs if gang.job.rated), default=0.0)
         for world in worlds
@@ -433,95 +364,10 @@ def opened(
     return worlds
 
 
-def _world(
-    demand: Demand,
-    kind: Kind,
-    speed: FloatArray,
-    env: simpy.Environment,
-    store: Store,
-    queues: tuple[Queue, ...],
-    rng: np.random.Generator,
-    batch: BatchQueue | None,
-) -> World:
-    """Return the world of one kind of units."""
-    fleet, costs = kind.fleet, kind.fleet.change_costs
-    replace(fleet.limits, floor=0).check(fleet.units)
-    pools = pools_from(kind.services)
-    ledger = Ledger(fleet.units, len(pools), fleet.servers)
-    evaluations = [job for job in kind.jobs if job.evaluation]
-    if len(evaluations) > 1:
-        raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
-    horizon_ms = demand.minutes * MINUTE_MS
-    ordered = sorted((job for job in kind.jobs if not job.evaluation), key=lambda job: job.priority)
-    _check_sizes(ordered, kind)
-    world = World(
-        name=kind.name,
-        chips_per_unit=fleet.chips_per_unit,
-        economics=kind.economics,
-        reach=speed,
-        rate_max_per_s=rates_max(demand, kind.services),
-        env=env,
-        ledger=ledger,
-        store=store,
-        costs=costs,
-        limits=fleet.limits,
-        services=kind.services,
-        pools=pools,
-        queues=queues,
-        gangs=tuple(
-            Gang(number, job, env, ledger, costs, horizon_ms, store)
-            for number, job in enumerate(ordered)
-        ),
-        evaluation=evaluations[0] if evaluations else None,
-        rng=rng,
-        horizon_ms=horizon_ms,
-        heading=np.full(len(ledger), NOBODY, np.int16),
-        spent_server_ms=np.zeros((demand.minutes + 1, ledger.accounts), np.int64),
-        service_units=np.zeros((demand.minutes, len(kind.services))),
-        surge=np.zeros(len(pools), np.int64),
-        moved=np.zeros(len(pools)),
-        blocks=fleet.blocks,
-        batch=batch if kind.serves else None,
-        region=kind.region,
-        round_trip_s=np.array([kind.round_trip_s.get(each.region, 0.0) for each in kind.services]),
-    )
-    for gang in world.gangs:
-        gang.on_finish = partial(_release_finished, world)
-        if gang.job.arrives_s > 0:
-            env.process(_arrive(world, milliseconds(gang.job.arrives_s, horizon_ms)))
-    return world
-
-
-def _batch(work: BatchWork, demand: Demand) -> BatchQueue:
-    if work.demand.minutes != demand.minutes or len(work.demand.services) != 1:
-        raise InputError(
-            f"batch work of {len(work.demand.services)} services and {work.demand.minutes:,} "
-            f"minutes; it must be one service as long as the run of {demand.minutes:,} minutes."
-        )
-    whole = in_whole_requests(work.demand)
-    arrivals = whole.requests[0].astype(np.int64)
-    lengths = whole.prompt_tokens[0] + whole.output_tokens[0]
-    tokens = np.rint(arrivals * lengths).astype(np.int64)
-    return BatchQueue(arrivals, tokens, work.deadline_minutes, work.rate_per_s)
-
-
-def _release_finished(world: World, units: IntArray) -> None:
+def _lend_again(world: World, units: IntArray, _event: simpy.Event | None = None) -> None:
+    """Take back the units of a job that is done, if any, and lend what is spare."""
     world.ledger.put(units, Role.SPARE, world.now)
     moves.dispatch(world)
-
-
-def _arrive(world: World, at_ms: int) -> moves.Process:
-    yield world.env.timeout(at_ms)
-    moves.dispatch(world)
-
-
-def _check_sizes(jobs: Sequence[TrainingJob], kind: Kind) -> None:
-    for job in jobs:
-        if job.min_units > kind.fleet.units:
-            raise InputError(
-                f"job {job.name} needs {job.min_units:,} units, {kind.name} has "
-                f"{kind.fleet.units:,} units; make the job smaller."
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -585,7 +431,9 @@ def simulate(
     policy: Policy,
     *,
     batch: BatchWork | None = None,
-    signals: Signals | None = None,
+    history: Demand | None = None,
+    held: npt.NDArray[np.bool_] | None = None,
+    prices_usd_per_mwh: npt.ArrayLike = (),
     rng: np.random.Generator | None = None,
 ) -> FleetRun:
     """Run a fleet through a demand.
@@ -594,21 +442,37 @@ def simulate(
     takes longer than the whole run, no policy can change anything: the fleet then keeps the static
     split that serves the busiest hour.
 
+    Policies know the demand of ``history``, which ends where the run begins. Nothing trains in
+    minutes that are ``held``, (minutes,) or (kinds, minutes), such as those of dear electricity.
+    Its prices, of the same shapes, may go on for the day after the run.
+
     >>> from workloads.demand import constant
     >>> from workloads.fleet.policies.rules import static
-    >>> from workloads.fleet.processes.failures import Fleet
+    >>> from workloads.fleet.state.services import Fleet
     >>> from workloads.serving import fixed_rate
     >>> kind = Kind("any", (Service("chat", fixed_rate(2.0)),), Fleet(3))
     >>> simulate(constant(60.0, minutes=5), [kind], static(1)).queues[0].served.tolist()
     [60, 60, 60, 60, 60]
     """
     whole = in_whole_requests(demand)
-    inputs = inputs_of(whole, kinds[0].services, signals or Signals())
+    needed, services = units_needed(whole, kinds[0].services), kinds[0].services
+    load, start = by_pool(needed, pools_from(services)), pd.Timestamp(whole.start)
+    past = load[:, :0]
+    if history is not None:
+        past = by_pool(units_needed(history, services), pools_from(services))
+    inputs = Inputs(
+        load=np.concatenate([past, load], axis=1),
+        history=past.shape[1],
+        first_minute_of_week=start.weekday() * MINUTES_PER_DAY + start.hour * 60 + start.minute,
+        cap_w=np.full(whole.minutes, math.inf),
+        held=held,
+        prices_usd_per_mwh=np.asarray(prices_usd_per_mwh, float),
+    )
     worlds = opened(whole, kinds, rng or np.random.default_rng(0), batch)
     _run_to_end(worlds, inputs, policy, kinds)
     return FleetRun(
         demand=whole,
-        load=units_needed(whole, kinds[0].services),
+        load=needed,
         queues=worlds[0].queues,
         kinds=tuple(worlds),
         cap_w=inputs.cap_w,
@@ -631,8 +495,8 @@ def _run_to_end(
             env.process(failing(world, failures))
             for domain in failures.domains:
                 env.process(failing_together(world, domain))
-            for interruption in failures.interruptions:
-                env.process(interrupting(world, interruption))
+            for name, mtbf_s in failures.interruptions.items():
+                env.process(interrupting(world, name, mtbf_s))
         if kind.fleet.maintenance:
             env.process(maintaining(world, kind.fleet.maintenance))
         if kind.fleet.blocks:

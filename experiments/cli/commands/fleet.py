@@ -356,11 +356,11 @@ def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> 
     with one_piece("capacity of a unit", call.watch):
         base = scenario_from(question, catalogue, call.seed)
     scenarios = side_by_side(base)
-    built, policy = time.perf_counter(), question.policy
+    built, policy = time.perf_counter(), question.policy.policy
     runs = {}
     for name, scenario in call.watch(scenarios, "fleet"):
-        done = run(scenario, policy_of(policy.policy, scenario, policy), seed=call.seed)
-        runs[name] = FleetResult(scenario, done, policy, call.seed, watch=call.watch)
+        done = run(scenario, policy_of(policy, scenario), seed=call.seed)
+        runs[name] = FleetResult(scenario, done, call.seed, watch=call.watch)
     return _Answer(runs, built - begun, time.perf_counter() - built)
 
 
@@ -418,7 +418,7 @@ def _notes_of_run(result: FleetResult) -> list[str]:
 
     scenario, run = result.scenario, result.run
     wanted = parse_slo(scenario.options.fleet.slo).share
-    attained, policy = result.summary["slo_attainment"], result.settings.policy
+    attained, policy = result.summary["slo_attainment"], scenario.options.policy.policy
     notes = [missed_note(run, scenario.lead_s, attained=attained, wanted=wanted, policy=policy)]
     notes += [power_note(result.summary), over_cap_note(result.summary)]
     notes += [idle_draw_note(run, result.summary)]

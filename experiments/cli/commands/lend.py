@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from workloads.demand.trace import Demand
     from workloads.fleet.lending.answer import Loan, Night
+    from workloads.fleet.lending.front import LendResult
     from workloads.fleet.scenario import Scenario
 
 HISTORY_ONLY = (
@@ -104,11 +105,10 @@ def lend(
     """
     from workloads.demand.trace import MINUTES_PER_DAY
     from workloads.fleet.lending.front import (
+        LendResult,
         fastest_job,
         for_lending,
         lend_on,
-        lent_interval,
-        lent_intervals,
         night_from,
     )
     from workloads.fleet.scenario import notes, scenario_from
@@ -120,6 +120,7 @@ def lend(
         return
     scenario = scenario_from(options, catalogue_inputs.watched(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
+    result = LendResult(scenario, loan)
     remarks = [loan.note, loan.weekday_note, loan.short_note, *notes(scenario, options)]
     lent_to, reinforced = fastest_job(scenario), any(job.post_training for job in scenario.jobs)
     if fleet.post_training is not None and reinforced and lent_to and not lent_to.post_training:
@@ -129,17 +130,16 @@ def lend(
         )
     document = {
         "cluster": fleet.cluster,
-        **scenario.sizing.document(),
         "history_days": scenario.demand.minutes / MINUTES_PER_DAY,
-        **loan.summary(),
-        "interval": {**lent_interval(loan, scenario).document(), **lent_intervals(loan, scenario)},
+        **result.summary,
+        "interval": {**result.interval.document(), **result.intervals},
         "scaling": scenario.scaling,
         "notes": [note for note in remarks if note],
     }
     call.answer(
         document,
         _print,
-        lambda run, _: _write(run, document, loan, scenario),
+        lambda run, _: _write(run, document, result),
         notes=(document["scaling"], *document["notes"]),
     )
 
@@ -156,7 +156,7 @@ def _follow(
     from experiments.hourly.follow import USUAL_DAYS, Follower, of_this_night
     from topologies.clusters.names import machine
     from workloads.fleet.lending.front import lend_on
-    from workloads.fleet.scenario import check_question, models_of, scenario
+    from workloads.fleet.scenario import check_question, read_models, scenario
 
     poll_s = parse_seconds(growing.poll, "--poll")
     if poll_s < 1:
@@ -172,7 +172,7 @@ def _follow(
         raise InputError("--out is for one answer; with --follow, --state keeps them all.")
     cluster = machine(options.fleet.cluster, catalogue=catalogue_inputs.read(options.fleet.cluster))
     check_question(options)
-    models, days = models_of(options.fleet.model), options.demand.days
+    models, days = read_models(options.fleet.model), options.demand.days
     every_day = replace(options, demand=replace(options.demand, days=math.inf))
 
     def ask(history: Demand) -> tuple[Loan, Scenario]:
@@ -274,14 +274,13 @@ def _print(document: Mapping[str, Any]) -> None:
     print_table("", ["", ""], [loans, *facts(LENT, lent), *nights, *facts(FLEET, document)])
 
 
-def _write(run: Run, document: Mapping[str, Any], loan: Loan, scenario: Scenario) -> None:
+def _write(run: Run, document: Mapping[str, Any], result: LendResult) -> None:
     from experiments.figures.fleet import lead_figure, loan_figure
-    from workloads.fleet.lending.front import lead_times_on
 
     run.json("summary", document, title="Results")
     run.table("intervals", interval_frame(document, *LENT), title="Intervals of the results")
-    run.figure("lend", loan_figure(loan), title="Units that can be lent")
-    leads = lead_times_on(scenario, loan)
+    run.figure("lend", loan_figure(result.loan), title="Units that can be lent")
+    leads = result.lead_times()
     run.figure("lead_times", lead_figure(leads), title="Lendable chips by lead time and confidence")
     run.table("lead_times", leads, title="Lendable chips by lead time and confidence")
-    run.table("backtest", loan.frame(), title="Every night of the history")
+    run.table("backtest", result.frame(), title="Every night of the history")

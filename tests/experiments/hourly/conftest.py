@@ -8,7 +8,7 @@ from experiments.hourly.demand import minute_of
 from topologies.clusters.names import cluster
 from workloads.fleet.lending.answer import Night
 from workloads.fleet.lending.front import for_lending, lend_on
-from workloads.fleet.scenario import models_of, scenario
+from workloads.fleet.scenario import read_models, scenario
 from workloads.options.fleet import FleetInputs, FleetOptions
 
 
@@ -22,7 +22,7 @@ def requests_of(minute):
 def ask():
     """The night question for 40 units of 64 chips, each of which serves a request a second."""
     options = for_lending(FleetOptions(FleetInputs(unit_rate=1.0, failures="off")))
-    machine, models = cluster("trn2-ultraserver:40"), models_of("llama-3.1-8b")
+    machine, models = cluster("trn2-ultraserver:40"), read_models("llama-3.1-8b")
 
     def answer(history):
         """Answer for a history that ends now."""

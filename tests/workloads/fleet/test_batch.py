@@ -19,11 +19,10 @@ from workloads.fleet.lending.answer import Night
 from workloads.fleet.lending.front import lend_on
 from workloads.fleet.policies.rules import forecast, static
 from workloads.fleet.policies.view import Decision
-from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import scenario
-from workloads.fleet.setup.demand import batch_work, interactive
-from workloads.fleet.state.services import BatchTier, BatchWork, Service
+from workloads.fleet.setup.demand import batch_work
+from workloads.fleet.state.services import BatchTier, BatchWork, Failures, Fleet, Service
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import fixed_rate
@@ -118,7 +117,7 @@ def test_a_policy_sees_the_deadlines_and_may_say_how_many_units():
 def test_requests_tokens_and_time_are_conserved(share, hours, reclaim, seed):
     tier = BatchTier(share, deadline_s=hours * 3600)
     arrivals = azure_code().between(0, 1440)
-    demand = scaled_to_fleet(interactive(arrivals, tier), [SERVICE], 24, peak_share=0.8)
+    demand = scaled_to_fleet(arrivals.times(1 - share), [SERVICE], 24, peak_share=0.8)
     work = batch_work(demand, [SERVICE], tier)
     run = simulate(
         demand, [SERVICE], Fleet(32, failures=Failures(40_000.0, 600.0, servers=4)), forecast(),

@@ -15,9 +15,15 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies.rules import best_static, clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import GROUPS, changes_frame, role_server_ms, summary
-from workloads.fleet.state.services import Queue, Service, split_tokens, units_needed, waits_s
+from workloads.fleet.state.services import (
+    Fleet,
+    Queue,
+    Service,
+    split_tokens,
+    units_needed,
+    waits_s,
+)
 from workloads.fleet.state.store import Store
 from workloads.fleet.state.world import Ledger, Role
 from workloads.serving.tables import fixed_rate

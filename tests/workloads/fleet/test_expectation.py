@@ -14,11 +14,10 @@ from topologies.clusters.names import cluster
 from workloads.demand import Demand, demand
 from workloads.fleet.expectation import at, broken_share, expected, kept_units
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Domain, Failures, Fleet
 from workloads.fleet.results import service_minutes, summary, worst_window
 from workloads.fleet.scenario import policy_of, run, scenario
 from workloads.fleet.setup.serving import Prompts, services_from, ways_of
-from workloads.fleet.state.services import Queue, Service
+from workloads.fleet.state.services import Domain, Failures, Fleet, Queue, Service
 from workloads.models.huggingface import named
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 from workloads.serving import Lengths, Profile, Requests, Slo, profile, serve, serve_apart
@@ -47,7 +46,7 @@ def test_the_closed_form_is_what_foresight_lends(base):
     """The level within a point, and what longer changes or more demand do within a tenth."""
     middle, share = expected(base).lendable_share, _simulated(base)
     assert middle == pytest.approx(share, abs=0.01)
-    costs = slower(base.fleet.change_costs, 2.0)
+    costs = slower(base.fleet.costs, 2.0)
     moved = (
         base.changed(lambda _: {"fleet": replace(base.fleet, costs=costs)}),
         base.at(replace(base.horizon, demand=base.horizon.demand.times(0.9))),
@@ -62,7 +61,7 @@ def test_what_is_not_lent_is_paid_for(base):
     forecast = expected(base)
     demand = base.demand
     tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
-    usd = base.economics.usd_per_chip_s * demand.minutes * 60 * UNITS * 64
+    usd = base.kinds[0].economics.usd_per_chip_s * demand.minutes * 60 * UNITS * 64
     paid_usd = usd * (1 - forecast.lendable_share)
     assert forecast.usd_per_million_tokens == pytest.approx(paid_usd / tokens * 1e6)
     assert at(base, shipped_catalogue()) == forecast  # of kinds that are one, as of --cluster

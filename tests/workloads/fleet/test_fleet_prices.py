@@ -13,10 +13,8 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.prices import Prices, read_tariff
 from workloads.fleet.policies.rules import price_aware, static
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import power_w, role_units, summary
-from workloads.fleet.simulation import Signals
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Fleet, Service
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 
@@ -55,7 +53,7 @@ def _run(held):
     jobs = (paused, TrainingJob("saved", 4, 2, reclaim="shrink"), evaluation_job(20))
     return simulate(
         constant(10.0, minutes=MINUTES), [SERVICE], Fleet(20, costs=ChangeCosts.fixed(60.0)),
-        static(10), signals=Signals(held=held), jobs=jobs, economics=ECONOMICS,
+        static(10), held=held, jobs=jobs, economics=ECONOMICS,
     )  # fmt: skip
 
 

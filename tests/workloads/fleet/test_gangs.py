@@ -15,7 +15,6 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
 from workloads.fleet.scenario import notes, scenario
 from workloads.fleet.setup.night_work import (
     LEAST_GOODPUT,
@@ -25,7 +24,7 @@ from workloads.fleet.setup.night_work import (
     host_memory_note,
     most_units,
 )
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Domain, Failures, Fleet, Service
 from workloads.fleet.state.world import Gang, Ledger, Role
 from workloads.job.checkpoints import State, peer_copies
 from workloads.job.job import Recovery
@@ -70,7 +69,7 @@ def test_all_kinds_of_failures_stop_a_gang():
     failures = Failures(
         1000.0, 1.0, servers=4,
         domains=(Domain("rack", 500.0, 1.0, units=5),),
-        interruptions=(Interruption("switch", 100.0),),
+        interruptions={"switch": 100.0},
     )  # fmt: skip
     # 10 units: 1/100 s of their own, 2 racks with 1/500 s each, a fifth of the fleet's 1/100 s.
     assert gang_mtbf_s(failures, 10, 50) == pytest.approx(1 / (0.01 + 0.004 + 0.002))

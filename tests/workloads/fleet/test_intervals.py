@@ -27,10 +27,10 @@ from workloads.fleet.intervals import (
     slowed,
 )
 from workloads.fleet.policies.rules import static, threshold
-from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import policy_of, run
 from workloads.fleet.setup.demand import demand_level
+from workloads.fleet.state.services import Failures, Fleet
 
 KNOWN = Causes(AS_STATED, AS_STATED, AS_STATED, AS_STATED)
 SPREAD = Uncertain(0.8, 1.25, "assumed by this test")

@@ -20,10 +20,9 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import MODES, PostTraining, TrainingJob, read_jobs
 from workloads.fleet.policies.rules import static
 from workloads.fleet.policies.view import Decision, View
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import jobs_frame, summary
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Fleet, Service
 from workloads.fleet.state.world import World
 from workloads.serving.tables import fixed_rate
 

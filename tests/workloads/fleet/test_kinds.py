@@ -23,10 +23,9 @@ from workloads.fleet.policies.predictive import (
 )
 from workloads.fleet.policies.rules import forecast, static, threshold
 from workloads.fleet.policies.view import Decision, Limits, Situation
-from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, role_units, summary, timeline
-from workloads.fleet.simulation import Kind, simulate, speeds_of
-from workloads.fleet.state.services import BatchWork, Service
+from workloads.fleet.simulation import simulate
+from workloads.fleet.state.services import BatchWork, Failures, Fleet, Kind, Service, speeds_of
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
 from workloads.serving.tables import fixed_rate

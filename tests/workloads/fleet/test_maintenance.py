@@ -14,9 +14,10 @@ from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import RECLAIMS, TrainingJob, evaluation_job
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Failures, Fleet, Window, windows_from
+from workloads.fleet.processes.failures import Window, windows_from
 from workloads.fleet.results import role_units
-from workloads.fleet.simulation import FleetRun, Kind, simulate
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.services import Failures, Fleet, Kind
 from workloads.fleet.state.world import Role
 
 MINUTES = 600

@@ -13,10 +13,9 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import default_jobs
 from workloads.fleet.policies.rules import threshold
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import changes_frame, summary, timeline
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.state.services import Pool, Service, by_pool
+from workloads.fleet.state.services import Fleet, Pool, Service, by_pool
 from workloads.fleet.state.world import Role, World
 from workloads.options.fleet import FleetInputs
 from workloads.serving.tables import fixed_rate

@@ -22,11 +22,10 @@ from workloads.fleet.missed import idle_draw_note
 from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.rules import static
 from workloads.fleet.policies.view import Decision, JobView, KindView, Situation, answer
-from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.processes.power import units_within
+from workloads.fleet.processes.targets import units_within
 from workloads.fleet.results import power_w, regret, role_server_ms, summary
-from workloads.fleet.simulation import Kind, simulate
-from workloads.fleet.state.services import BatchWork, Service, units_needed
+from workloads.fleet.simulation import simulate
+from workloads.fleet.state.services import BatchWork, Failures, Fleet, Kind, Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
 from workloads.serving import fixed_rate
@@ -94,7 +93,7 @@ def _capped(draw):
         kinds.append(Kind(f"kind {number}", (service,), fleet, chosen, power))
     most_w = sum(each.fleet.units * each.fleet.chips_per_unit * BUSY_W * PUE for each in kinds)
     cap_w = draw(st.floats(0.3, 1.0)) * most_w
-    lead_s, back_s = kinds[0].fleet.change_costs.to_serving_s(0.0), 600.0
+    lead_s, back_s = kinds[0].fleet.costs.to_serving_s(0.0), 600.0
     situation = Situation(units_needed(demand, kinds[0].services), lead_s, back_s)
     settings_ = PolicyInputs(power_cap=cap_w / 1e6)
     policy = policy_named(draw(st.sampled_from(["mpc", "power-cap"])), settings_, situation)

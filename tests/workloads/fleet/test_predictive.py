@@ -30,11 +30,9 @@ from workloads.fleet.policies.predictive import (
     predictive,
 )
 from workloads.fleet.policies.view import Decision, JobView, KindView, Situation
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import regret, summary
 from workloads.fleet.scenario import policy_of, run, scenario
-from workloads.fleet.simulation import Signals
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Fleet, Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions, PolicyInputs
 from workloads.serving import fixed_rate
 
@@ -55,7 +53,7 @@ def _run(valley, policy):
     return simulate(
         demand, [Service("chat", fixed_rate(1.0))], Fleet(40, costs=costs), policy,
         jobs=[TrainingJob("run", 40, 1, tokens_per_s=((1, 1.0),), reclaim="shrink")],
-        signals=Signals(history=history),
+        history=history,
     )  # fmt: skip
 
 

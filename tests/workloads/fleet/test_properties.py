@@ -19,11 +19,12 @@ from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Failures, Fleet, Window
+from workloads.fleet.processes.failures import Window
 from workloads.fleet.processes.moves import Calm
 from workloads.fleet.results import role_units, summary, timeline
 from workloads.fleet.scenario import policy_of, run, scenario
 from workloads.fleet.simulation import FleetRun
+from workloads.fleet.state.services import Failures, Fleet
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 

@@ -12,9 +12,8 @@ from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.policies.forecast import lendable
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import changes_frame, role_server_ms
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Fleet, Service
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 

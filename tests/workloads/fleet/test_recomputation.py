@@ -13,9 +13,8 @@ from workloads.demand import Demand, azure_code, azure_conv, burstgpt
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import default_jobs
 from workloads.fleet.policies.rules import forecast, oracle, static, threshold
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import role_server_ms
-from workloads.fleet.state.services import Service, units_needed
+from workloads.fleet.state.services import Fleet, Service, units_needed
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 

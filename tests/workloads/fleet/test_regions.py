@@ -16,11 +16,10 @@ from workloads.demand.trace import beside
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import kind_shares, role_chip_ms, service_minutes, summary
-from workloads.fleet.setup.regions import Region, in_regions, regions_from, services_in
-from workloads.fleet.simulation import Kind, simulate
-from workloads.fleet.state.services import Service
+from workloads.fleet.setup.machines import Region, in_regions, regions_from, services_in
+from workloads.fleet.simulation import simulate
+from workloads.fleet.state.services import Failures, Fleet, Kind, Service
 from workloads.fleet.state.world import Role
 from workloads.options.fleet import PolicyInputs
 from workloads.serving.tables import fixed_rate

@@ -14,9 +14,9 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.reservations import Block, blocks_from
 from workloads.fleet.policies.rules import static
-from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import holes, role_units
-from workloads.fleet.simulation import FleetRun, Kind, simulate
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.services import Failures, Fleet, Kind
 from workloads.fleet.state.world import Ledger, Role
 
 MINUTES = 600

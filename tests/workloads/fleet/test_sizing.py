@@ -13,10 +13,9 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.missed import missed_note, missed_quarters
 from workloads.fleet.policies.rules import threshold
-from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results import attainment, service_minutes
 from workloads.fleet.scenario import scenario, what_ifs
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Fleet, Service
 from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 from workloads.serving import fixed_rate
 

@@ -13,9 +13,8 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import default_jobs, evaluation_job
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.policies.view import Limits, View
-from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results import role_units
-from workloads.fleet.state.services import Queue, Service
+from workloads.fleet.state.services import Failures, Fleet, Queue, Service
 from workloads.fleet.state.world import Role
 from workloads.serving.tables import fixed_rate
 

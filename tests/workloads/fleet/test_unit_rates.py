@@ -15,10 +15,10 @@ from topologies.clusters.names import cluster
 from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Fleet, failures_from
+from workloads.fleet.processes.failures import failures_from
 from workloads.fleet.results import role_units
 from workloads.fleet.setup.serving import block_of, cold_cache_s, replicas_document, services_from
-from workloads.fleet.state.services import Service, to_serving_s
+from workloads.fleet.state.services import Fleet, Service, to_serving_s
 from workloads.fleet.state.world import Role
 from workloads.models.huggingface import named
 from workloads.options.fleet import FleetInputs

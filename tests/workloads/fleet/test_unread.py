@@ -16,9 +16,9 @@ from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.results import summary
 from workloads.fleet.scenario import (
-    demand_of,
-    models_of,
     policy_of,
+    read_demand,
+    read_models,
     run,
     scenario,
     unread_carbon_price,
@@ -42,8 +42,8 @@ def test_every_option_is_read_by_the_set_up_or_by_a_policy():
     stated = FleetOptions(FleetInputs(unit_rate=5.0), DemandInputs(days=0.05, batch_share="20%"))
     groups = {each.name: observed(getattr(stated, each.name)) for each in fields(FleetOptions)}
     options = FleetOptions(**{name: group for name, (group, _) in groups.items()})
-    requests, fleet = demand_of(options.demand), cluster("trn2-ultraserver:8")
-    scenario(fleet, requests, options, models=models_of("gpt2"))
+    requests, fleet = read_demand(options.demand.demand, options), cluster("trn2-ultraserver:8")
+    scenario(fleet, requests, options, models=read_models("gpt2"))
     read = {option for _, noted in groups.values() for option in noted}
     assert not read & set(OF_REPLICAS)  # beside a stated rate they change nothing, and are refused
     replicas, of_replicas = observed(FleetInputs(unit_rate=None))
@@ -114,8 +114,10 @@ def test_no_row_about_fleets_is_read_by_nothing():
         ),
         demand=DemandInputs(demand=("azure-conv",), days=0.05, batch_share="20%"),
     )
-    models = models_of(question.fleet.model)
-    built = scenario(cluster, demand_of(question.demand), question, models=models)
+    models = read_models(question.fleet.model)
+    built = scenario(
+        cluster, read_demand(question.demand.demand, question), question, models=models
+    )
     summary(run(built, policy_of("static", built), seed=0))
     with_prices(numbers, "owned", [cluster])
     for source in described(LimitInputs)["weights"].choice_texts():

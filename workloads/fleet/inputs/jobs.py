@@ -60,15 +60,6 @@ class PostTraining:
     step_tokens: float  # tokens of the rollouts of one step, prompts and answers together
     mode: str = BEHIND
 
-    def __post_init__(self) -> None:
-        rates = (self.rollout_tokens_per_s, self.update_tokens_per_s, self.step_tokens)
-        if min(rates) <= 0 or not 0 <= self.transfer_s < math.inf:
-            raise InputError(
-                f"post-training with rates of {rates[0]:g} and {rates[1]:g} tokens/s a unit, steps "
-                f"of {rates[2]:g} tokens and a transfer of {self.transfer_s:g} s; rates and steps "
-                "must be above 0, the transfer at least 0."
-            )
-
     def on(self, rollout_units: int, update_units: int) -> Split:
         """Return the steady state with a number of rollout units and of update units."""
         rollout_s = self.step_tokens / (rollout_units * self.rollout_tokens_per_s)
@@ -82,9 +73,7 @@ class PostTraining:
     def best(self, units: int) -> Split:
         """Return the fastest division of ``units`` units between rollouts and updates."""
         # Among equally fast ones, the division with fewer rollout units is returned. One unit alone
-        # makes rollouts and updates in turn, whatever the mode. Raises InputError for no units.
-        if units < 1:
-            raise InputError(f"post-training on {units} units; it needs at least one.")
+        # makes rollouts and updates in turn, whatever the mode.
         if units == 1:
             return replace(self, mode=LOCKSTEP).on(1, 1)
         splits = (self.on(rollouts, units - rollouts) for rollouts in self._candidates(units))
@@ -187,10 +176,6 @@ class TrainingJob:
                 f"job {self.name}: post_training is {self.post_training!r}; it is of a job that "
                 "trains, and this one evaluates."
             )
-        interval_s = self.checkpoint_every_s
-        if (interval_s is not None and not interval_s > 0) or self.state_bytes < 0:
-            raise InputError(f"job {self.name}: the checkpoint interval must be above 0 s.")
-
         if self.arrives_s < 0 or not self.work_tokens > 0 or self.deadline_s <= self.arrives_s:
             raise InputError(
                 f"job {self.name}: it arrives at {self.arrives_s:g} s with a deadline at "

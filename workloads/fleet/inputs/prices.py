@@ -94,12 +94,12 @@ def read_tariff(
             "one of them out."
         )
     if "region" not in table:
-        return _tariff(table, str(file), weighs, 0.0)
+        return _quotes(table, str(file), weighs, 0.0)
     parts, names = {}, table["region"].astype(str)
     for name, hours in zones.items():
         if not (names == name).any():
             raise InputError(f"{file} has no rows of region {name}; add them.")
-        parts[name] = _tariff(table[names == name], f"{file}, region {name}", weighs, hours)
+        parts[name] = _quotes(table[names == name], f"{file}, region {name}", weighs, hours)
     if not parts:
         raise InputError(f"{file} has prices by region, and the fleet has none; state --region.")
     return partial(_by_region, parts)
@@ -110,30 +110,64 @@ def _by_region(parts: Mapping[str, Tariff], start: str, minutes: int) -> Prices:
     return replace(next(iter(regions.values())), regions=regions)
 
 
-def _tariff(table: pd.DataFrame, where: str, weighs: tuple[float, float], hours: float) -> Tariff:
+@dataclass(frozen=True, eq=False)
+class _Quotes:
+    """Prices of a file in one region, or everywhere."""
+
+    where: str  # file and region, for errors
+    usd_per_mwh: FloatArray  # (rows,)
+    carbon_g_per_kwh: FloatArray | None
+    # Moments from which the prices hold; or the row of each hour of a day or a week that repeats,
+    # by clocks that are so many hours ahead
+    times: pd.DatetimeIndex | IntArray
+    ahead_h: float
+    weighs: tuple[float, float]  # cap on the price, and price of carbon
+
+    def __call__(self, start: str, minutes: int) -> Prices:
+        """Return the prices of a run."""
+        run, (cap, carbon_usd_per_t) = (
+            pd.date_range(start, periods=minutes, freq="min"),
+            self.weighs,
+        )
+        if isinstance(self.times, pd.DatetimeIndex):
+            # The last price holds for as long as the one before it did.
+            first, end = self.times[0], self.times[-1] + (self.times[-1] - self.times[-2])
+            if first > run[0] or end <= run[-1]:
+                raise InputError(
+                    f"{self.where}: prices from {first} to {end} do not cover the run, {run[0]} to "
+                    f"{run[-1]}; add rows, or give hour instead of time."
+                )
+            now: IntArray = np.asarray(self.times.searchsorted(run, side="right") - 1)
+        else:
+            there = run + pd.Timedelta(hours=self.ahead_h)
+            hour_of_week = there.day_of_week.to_numpy() * 24 + there.hour.to_numpy()
+            now = self.times[hour_of_week % len(self.times)]
+        carbon = None if self.carbon_g_per_kwh is None else self.carbon_g_per_kwh[now]
+        return Prices(self.usd_per_mwh[now], cap, carbon, carbon_usd_per_t)
+
+
+def _quotes(table: pd.DataFrame, where: str, weighs: tuple[float, float], hours: float) -> _Quotes:
     """Return the prices of a region whose clocks are so many hours ahead."""
     price, carbon = _numbers(table, "usd_per_mwh", -HIGHEST, where), None
     if "carbon_g_per_kwh" in table:
         carbon = _numbers(table, "carbon_g_per_kwh", 0, where)
-    rows: Callable[..., IntArray] = (
-        partial(_by_hour, _hours(table, where), hours)
-        if "hour" in table
-        else partial(_by_time, _moments(table, where), where)
-    )
-    return partial(_prices, price, carbon, weighs, rows)
-
-
-def _prices(
-    price: FloatArray,
-    carbon: FloatArray | None,
-    weighs: tuple[float, float],
-    rows: Callable[..., IntArray],
-    start: str,
-    minutes: int,
-) -> Prices:
-    now = rows(pd.date_range(start, periods=minutes, freq="min"))
-    cap, carbon_usd_per_t = weighs
-    return Prices(price[now], cap, None if carbon is None else carbon[now], carbon_usd_per_t)
+    times: pd.DatetimeIndex | IntArray
+    if "hour" in table:
+        hour = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
+        times = np.argsort(hour)
+        if len(hour) not in CYCLES or not np.array_equal(hour[times], np.arange(len(hour))):
+            raise InputError(
+                f"{where}: hour must be 0 to 23 of a day, or 0 to 167 of a week from Monday on, in "
+                f"one row each; it has {len(hour):,}."
+            )
+    else:
+        moments = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
+        times = pd.DatetimeIndex(moments.dt.tz_localize(None))
+        if times.hasnans or len(times) < 2 or (np.diff(times.asi8) <= 0).any():
+            raise InputError(
+                f"{where}: time must be two or more ascending times as 2024-05-10T13:00."
+            )
+    return _Quotes(where, price, carbon, times, hours, weighs)
 
 
 def _read(file: Path) -> pd.DataFrame:
@@ -158,42 +192,3 @@ def _numbers(table: pd.DataFrame, column: str, least: float, where: str) -> Floa
             f"it must be a number from {least:,} to {HIGHEST:,}."
         )
     return numbers
-
-
-def _by_hour(order: IntArray, ahead_h: float, run: pd.DatetimeIndex) -> IntArray:
-    """Row of the price of each minute, from a day or a week that repeats; (minutes,)."""
-    run = run + pd.Timedelta(hours=ahead_h)
-    hour_of_week = run.day_of_week.to_numpy() * 24 + run.hour.to_numpy()
-    return np.asarray(order[hour_of_week % len(order)])
-
-
-def _hours(table: pd.DataFrame, where: str) -> IntArray:
-    """Row of the price of each hour of a day or a week; (hours,)."""
-    hours = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
-    order = np.argsort(hours)
-    if len(hours) not in CYCLES or not np.array_equal(hours[order], np.arange(len(hours))):
-        raise InputError(
-            f"{where}: hour must be 0 to 23 of a day, or 0 to 167 of a week from Monday on, in one "
-            f"row each; it has {len(hours):,}."
-        )
-    return order
-
-
-def _by_time(moments: pd.DatetimeIndex, where: str, run: pd.DatetimeIndex) -> IntArray:
-    """Row of the price of each minute, from prices with dates; (minutes,)."""
-    # The last price holds for as long as the one before it did.
-    end = moments[-1] + (moments[-1] - moments[-2])
-    if moments[0] > run[0] or end <= run[-1]:
-        raise InputError(
-            f"{where}: prices from {moments[0]} to {end} do not cover the run, {run[0]} to "
-            f"{run[-1]}; add rows, or give hour instead of time."
-        )
-    return np.asarray(moments.searchsorted(run, side="right") - 1)
-
-
-def _moments(table: pd.DataFrame, where: str) -> pd.DatetimeIndex:
-    times = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
-    moments = pd.DatetimeIndex(times.dt.tz_localize(None))
-    if moments.hasnans or len(moments) < 2 or (np.diff(moments.asi8) <= 0).any():
-        raise InputError(f"{where}: time must be two or more ascending times as 2024-05-10T13:00.")
-    return moments

@@ -115,10 +115,12 @@ def _block(text: str, kinds: Mapping[str, Cluster], demand: Demand) -> tuple[str
         listed = ", ".join(f"={each}:{match[4]}" for each in kinds)
         raise InputError(f"{what} names no kind of the fleet; end with {listed}.")
     days = int(match[2])
-    if not (1 <= days <= MOST_DAILY or (days % 7 == 0 and MOST_DAILY < days <= MOST_WEEKLY)):
+    lengths = [*range(1, MOST_DAILY + 1), *range(MOST_DAILY + 7, MOST_WEEKLY + 1, 7)]
+    if days not in lengths:
         raise InputError(
             f"{what}: a Capacity Block lasts 1 to {MOST_DAILY} days, or whole weeks up to "
-            f"{MOST_WEEKLY} days, not {days}; take {_nearest(days)}."
+            f"{MOST_WEEKLY} days, not {days}; take "
+            f"{min(lengths, key=lambda length: abs(length - days))}."
         )
     place = PLACE.fullmatch(f"@{match[1]}{CLOCK}")
     begin_s = minute_at(demand, place, 0, what) * 60.0 if place else 0.0
@@ -128,12 +130,6 @@ def _block(text: str, kinds: Mapping[str, Cluster], demand: Demand) -> tuple[str
             f"at most {MOST_AHEAD_DAYS} days ahead. Let it begin earlier."
         )
     return name, Block(text, begin_s, days * DAY_S, int(match[4]))
-
-
-def _nearest(days: int) -> int:
-    """Return the length of a block that is nearest to a number of days."""
-    lengths: list[int] = [*range(1, MOST_DAILY + 1), *range(MOST_DAILY + 7, MOST_WEEKLY + 1, 7)]
-    return int(min(lengths, key=lambda length: abs(length - days)))
 
 
 def _priced(block: Block, cluster: Cluster) -> Block:

@@ -253,17 +253,12 @@ class Loan:
         return self.errors.nights
 
     @property
-    def history_nights(self) -> int:
-        """Number of nights from whose errors the margin is learned."""
-        return self.errors.known
-
-    @property
     def note(self) -> str:
         """Sentence for a usual confidence that the history is too short for; else empty."""
         if self.confidence >= USUAL or self.question.confidence is not None:
             return ""
         return (
-            f"{self.history_nights} nights of history bear out a confidence of "
+            f"{self.errors.known} nights of history bear out a confidence of "
             f"{self.confidence:.0%} at most, so it takes the place of {USUAL:.0%}, for which "
             f"{errors_for(USUAL)} nights are needed."
         )
@@ -392,20 +387,22 @@ class Loan:
         violated = int(self.tested.violated.sum())
         # Whole minutes by which a unit is ordered back early, so that it serves at its loan's end.
         early = math.ceil(self.terms.reclaim_s / 60) if self.runs else 0
+        moment = self.moment
+        batch = self.batch and {
+            "unit_hours": self.batch.tonight,
+            "fits": self.batch.tonight <= self.unit_hours,
+            "nights_too_short": self.batch.nights_too_short,
+        }
         return {
             "windows": [
-                {
-                    "from": self.moment(window.first),
-                    "to": self.moment(window.last),
-                    "units": window.units,
-                }
+                {"from": moment(window.first), "to": moment(window.last), "units": window.units}
                 for window in self.windows
             ],
             "loans": [
                 {
-                    "from": self.moment(run.first),
-                    "to": self.moment(run.last),
-                    "reclaim_at": self.moment(run.last - early),
+                    "from": moment(run.first),
+                    "to": moment(run.last),
+                    "reclaim_at": moment(run.last - early),
                     "units": run.units,
                     "chips": run.units * self.terms.chips_per_unit,
                 }
@@ -413,8 +410,8 @@ class Loan:
             ],
             "confidence": self.confidence,
             "slo_share": self.question.share,
-            "history_nights": self.history_nights,
-            "confidence_from_history": min(surest(self.history_nights), self.confidence),
+            "history_nights": self.errors.known,
+            "confidence_from_history": min(surest(self.errors.known), self.confidence),
             "units": self.terms.units,
             "reserve_units": self.terms.reserve_units,
             "lent_unit_hours": self.unit_hours,
@@ -439,16 +436,7 @@ class Loan:
             "usd": self.usd,
             "usd_per_million_trained_tokens": self.usd_per_million_tokens,
             "energy_joules": self.energy_joules,
-            **self._batch_document(),
-        }
-
-    def _batch_document(self) -> dict[str, Any]:
-        if self.batch is None:
-            return {}
-        fits = self.batch.tonight <= self.unit_hours
-        short = self.batch.nights_too_short
-        return {
-            "batch": {"unit_hours": self.batch.tonight, "fits": fits, "nights_too_short": short}
+            **({} if batch is None else {"batch": batch}),
         }
 
     def frame(self) -> pd.DataFrame:

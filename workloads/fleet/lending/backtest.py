@@ -166,11 +166,6 @@ def aimed_at(wanted_risk: float) -> float:
     return float(np.interp(wanted_risk, *AIM)) * wanted_risk
 
 
-def bounded(risk: float, wanted_risk: float) -> float:
-    """Return the corrected risk within its bounds."""
-    return min(max(risk, min(LEAST_RISK, wanted_risk)), max(MOST_RISK, wanted_risk))
-
-
 def surest(nights: int) -> float:
     """Highest confidence that a number of earlier nights supports without a fitted tail.
 
@@ -342,13 +337,29 @@ def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most:
             loss = MEMORY * loss + night_loss
             excess = np.maximum(FADING * excess, over)
             judged += 1
-        past, aimed = nights_errors.before(number), bounded(risk, wanted_risk)
+        past = nights_errors.before(number)
+        aimed = min(max(risk, min(LEAST_RISK, wanted_risk)), max(MOST_RISK, wanted_risk))
         margins = excess + [margin_log(errors, aimed) for errors in past.T]
         kept = np.exp(margins)[:, None] * nights_errors.expected[number - nights_errors.first]
         answers.append(_Answer(number, int(np.argmin(loss)), margins, kept))
-    wanted = errors_for(confidence)
-    borne = [len(nights_errors.before(answer.number)) >= wanted for answer in answers[:-1]]
-    return _judged(nights_errors, answers, np.array(borne, bool), fewest, most)
+    # Every answer is compared with the demand of its night; the last night is still to come.
+    wanted, earlier = errors_for(confidence), answers[:-1]
+    borne = [len(nights_errors.before(answer.number)) >= wanted for answer in earlier]
+    tested = np.array([answer.number for answer in earlier], np.int64)
+    capacity = np.clip(np.stack([answer.kept[answer.form] for answer in earlier]), fewest, most)
+    need = nights.need[tested]
+    # Demand that the whole fleet could not serve is no fault of the answer.
+    over = np.minimum(need, most) - np.repeat(capacity, np.diff(nights.edges), axis=1)
+    within = (over <= 1e-9).mean(axis=1)
+    return Backtest(
+        number=tested,
+        capacity=capacity,
+        violated=within < nights_errors.share,
+        missed=np.maximum(over, 0.0).sum(axis=1) / np.maximum(need.sum(axis=1), 1e-12),
+        coming=answers[-1].kept[answers[-1].form],
+        form=FORMS[answers[-1].form],
+        borne=np.array(borne, bool),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,30 +379,3 @@ def log_errors(need: FloatArray, expected: FloatArray, edges: IntArray, share: f
     minutes = ratio.shape[-1]
     allowed = min(int((1 - share) * minutes + 1e-9), minutes - 1)
     return np.asarray(np.log(np.maximum(ratio[..., minutes - 1 - allowed], 1e-9)))
-
-
-def _judged(
-    errors: NightErrors,
-    answers: list[_Answer],
-    borne: npt.NDArray[np.bool_],
-    fewest: float,
-    most: float,
-) -> Backtest:
-    """Compare every answer with the demand of its night; the last night is still to come."""
-    nights, past = errors.nights, answers[:-1]
-    number = np.array([answer.number for answer in past], np.int64)
-    capacity = np.clip(np.stack([answer.kept[answer.form] for answer in past]), fewest, most)
-    need = nights.need[number]
-    by_minute = np.repeat(capacity, np.diff(nights.edges), axis=1)
-    # Demand that the whole fleet could not serve is no fault of the answer.
-    over = np.minimum(need, most) - by_minute
-    within = (over <= 1e-9).mean(axis=1)
-    return Backtest(
-        number=number,
-        capacity=capacity,
-        violated=within < errors.share,
-        missed=np.maximum(over, 0.0).sum(axis=1) / np.maximum(need.sum(axis=1), 1e-12),
-        coming=answers[-1].kept[answers[-1].form],
-        form=FORMS[answers[-1].form],
-        borne=borne,
-    )

@@ -106,7 +106,7 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     scenario.fleet.limits.check(scenario.cluster.domains)
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
     loan = answer.lend(need, scenario.demand.start, question, partial(terms_on, scenario))
-    costs, services = scenario.fleet.change_costs, scenario.services
+    costs, services = scenario.fleet.costs, scenario.services
     answered = with_shared_return(loan, lambda units: to_serving_s(costs, services, units))
     if scenario.batch is None:
         return answered
@@ -139,63 +139,17 @@ def with_shared_return(loan: Loan, reclaim_s: Callable[[int], float]) -> Loan:
     return replace(answered, terms=terms)
 
 
-def lent_interval(loan: Loan, scenario: Scenario) -> Interval:
-    """Interval of the lent unit-hours, from the interval of a unit's capacity."""
-    capacity = capacity_interval(scenario.services, 1.0)
-    low, high = (loan.at_speed(factor).unit_hours for factor in (capacity.low, capacity.high))
-    return replace(capacity, low=low, high=high)
-
-
-def lent_intervals(loan: Loan, scenario: Scenario) -> dict[str, Any]:
-    """Return intervals of what a loan trains, costs and draws, from all its uncertain inputs."""
-    # What demand takes back of lent unit-time is drawn from the nights of the backtest; a unit that
-    # serves more leaves more to lend; steps take their time; and failures come at the rates by
-    # which clusters differ.
-    causes = causes_of(scenario)
-    demand, speed, steps, failures, price = lattice()
-    factors = (causes.capacity.low, 1.0, causes.capacity.high)
-    loans = [loan.at_speed(factor) for factor in factors]
-    kept = 1.0 - np.clip(sampled(loan.taken_back.tolist(), demand), 0.0, 1.0)
-    hours = np.maximum(between([each.unit_hours for each in loans], ENDS, speed), 0.0)
-    rates = (causes.failures.low, 1.0, causes.failures.high)
-    goodputs = [goodput_at(scenario, rate) for rate in rates]
-    goodput = np.clip(between(goodputs, ENDS, failures), 0.0, 1.0)
-    tokens = np.maximum(between([each.training_tokens for each in loans], ENDS, speed), 0.0)
-    tokens = tokens * kept * goodput / max(goodputs[1], 1e-12) / causes.step_time.factors(steps)
-    drawn = {
-        "lent_unit_hours": hours * kept,
-        "training_tokens": tokens,
-        "training_goodput": goodput,
-    }
-    if loan.unit_hours:
-        each = {"usd": loan.usd, "energy_joules": loan.energy_joules}
-        drawn |= {
-            name: hours * kept * value / loan.unit_hours for name, value in each.items() if value
-        }
-    if "usd" in drawn:
-        drawn["usd"] = drawn["usd"] * causes.price.factors(price)
-    if loan.usd_per_million_tokens:
-        drawn["usd_per_million_trained_tokens"] = each_of(drawn["usd"] * 1e6, tokens)
-    return {**finite_ends(drawn, loan.summary()), "inputs": causes.document()}
-
-
-def lead_times_on(scenario: Scenario, loan: Loan) -> pd.DataFrame:
-    """Chips that can be lent on a scenario's fleet, on a loan's terms, as :func:`lead_times`."""
-    need = units_needed(scenario.demand, scenario.services).sum(axis=0)
-    return lead_times(need, scenario.demand.start, loan.question, loan.terms)
-
-
 def terms_on(scenario: Scenario, confidence: float) -> Terms:
     """Return the costs and earnings of lending on a scenario's fleet."""
     # The reserve has two parts: the units that the limits keep back, and the number of units under
     # repair that is not exceeded with the stated confidence. Failures are independent, so that the
     # number of parts of each size under repair is Poisson; servers count as parts of a unit.
     cluster, fleet = scenario.cluster, scenario.fleet
-    failures, costs = fleet.failures, fleet.change_costs
+    failures, costs = fleet.failures, fleet.costs
     means = {} if failures is None else failures.units_out(cluster.domains)
     reserve = min(fewest_of_sizes(confidence, means), cluster.domains)
     fastest = fastest_job(scenario)
-    start_s = costs.to_training_s
+    start_s, economics = costs.to_training_s, scenario.kinds[0].economics
     return Terms(
         units=cluster.domains,
         chips_per_unit=cluster.chips_per_domain,
@@ -203,8 +157,8 @@ def terms_on(scenario: Scenario, confidence: float) -> Terms:
         start_s=start_s if math.isfinite(start_s) else 0.0,
         reclaim_s=to_serving_s(costs, scenario.services, 1),
         tokens_per_unit_s=fastest.rate(fastest.units) / fastest.units if fastest else 0.0,
-        usd_per_chip_s=scenario.economics.usd_per_chip_s,
-        watts_per_chip=scenario.economics.busy_w * scenario.economics.pue,
+        usd_per_chip_s=economics.usd_per_chip_s,
+        watts_per_chip=economics.busy_w * economics.pue,
         goodput=goodput_at(scenario, 1.0),
         floor_units=fleet.limits.floor,
         block=fleet.limits.block,
@@ -323,12 +277,51 @@ class LendResult:
     @property
     def interval(self) -> Interval:
         """Interval of the lent unit-hours, from that of a unit's capacity."""
-        return lent_interval(self.loan, self.scenario)
+        capacity = capacity_interval(self.scenario.services, 1.0)
+        low, high = (self.loan.at_speed(at).unit_hours for at in (capacity.low, capacity.high))
+        return replace(capacity, low=low, high=high)
 
     @cached_property
     def intervals(self) -> dict[str, Any]:
-        """Intervals of what the loan trains, see :func:`lent_intervals` of this room."""
-        return lent_intervals(self.loan, self.scenario)
+        """Intervals of what the loan trains, costs and draws, from all its uncertain inputs."""
+        # What demand takes back of lent unit-time is drawn from the nights of the backtest; a unit
+        # that serves more leaves more to lend; steps take their time; and failures come at the
+        # rates by which clusters differ.
+        loan, causes = self.loan, causes_of(self.scenario)
+        demand, speed, steps, failures, price = lattice()
+        factors = (causes.capacity.low, 1.0, causes.capacity.high)
+        loans = [loan.at_speed(factor) for factor in factors]
+        kept = 1.0 - np.clip(sampled(loan.taken_back.tolist(), demand), 0.0, 1.0)
+        hours = np.maximum(between([each.unit_hours for each in loans], ENDS, speed), 0.0)
+        rates = (causes.failures.low, 1.0, causes.failures.high)
+        goodputs = [goodput_at(self.scenario, rate) for rate in rates]
+        goodput = np.clip(between(goodputs, ENDS, failures), 0.0, 1.0)
+        tokens = np.maximum(between([each.training_tokens for each in loans], ENDS, speed), 0.0)
+        tokens = tokens * kept * goodput / max(goodputs[1], 1e-12)
+        tokens = tokens / causes.step_time.factors(steps)
+        drawn = {
+            "lent_unit_hours": hours * kept,
+            "training_tokens": tokens,
+            "training_goodput": goodput,
+        }
+        if loan.unit_hours:
+            each = {"usd": loan.usd, "energy_joules": loan.energy_joules}
+            drawn |= {
+                name: hours * kept * value / loan.unit_hours
+                for name, value in each.items()
+                if value
+            }
+        if "usd" in drawn:
+            drawn["usd"] = drawn["usd"] * causes.price.factors(price)
+        if loan.usd_per_million_tokens:
+            drawn["usd_per_million_trained_tokens"] = each_of(drawn["usd"] * 1e6, tokens)
+        return {**finite_ends(drawn, loan.summary()), "inputs": causes.document()}
+
+    def lead_times(self) -> pd.DataFrame:
+        """Return the chips that can be lent on the loan's terms, see :func:`lead_times`."""
+        demand, loan = self.scenario.demand, self.loan
+        need = units_needed(demand, self.scenario.services).sum(axis=0)
+        return lead_times(need, demand.start, loan.question, loan.terms)
 
     def frame(self) -> pd.DataFrame:
         """Return every night of the history, one row a night."""

@@ -117,16 +117,11 @@ class Margins:
             ratios = np.where(expected > 0, came / expected, np.nan)
         for ratio in ratios[np.isfinite(came)].tolist():  # of intervals that have ended
             errors.append(ratio)
-            _slide(ranked, errors)
+            if not math.isnan(ratio):
+                insort(ranked, ratio)
+            if len(errors) > LONGEST and not math.isnan(errors[-1 - LONGEST]):
+                del ranked[bisect_left(ranked, errors[-1 - LONGEST])]
         return float(expected[-1] * min(max(_quantile(ranked, self.quantile), 1.0), MOST))
-
-
-def _slide(ranked: list[float], errors: Sequence[float]) -> None:
-    """Add the last error to those of the last eight weeks by size, and drop the oldest."""
-    if not math.isnan(errors[-1]):
-        insort(ranked, errors[-1])
-    if len(errors) > LONGEST and not math.isnan(errors[-1 - LONGEST]):
-        del ranked[bisect_left(ranked, errors[-1 - LONGEST])]
 
 
 def _quantile(ranked: Sequence[float], quantile: float) -> float:
@@ -169,8 +164,6 @@ def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> Floa
     if not len(first):
         return np.empty(0)
     width = int((end - first).max())
-    if width < 1:
-        raise InputError(f"a window of {width} minutes is empty; give at least one.")
     minute = first[:, None] + np.arange(width)
     inside = (minute >= 0) & (minute < len(values))
     return np.asarray(

@@ -269,6 +269,10 @@ def _rows(outlook: Outlook, columns: _Columns, group: FloatArray) -> tuple[Float
     of_jobs: FloatArray = kron(of_kinds, np.tile(step, jobs + 1))
     now = step[0]
     groups = len(group)
+    # Units of each kind that work now for each group; (kinds, groups)
+    apart = [np.sign(job.speeds) * job.now for job in outlook.jobs if job.now is not None]
+    apart = [outlook.batch, *apart] if any(outlook.in_parts) else apart
+    training = np.column_stack([outlook.training - sum(apart), *apart])
     blocks = [
         (columns.rows(kept=-served, short=-np.eye(pools * steps)), -outlook.need.ravel()),
         (
@@ -283,7 +287,7 @@ def _rows(outlook: Outlook, columns: _Columns, group: FloatArray) -> tuple[Float
             columns.rows(
                 training=kron(of_kinds, kron(group, rise)), begin=-np.eye(kinds * groups * steps)
             ),
-            np.multiply.outer(_training_now(outlook), now).ravel(),
+            np.multiply.outer(training, now).ravel(),
         ),
         (
             columns.rows(
@@ -329,13 +333,6 @@ def _groups(outlook: Outlook) -> FloatArray:
     return np.concatenate(
         [each[:1], batch[None] if batch.any() else each[:0], each[1:][~batch[1:]]]
     )
-
-
-def _training_now(outlook: Outlook) -> FloatArray:
-    """Return the units of each kind that work now for each group; (kinds, groups)."""
-    of_jobs = [np.sign(job.speeds) * job.now for job in outlook.jobs if job.now is not None]
-    groups = [outlook.batch, *of_jobs] if any(outlook.in_parts) else of_jobs
-    return np.column_stack([outlook.training - sum(groups), *groups])
 
 
 STEP = EVERY  # minutes between two plans, and of the first steps of a plan
@@ -429,9 +426,10 @@ def _plan(
     view: View, expected: Expected, share: float, cap_w: float | None, situation: Situation
 ) -> _Plan:
     """Solve the programme for the need and the jobs that are expected at this moment."""
-    due = tuple(
-        sorted((job for job in view.jobs if _can_be_met(job)), key=lambda job: job.due_minutes)
-    )[:MOST_JOBS]
+    # Jobs whose deadline has not passed, with work that ends, the nearest deadline first
+    timed = [job for job in view.jobs if 0 < job.due_minutes < math.inf]
+    timed = [job for job in timed if 0 < job.work_left < math.inf]
+    due = tuple(sorted(timed, key=lambda job: job.due_minutes))[:MOST_JOBS]
     priced = len(view.prices_usd_per_mwh) > 0
     far = FAR if priced or due or len(view.batch_due) else 0
     minutes = np.concatenate([np.full(NEAR, float(STEP)), np.full(far, float(HOUR))])
@@ -477,11 +475,6 @@ def _serving(view: View, step: FirstStep) -> FloatArray:
         reach = np.array([kind.reach for kind in view.kinds])
         return np.asarray((step.kept * reach).sum(axis=0) + step.short)
     return step.kept if len(view.kinds) > 1 else step.kept[0]
-
-
-def _can_be_met(job: JobView) -> bool:
-    """Return whether a job has a deadline that has not passed, and work that ends."""
-    return 0 < job.due_minutes < math.inf and 0 < job.work_left < math.inf
 
 
 def _by_step(need: FloatArray) -> FloatArray:

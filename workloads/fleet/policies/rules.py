@@ -159,18 +159,13 @@ def _in_cheap_minutes(share: float) -> Callable[[int, FloatArray], bool]:
         if not 0 < left < equal:
             return left > 0
         if minute == 0 or minute >= stretch_ends:
-            stretch = _stretch(ahead)
+            changes = np.flatnonzero(ahead != ahead[0])
+            stretch = int(changes[0]) if len(changes) else len(ahead)  # minutes at this price
             train_until = minute + 60 * math.ceil(stretch * (left / equal) / 60)
             stretch_ends = minute + stretch
         return minute < train_until
 
     return is_cheap
-
-
-def _stretch(ahead: FloatArray) -> int:
-    """Minutes from now on for which the price stays as it is."""
-    changes = np.flatnonzero(ahead != ahead[0])
-    return int(changes[0]) if len(changes) else len(ahead)
 
 
 def _price(settings: PolicyInputs, situation: Situation) -> Policy:

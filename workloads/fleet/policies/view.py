@@ -232,12 +232,6 @@ class Limits:
     reserve: int = 0  # spare units that are not lent
 
     def __post_init__(self) -> None:
-        if self.block < 1 or min(self.floor, self.cap, self.changes_per_minute, self.reserve) < 0:
-            raise InputError(
-                f"limits: block {self.block} must be at least 1, and floor {self.floor}, cap "
-                f"{self.cap}, changes_per_minute {self.changes_per_minute}, reserve {self.reserve} "
-                "at least 0."
-            )
         if 0 < self.cap < self.floor:
             raise InputError(
                 f"a cap of {self.cap} serving units is below the floor of {self.floor}; "

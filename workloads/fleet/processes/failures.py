@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from topologies.support.arrays import IntArray
@@ -30,100 +30,15 @@ from topologies.support.errors import InputError, shown, suggestion
 from workloads.demand.trace import Demand
 from workloads.demand.what_if import PLACE, minute_at
 from workloads.economics import Economics
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.reservations import Block
-from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.moves import Phase, Process, dispatch, in_gang, release, stop, walk
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Domain, Failures, Service
 from workloads.fleet.state.store import milliseconds
 from workloads.fleet.state.world import NOBODY, NONE, OUT, Gang, Role, World
 from workloads.job.causes import failure_rates
 from workloads.options.windows import FORMS, Window, stated
 
 SERVER = "server"  # name of the smallest failure domain
-
-
-@dataclass(frozen=True)
-class Domain:
-    """A part of the fleet whose units, or servers of one unit, fail together."""
-
-    name: str
-    # mtbf_s, repair_s: mean time between failures of one such part, and mean time to its repair [s]
-    mtbf_s: float
-    repair_s: float
-    units: int = 1
-    servers: int = 1  # servers that a unit loses where the part is smaller than a unit
-
-    def __post_init__(self) -> None:
-        if not self.mtbf_s > 0 or not self.repair_s >= 0 or self.units < 0 or self.servers < 1:
-            raise InputError(
-                f"failure domain {self.name}: mtbf {self.mtbf_s:g} s must be above 0, repair "
-                f"{self.repair_s:g} s and units {self.units} at least 0, servers {self.servers} "
-                "at least 1."
-            )
-
-    def count(self, units: int, servers: int) -> int:
-        """Number of such parts in a fleet of ``units`` units with ``servers`` servers each."""
-        if self.units:
-            return -(-units // self.units)
-        return units * max(1, servers // self.servers)
-
-
-@dataclass(frozen=True)
-class Interruption:
-    """A kind of fault that stops training and takes nothing out of service."""
-
-    name: str
-    # Mean time between such faults in the whole fleet [s]; with infinity there are none
-    mtbf_s: float
-
-    def __post_init__(self) -> None:
-        if not self.mtbf_s > 0:
-            raise InputError(
-                f"interruptions by {self.name}: a mean time of {self.mtbf_s:g} s between them must "
-                "be above 0; inf is none."
-            )
-
-
-@dataclass(frozen=True)
-class Failures:
-    """Exponential times between failures of a unit, and to its repair [s]."""
-
-    unit_mtbf_s: float
-    repair_s: float
-    # Servers of a unit, which fail one by one; with 1 a failure takes the whole unit out
-    servers: int = 1
-    domains: tuple[Domain, ...] = ()
-    interruptions: tuple[Interruption, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.unit_mtbf_s > 0 or not self.repair_s >= 0:
-            raise InputError(
-                f"failures with a mean time of {self.unit_mtbf_s} s and a repair of "
-                f"{self.repair_s} s; the first must be above 0, the second at least 0."
-            )
-
-    @classmethod
-    def from_catalogue(
-        cls, chips_per_unit: int, *, servers: int = 1, catalogue: Catalogue | None = None
-    ) -> Failures:
-        """Read part ``fleet.failure`` of the catalogue; a chip's failure takes its server out."""
-        catalogue = catalogue or shipped_catalogue()
-        return cls(
-            catalogue.value("fleet.failure", "chip_mtbf") / chips_per_unit,
-            catalogue.value("fleet.failure", "repair"),
-            servers,
-        )
-
-    def units_out(self, units: int) -> dict[int, float]:
-        """Return the mean number of parts under repair in a fleet, by their size in units."""
-        means = {1: units * self.repair_s / self.unit_mtbf_s / self.servers}
-        for domain in self.domains:
-            parts = domain.count(units, self.servers) * domain.repair_s / domain.mtbf_s
-            share = 1.0 if domain.units else domain.servers / self.servers
-            size = max(domain.units, 1)
-            means[size] = means.get(size, 0.0) + parts * share
-        return means
 
 
 def failing(world: World, failures: Failures) -> Process:
@@ -170,16 +85,16 @@ def failing_together(world: World, domain: Domain) -> Process:
             break_units(world, affected, repair_s)
 
 
-def interrupting(world: World, interruption: Interruption) -> Process:
+def interrupting(world: World, name: str, mtbf_s: float) -> Process:
     """Let faults hit random units; the gang of such a unit restarts with all its units."""
     # Every unit has the same share of the fleet's links, switches and servers. A fault that hits a
     # unit outside of any gang is counted and changes nothing.
     rng = world.rng.spawn(1)[0]
-    while math.isfinite(interruption.mtbf_s):
-        delay_s = rng.exponential(interruption.mtbf_s)
+    while math.isfinite(mtbf_s):
+        delay_s = rng.exponential(mtbf_s)
         yield world.env.timeout(max(1, milliseconds(delay_s, world.horizon_ms)))
         unit = int(rng.integers(len(world.ledger)))
-        world.failures[interruption.name] += 1
+        world.failures[name] += 1
         role = Role(int(world.ledger.role[unit]))
         if role is not Role.PAUSED and in_gang(world, unit, role):
             world.gangs[world.ledger.owner[unit]].fail(NONE, NONE)
@@ -232,11 +147,11 @@ def _fail(world: World, gang: Gang, broken: IntArray) -> None:
     """Let a gang lose units; one of them is replaced by a spare unit, or by one that evaluates."""
     # A job with warm standby takes no unit that evaluates while it can go on without: the restart
     # of its surviving processes is shorter than a start with a new unit.
-    spare = world.whole(world.free())[:1]
+    spare = world.whole(world.settled(Role.SPARE))[:1]
     others: IntArray = NONE
     left = gang.size - int(np.isin(gang.units, broken).sum())
     if not len(spare) and not (gang.job.standby == "warm" and gang.job.fits(left)):
-        others = world.whole(world.evaluating())[:1]
+        others = world.whole(world.settled(Role.EVALUATION))[:1]
     replacement = np.concatenate([spare, others])
     world.ledger.loaded[replacement] = NOBODY
     given_up = gang.fail(broken, replacement, cold=len(others) > 0, rng=world.rng)
@@ -254,39 +169,6 @@ def _repair_servers(world: World, unit: int, servers: int, repair_ms: int) -> Pr
     yield world.env.timeout(repair_ms)
     world.ledger.lose(unit, world.now, -servers)
     dispatch(world)
-
-
-SERVER_CHIPS = 16  # chips of a server where nothing states the servers of a unit
-
-
-@dataclass(frozen=True, eq=False)
-class Fleet:
-    """Units of a fleet, and the rules of their changes and failures."""
-
-    # units, chips_per_unit: number of UltraServers, or other units that change role as a whole, and
-    # their chips
-    units: int
-    chips_per_unit: int = 64
-    costs: ChangeCosts | None = None  # costs of a change of role; by default the catalogue's
-    limits: Limits = field(default_factory=Limits)
-    failures: Failures | None = None  # by default nothing breaks
-    maintenance: tuple[Window, ...] = ()
-    blocks: tuple[Block, ...] = ()  # the last units are only there for these times
-
-    @property
-    def steady_units(self) -> int:
-        """Units that are there all the time."""
-        return self.units - max((block.units for block in self.blocks), default=0)
-
-    @property
-    def change_costs(self) -> ChangeCosts:
-        """Costs as given, or the catalogue's for units of this size."""
-        return self.costs or ChangeCosts.from_catalogue(max(1, self.chips_per_unit // SERVER_CHIPS))
-
-    @property
-    def servers(self) -> int:
-        """Servers of a unit where each fails on its own; else 1."""
-        return self.failures.servers if self.failures else 1
 
 
 CABLES = "copper_link"
@@ -308,7 +190,10 @@ def failures_from(
     independent = all(service.lives_in_a_server(servers) for service in services)
     failing_servers = servers if independent else 1
     chips = cluster.chips_per_domain
-    servers_only = Failures.from_catalogue(chips, servers=failing_servers, catalogue=catalogue)
+    chip_mtbf_s, repair_s = (
+        catalogue.value("fleet.failure", quantity) for quantity in ("chip_mtbf", "repair")
+    )
+    servers_only = Failures(chip_mtbf_s / chips, repair_s, failing_servers)
     if not domains:
         return servers_only
     single = replace(cluster, domains=1)
@@ -319,18 +204,18 @@ def failures_from(
     rack, feed = _rack(cluster, catalogue, failing_servers), _feed(cluster, catalogue)
     larger: tuple[Domain, ...] = (rack, feed)
     if rates[CABLES].per_s > 0:
-        larger += (Domain("scale-up domain", 1 / rates[CABLES].per_s, servers_only.repair_s),)
+        larger += (Domain("scale-up domain", 1 / rates[CABLES].per_s, repair_s),)
     return Failures(
         1 / of_servers,
-        servers_only.repair_s,
+        repair_s,
         failing_servers,
         domains=larger,
         # What stops a job on the whole cluster, and no spare unit remedies.
-        interruptions=tuple(
-            Interruption(cause.name.replace("_", " "), 1 / cause.per_s)
+        interruptions={
+            cause.name.replace("_", " "): 1 / cause.per_s
             for cause in failure_rates(cluster, cluster.chips, catalogue).causes
             if not cause.replaces and cause.per_s > 0
-        ),
+        },
     )
 
 

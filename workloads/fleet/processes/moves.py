@@ -128,23 +128,23 @@ def order(world: World, target: npt.NDArray[np.int64]) -> None:
     """Order the role changes that lead to the target, within the control plane's limit."""
     if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
         return
-    lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
-    coming = world.coming()
-    missing = target - (world.serving() + coming - np.array(lost))
+    lost = world.ledger.down[len(Role) :] // world.ledger.servers
+    serving, coming = world.serving(), world.coming()
+    missing = target - (serving + coming - lost)
     if not missing.any():
         return
     budget = world.limits.changes_per_minute or len(world.ledger)
     for pool in np.flatnonzero(missing < 0).tolist():
         # Units on their way cannot serve yet, so none that serves is given up in their favour.
         surplus = -int(missing[pool]) - int(coming[pool])
-        surplus = min(surplus, world.ledger.serving(pool), budget)
+        surplus = min(surplus, int(serving[pool]), budget)
         if surplus > 0:
             budget -= surplus
             _give(world, pool, surplus, missing)
     for pool in np.flatnonzero(missing > 0).tolist():
         count = min(int(missing[pool]), budget)
         if count > 0:
-            for units, before in reclaim(world, count, pool):
+            for units, before in _up_to(count, _offers(world, pool, count)):
                 budget -= len(units)
                 to_serving(world, units, pool, before)
 
@@ -192,18 +192,26 @@ def dispatch(world: World) -> None:
     takable = None  # looking at all units takes long, and holds until a gang takes some
     for gang in world.gangs:
         if gang.changed_ms <= latest_change_ms and _may_grow(gang, room):
-            takable = takable or _takable(world)
+            if takable is None:
+                yielding = np.concatenate(
+                    [world.settled(Role.EVALUATION), world.beyond_deadlines()]
+                )
+                takable = world.whole(_lendable(world)), world.whole(yielding)
             if _offer(world, gang, *takable):
                 takable, room = None, _room(world)
     if world.evaluation is not None:
         there = world.ledger.count(Role.EVALUATION) + world.joining[Role.EVALUATION]
         if there < world.evaluation.units:
-            _to_evaluation(world, _lendable(world)[: world.evaluation.units - there])
+            units = _lendable(world)[: world.evaluation.units - there]
+            resident = world.ledger.loaded[units] != NOBODY
+            world.ledger.put(units[resident], Role.EVALUATION, world.now)
+            loading = load_phases(world, world.home, compiled=True)[:2]
+            _lead(world, units[~resident], loading, Role.EVALUATION)
 
 
 def _lendable(world: World) -> IntArray:
     """Spare units outside of the reserve, at most as many as may train."""
-    free = world.free()
+    free = world.settled(Role.SPARE)
     return free[: max(0, min(len(free) - world.limits.reserve, world.room_to_train()))]
 
 
@@ -219,12 +227,6 @@ def _may_grow(gang: Gang, room: int) -> bool:
     if gang.joining or size >= job.units or (size and min(room, job.units - size) < job.step_units):
         return False
     return size + len(gang.paused) + room >= job.min_units and gang.waits
-
-
-def _takable(world: World) -> tuple[IntArray, IntArray]:
-    """Whole units that are spare, and those whose work yields to gangs."""
-    free = world.whole(_lendable(world))
-    return free, world.whole(np.concatenate([world.evaluating(), world.beyond_deadlines()]))
 
 
 def _offer(world: World, gang: Gang, free: IntArray, others: IntArray) -> bool:
@@ -262,15 +264,6 @@ def _join(world: World, gang: Gang, units: IntArray, ticket: int, draining: Phas
         release(world, left, [])
 
 
-def _to_evaluation(world: World, units: IntArray) -> None:
-    if not len(units):
-        return
-    resident = world.ledger.loaded[units] != NOBODY
-    world.ledger.put(units[resident], Role.EVALUATION, world.now)
-    loading = load_phases(world, world.home, compiled=True)[:2]
-    _lead(world, units[~resident], loading, Role.EVALUATION)
-
-
 def _loading(
     world: World, units: IntArray, ticket: int, phases: list[Phase], role: Role
 ) -> Process:
@@ -287,20 +280,6 @@ def _loading(
 
 
 Part = tuple[IntArray, list[Phase]]
-
-
-def reclaim(world: World, count: int, pool: int) -> list[Part]:
-    """Take up to ``count`` units for a pool, with the phases that they must go through first."""
-    # Spare units come first, then those paused in place, then evaluation, then batch work beyond
-    # what its deadlines need, then replicas of elastic jobs, then whole gangs, then all batch work.
-    # Among gangs, those beyond limits of the policy come first, then the lowest priority, and among
-    # equals the one that loses least work.
-    return _up_to(count, _offers(world, pool, count))
-
-
-def from_training(world: World, count: int) -> list[Part]:
-    """Take up to ``count`` units from jobs, paused ones first, in the order of :func:`reclaim`."""
-    return _up_to(count, _gang_offers(world, count))
 
 
 def _up_to(count: int, offers: Iterator[Part]) -> list[Part]:
@@ -323,7 +302,7 @@ def limit_training(world: World) -> None:
     _limit_jobs(world)
     if world.training_limit is None:
         return
-    settled = world.evaluating(), world.in_batch()
+    settled = world.settled(Role.EVALUATION), world.settled(Role.BATCH)
     leaving = sum(world.ledger.count(role) for role in SINGLE) - sum(map(len, settled))
     excess = world.lent() - leaving - world.training_limit
     for units in settled:
@@ -349,7 +328,7 @@ def hold_for_power(world: World) -> None:
     # stops where all gangs wait.
     if world.power_limit is None:
         return
-    settled = world.evaluating(), world.in_batch()
+    settled = world.settled(Role.EVALUATION), world.settled(Role.BATCH)
     excess = sum(gang.size for gang in world.gangs) + sum(map(len, settled)) - world.power_limit
     excess += world.joining[Role.BATCH]  # these may arrive within the minute
     for gang in _in_order(world):
@@ -391,16 +370,20 @@ def _limit_jobs(world: World) -> None:
 
 
 def _offers(world: World, pool: int, count: int) -> Iterator[Part]:
-    """Yield offers in the order of :func:`reclaim`."""
+    """Yield units for a pool, with the phases that they must go through first."""
+    # Spare units come first, then those paused in place, then evaluation, then batch work beyond
+    # what its deadlines need, then replicas of elastic jobs, then whole gangs, then all batch work.
+    # Among gangs, those beyond limits of the policy come first, then the lowest priority, and among
+    # equals the one that loses least work.
     # A generator, because drawing the offer of a gang shrinks or stops it.
-    free = world.free()
+    free = world.settled(Role.SPARE)
     taken = min(count, len(free))
     yield _resident_first(world, free, pool), []
     for units in _paused(world, count - taken):
         taken += len(units)
         yield units, []
     draining = [Phase(Role.DRAINING, world.costs.drain_s)]
-    for others in (world.evaluating(), world.beyond_deadlines()):
+    for others in (world.settled(Role.EVALUATION), world.beyond_deadlines()):
         units = _resident_first(world, _out_of_lease(world, others), pool)
         taken += min(count - taken, len(units))
         yield units, draining
@@ -408,7 +391,7 @@ def _offers(world: World, pool: int, count: int) -> Iterator[Part]:
         taken += len(units)
         yield units, phases
     if taken < count:
-        yield _out_of_lease(world, world.in_batch()), draining
+        yield _out_of_lease(world, world.settled(Role.BATCH)), draining
 
 
 def _paused(world: World, count: int) -> Iterator[IntArray]:
@@ -451,7 +434,7 @@ def _out_of_lease(world: World, units: IntArray) -> IntArray:
 
 
 def _victims(world: World) -> list[Gang]:
-    """Gangs that may be shrunk or stopped, in the order of :func:`reclaim`."""
+    """Gangs that may be shrunk or stopped, in the order of :func:`_offers`."""
     return [
         gang
         for gang in _in_order(world)
@@ -488,23 +471,16 @@ def stop(world: World, gang: Gang, count: int) -> Part:
         gang.paused = units[count:]
         world.ledger.put(gang.paused, Role.PAUSED, world.now, gang.number)
         return units[:count], phases
-    if job.reclaim == "preempt":
-        units, phases = gang.stop(keep=False), []
-    else:
-        units, phases = _checkpoint(world, gang)
+    # A checkpoint that takes longer than the notice is cut off, and its work is lost.
+    share, notice_s = job.state_bytes / gang.size, world.limits.notice_s
+    rate = min(world.costs.store_client_bytes_per_s, world.costs.store_bytes_per_s / gang.size)
+    is_kept = job.reclaim != "preempt" and share / rate <= notice_s
+    phases = [Phase(Role.CHECKPOINTING, 0.0, share, shared=True)]
+    if not is_kept:
+        phases = [] if job.reclaim == "preempt" else [Phase(Role.CHECKPOINTING, notice_s)]
+    units = gang.stop(keep=is_kept)
     release(world, units[count:], phases)
     return units[:count], phases
-
-
-def _checkpoint(world: World, gang: Gang) -> Part:
-    """Stop a gang after a checkpoint, and return its units with the phase of writing it."""
-    # A checkpoint that takes longer than the notice is cut off, and its work is lost.
-    share = gang.job.state_bytes / gang.size
-    rate = min(world.costs.store_client_bytes_per_s, world.costs.store_bytes_per_s / gang.size)
-    if share / rate > world.limits.notice_s:
-        phases = [Phase(Role.CHECKPOINTING, world.limits.notice_s)]
-        return gang.stop(keep=False), phases
-    return gang.stop(keep=True), [Phase(Role.CHECKPOINTING, 0.0, share, shared=True)]
 
 
 EVERY = 15  # minutes between two decisions
@@ -539,12 +515,21 @@ def _balance(world: World, enough: int, urgent: int) -> None:
     power = enough if world.power_limit is None else world.power_limit
     world.batch_urgent = min(urgent, enough, power)
     if units > enough:
-        surplus = world.in_batch()[enough - units :]
+        surplus = world.settled(Role.BATCH)[enough - units :]
         release(world, surplus, [Phase(Role.DRAINING, world.costs.drain_s)])
         return
-    units += _take(world, _yielded(world, enough - units))
-    if units < world.batch_urgent and world.training_limit != 0:
-        _take(world, from_training(world, world.batch_urgent - units))
+    if world.training_limit == 0:
+        return
+    # Nobody misses spare units, and then those that evaluate.
+    spare, count = world.settled(Role.SPARE), enough - units
+    room = min(len(spare) - world.limits.reserve, world.room_for_urgent(), count)
+    taken = spare[: max(0, room)]
+    evaluating = world.settled(Role.EVALUATION)[: max(0, count - len(taken))]
+    draining = [Phase(Role.DRAINING, world.costs.drain_s)]
+    units += _take(world, [(taken, []), (evaluating, draining)])
+    if units < world.batch_urgent:
+        lacking = world.batch_urgent - units
+        _take(world, _up_to(lacking, _gang_offers(world, lacking)))
 
 
 def urgent_units(batch: BatchQueue, view: View) -> int:
@@ -574,17 +559,6 @@ def free_ahead(view: View, minutes: int) -> FloatArray:
     need[0] = serving
     alive = sum((kind.units - kind.broken) * float(kind.speed.max()) for kind in view.kinds)
     return np.asarray(np.maximum(alive - need, 0.0))
-
-
-def _yielded(world: World, count: int) -> list[Part]:
-    """Take up to ``count`` units that nobody misses: spare ones, then those that evaluate."""
-    if world.training_limit == 0:
-        return []
-    spare = world.free()
-    room = min(len(spare) - world.limits.reserve, world.room_for_urgent(), count)
-    taken = spare[: max(0, room)]
-    evaluating = world.evaluating()[: max(0, count - len(taken))]
-    return [(taken, []), (evaluating, [Phase(Role.DRAINING, world.costs.drain_s)])]
 
 
 def _take(world: World, parts: list[Part]) -> int:

@@ -206,11 +206,6 @@ def _shares(shares: Sequence[float | None]) -> list[float]:
 NAME = "batch"
 
 
-def interactive(demand: Demand, tier: BatchTier | None) -> Demand:
-    """Return the demand without the share of its requests that may wait."""
-    return demand.times(1 - tier.share) if tier is not None and tier.share else demand
-
-
 def batch_work(
     demand: Demand, services: Sequence[Service], tier: BatchTier | None
 ) -> BatchWork | None:

@@ -24,7 +24,6 @@ from topologies.shapes.basic import Torus
 from topologies.support.errors import InputError, shown
 from topologies.support.files import kept_files
 from topologies.support.units import format_seconds
-from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import BARE, Prediction, training_kind
 from workloads.confidence.sensitivity import Uncertain
 from workloads.confidence.split_conformal import interval
@@ -36,8 +35,7 @@ from workloads.fleet.inputs.jobs import (
     default_jobs,
     read_jobs,
 )
-from workloads.fleet.processes.failures import Failures, Fleet
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Failures, Fleet, Service
 from workloads.fleet.state.world import USUAL_INTERVAL_S
 from workloads.job.checkpoints import held_bytes, room_for_copies
 from workloads.job.goodput import expected_goodput
@@ -58,7 +56,7 @@ def gang_mtbf_s(failures: Failures, units: int, fleet_units: int) -> float:
     per_s = units / failures.unit_mtbf_s
     for domain in failures.domains:
         per_s += domain.count(units, failures.servers) / domain.mtbf_s
-    per_s += sum(units / fleet_units / each.mtbf_s for each in failures.interruptions)
+    per_s += sum(units / fleet_units / mtbf_s for mtbf_s in failures.interruptions.values())
     return 1 / per_s
 
 
@@ -66,7 +64,7 @@ def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
     """Share of time for which a gang of some units computes, by a closed form."""
     if fleet.failures is None:
         return 1.0
-    costs = fleet.change_costs
+    costs = fleet.costs
     recovery, copies = costs.recovery, costs.copies(job, units)
     warm_s = recovery.warm_saves_s if job.standby == "warm" else 0.0
     mtbf_s = gang_mtbf_s(fleet.failures, units, fleet.units)
@@ -250,19 +248,6 @@ def transfer_s(cluster: Cluster, parameters: float) -> float:
     return parameters * BYTES / rate
 
 
-def with_phases(job: TrainingJob, *, rollout_tokens_per_s: float, transfer_s: float) -> TrainingJob:
-    """Return a post-training job with the rates of its rollouts, updates and transfers."""
-    step_tokens = job.step_tokens if job.step_tokens > 1 else STEP
-    phases = PostTraining(
-        rollout_tokens_per_s,
-        job.rate(job.units) / job.units,
-        transfer_s,
-        step_tokens,
-        job.post_training,
-    )
-    return replace(job, phases=phases, step_tokens=step_tokens)
-
-
 def post_training_document(jobs: Sequence[TrainingJob]) -> list[dict[str, Any]]:
     """Return the steady state of every post-training job at full size, for JSON."""
     rows = []
@@ -315,10 +300,14 @@ def night_work(
         )
         for job in jobs
     ]
-    return tuple(
-        with_phases(job, rollout_tokens_per_s=rate, transfer_s=sent_s) if job.post_training else job
-        for job in _trained(filled, models, cluster, stated=bool(file))
-    )
+    result = []
+    for job in _trained(filled, models, cluster, stated=bool(file)):
+        if how := job.post_training:
+            step = job.step_tokens if job.step_tokens > 1 else STEP
+            phases = PostTraining(rate, job.rate(job.units) / job.units, sent_s, step, how)
+            job = replace(job, phases=phases, step_tokens=step)
+        result.append(job)
+    return tuple(result)
 
 
 def _is_of(job: TrainingJob, kinds: Sequence[str], name: str, file: Path) -> bool:
@@ -354,7 +343,12 @@ def _trained(
         return _within_hosts(jobs, cluster, stated)
     largest = max(models, key=lambda model: model.parameters)
     trained = training_rate(largest, cluster)
-    step_time = Uncertain.of(step_interval(trained, largest, cluster))
+    if trained.plan is None:  # a roofline, of which no more is known than of a step by degrees
+        kind = training_kind(experts=largest.experts is not None, zero=0)
+        bare = replace(Prediction(kind, cluster.measured_chip), stated=BARE, assumed=True)
+        step_time = Uncertain.of(interval(1.0, bare))
+    else:
+        step_time = Uncertain.of(training_interval(largest, trained.plan, cluster, 1.0))
     each = cluster.numbers.value("fleet.training", "state_bytes_per_parameter")
     filled = [
         job
@@ -374,15 +368,6 @@ def _trained(
     return _within_hosts(filled, cluster, stated)
 
 
-def step_interval(rate: TrainingRate, model: Model, cluster: Cluster) -> Interval:
-    """Interval of the time of a training step, relative to the one behind a rate."""
-    if rate.plan is None:  # a roofline, of which no more is known than of a step by bare degrees
-        kind = training_kind(experts=model.experts is not None, zero=0)
-        bare = Prediction(kind, cluster.measured_chip)
-        return interval(1.0, replace(bare, stated=BARE, assumed=True))
-    return training_interval(model, rate.plan, cluster, 1.0)
-
-
 def _within_hosts(
     jobs: Sequence[TrainingJob], cluster: Cluster, stated: bool
 ) -> Sequence[TrainingJob]:
@@ -396,7 +381,14 @@ def _within_hosts(
         copies = held_bytes(part) if job.checkpoint == "peer" else 0.0
         paused = part if job.reclaim == "pause" else 0.0
         if copies + paused > room and stated:
-            raise _no_room(job, cluster, copies, paused, room)
+            needs = [("copies at peers", "checkpoint async")] if copies else []
+            needs += [("the state of a pause", "reclaim checkpoint")] if paused else []
+            raise InputError(
+                f"job {job.name}: {' and '.join(what for what, _ in needs)} take "
+                f"{(copies + paused) / 1e9:,.0f} GB of host memory in each server of "
+                f"{job.min_units:,} units, and {cluster.name} has room for {room / 1e9:,.0f} GB; "
+                f"raise min_units, or write {' or '.join(remedy for _, remedy in needs)}."
+            )
         # Copies are given up first, then the state of a pause: a job can do without either.
         if copies + paused > room and copies:
             job, copies = replace(job, checkpoint="async"), 0.0
@@ -425,17 +417,3 @@ def host_memory_note(jobs: Sequence[TrainingJob], units: int) -> str:
     if not lacking:
         return ""
     return f"default jobs {' and '.join(lacking)}: their state does not fit into host memory."
-
-
-def _no_room(
-    job: TrainingJob, cluster: Cluster, copies: float, paused: float, room: float
-) -> InputError:
-    kept = {"copies at peers": copies, "the state of a pause": paused}
-    remedies = {"copies at peers": "checkpoint async", "the state of a pause": "reclaim checkpoint"}
-    needed = [what for what, size in kept.items() if size]
-    return InputError(
-        f"job {job.name}: {' and '.join(needed)} take {(copies + paused) / 1e9:,.0f} GB of host "
-        f"memory in each server of {job.min_units:,} units, and {cluster.name} has room for "
-        f"{room / 1e9:,.0f} GB; raise min_units, or write "
-        f"{' or '.join(remedies[what] for what in needed)}."
-    )

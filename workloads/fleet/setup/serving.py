@@ -14,9 +14,10 @@ group takes whole units; any other division would leave chips without work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -59,7 +60,7 @@ from workloads.serving import (
 )
 from workloads.serving.deployment_search import MOST_IN_GROUP
 from workloads.serving.other_precision import FP8, OtherPrecision, gained, may_gain, smaller_sizes
-from workloads.serving.tables import Capacity
+from workloads.serving.tables import Capacity, Ranking
 
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
@@ -96,9 +97,14 @@ def fitting_replicas(
             continue
         fits = True
         yield served
-        divided = _with_divided_experts(model, cluster, size, name)
-        if divided is not None:
-            yield divided
+        if _is_neuron(cluster):
+            # Only Neuron's programs hold the experts twice, so that prompts can divide them in
+            # another way than decode does.
+            most = model.experts.count if model.experts else 1
+            groups = [2**power for power in range(1, most.bit_length())]
+            divided = [{"tp": size, "precision": name, "ep": ep} for ep in groups]
+            roomy = _with_room(model, cluster, divided)
+            yield from sorted(roomy, key=lambda each: each.prefill_s(LONG_PROMPT))[:1]
     if not fits:
         raise fault or InputError(
             f"{model.name} leaves no memory for a cache on {cluster.name}; choose a smaller "
@@ -106,25 +112,17 @@ def fitting_replicas(
         )
 
 
-def _with_divided_experts(
-    model: Model, cluster: Cluster, tp: int | None, precision: str
-) -> Profile | None:
-    """Return the profile whose groups of experts make a long prompt shortest, if any fits."""
-    # Only Neuron's programs hold the experts twice, so that prompts can divide them in another way
-    # than decode does.
-    if not _is_neuron(cluster):
-        return None
-    most = model.experts.count if model.experts else 1
-    groups = 2 ** np.arange(1, most.bit_length())
-    candidates = []
-    for ep in groups:
-        try:
-            served = profile(model, cluster, tp=tp, precision=precision, ep=int(ep))
-        except InputError:
-            continue
-        if _room(served) >= LEAST_CACHE:
-            candidates.append(served)
-    return min(candidates, key=lambda candidate: candidate.prefill_s(LONG_PROMPT), default=None)
+def _with_room(
+    model: Model, cluster: Cluster, stated: Iterable[Mapping[str, Any]]
+) -> list[Profile]:
+    """Return those replicas, as :func:`profile` takes them, that leave room for a cache."""
+    result = []
+    for words in stated:
+        with suppress(InputError):
+            served = profile(model, cluster, **words)
+            if _room(served) >= LEAST_CACHE:
+                result.append(served)
+    return result
 
 
 def _room(served: Profile) -> float:
@@ -211,7 +209,12 @@ def ways_of(serving: FleetInputs, cluster: Cluster, served: Profile) -> list[Pro
     if serving.disaggregate:
         apart = groups_in_units(serving.disaggregate, cluster, served)
         return [Prompts(batching_from(cluster, "separate", slots=serving.slots), apart)]
-    alone = _alone(serving, cluster)
+    prefill = serving.prefill
+    if serving.chunk == 0:
+        prefill = "separate"
+    elif serving.chunk is not None and prefill == AUTO:
+        prefill = "chunked"  # a stated size of pieces means that decoding does not wait
+    alone = Prompts(batching_from(cluster, prefill, serving.chunk or None, serving.slots))
     if not serving.is_usual or not _is_neuron(cluster):
         return [alone]
     groups = []
@@ -220,16 +223,6 @@ def ways_of(serving: FleetInputs, cluster: Cluster, served: Profile) -> list[Pro
         with suppress(InputError):
             groups.append(Prompts(alone.batching, groups_in_units(split, cluster, served)))
     return [alone, *groups]
-
-
-def _alone(serving: FleetInputs, cluster: Cluster) -> Prompts:
-    """Return the way of replicas that both process prompts and decode."""
-    prefill = serving.prefill
-    if serving.chunk == 0:
-        prefill = "separate"
-    elif serving.chunk is not None and prefill == AUTO:
-        prefill = "chunked"  # a stated size of pieces means that decoding does not wait
-    return Prompts(batching_from(cluster, prefill, serving.chunk or None, serving.slots))
 
 
 def _splits(per_unit: int) -> Iterator[str]:
@@ -278,16 +271,31 @@ def services_from(
             for name, each in zip(demand.services, models, strict=True)
             if each.name == model.name
         ]
-        services |= {
-            service.name: service
-            for service in _services_of(model, same, cluster, serving, requests)
-        }
+        task = _Task(model, same, cluster, serving, requests)
+        services |= {service.name: service for service in _services_of(task)}
     return tuple(services[name] for name in demand.services)
 
 
-def _services_of(
-    model: Model, demands: Sequence[Demand], cluster: Cluster, serving: FleetInputs, requests: int
-) -> list[Service]:
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """Services that one model answers on units of a cluster, and how they are to be served."""
+
+    model: Model
+    demands: Sequence[Demand]  # one service each
+    cluster: Cluster
+    serving: FleetInputs
+    requests: int  # requests that are simulated for each point of a capacity table
+
+    @cached_property
+    def kinds(self) -> list[tuple[Lengths, float]]:
+        """Lengths of each service, and its share of the requests."""
+        lengths = map(_lengths, self.demands)
+        counts = [float(demand.requests.sum()) for demand in self.demands]
+        return [(each, count / sum(counts)) for each, count in zip(lengths, counts, strict=True)]
+
+
+def _services_of(task: _Task) -> list[Service]:
+    model, cluster, serving = task.model, task.cluster, task.serving
     missed: list[SloMissed] = []
     refused: list[InputError] = []
     for replica in fitting_replicas(model, cluster, tp=serving.tp, precision=serving.precision):
@@ -296,114 +304,76 @@ def _services_of(
             # The user's split refers to the smallest replica, so an error for this one is raised,
             # while one for a larger replica only rules that replica out.
             groups_in_units(serving.disaggregate, cluster, replica)
-        smaller = _smaller(replica, model, cluster) if first and serving.tp is None else []
+        smaller: list[Profile] = []
+        if first and serving.tp is None and replica.chips == cluster.chips_per_server:
+            # A small model on the chips of a whole server waits for collectives.
+            parts = [size for size in range(1, replica.chips) if replica.chips % size == 0]
+            words = [{"tp": size, "precision": replica.precision} for size in parts]
+            smaller = _with_room(model, cluster, words)
         try:
-            return _on_replica(demands, model, [*smaller, replica], cluster, serving, requests)
+            return _on_replica(task, [*smaller, replica])
         except SloMissed as miss:
             missed.append(miss)
         except InputError as refusal:
             refused.append(refusal)
     if not missed:
         raise refused[0]
-    raise _slo_error(model, cluster, serving, missed)
-
-
-def _smaller(server: Profile, model: Model, cluster: Cluster) -> list[Profile]:
-    """Return the replicas on parts of a server that leave room for a cache."""
-    # A small model on the chips of a whole server waits for collectives.
-    if server.chips != cluster.chips_per_server:
-        return []
-    result = []
-    for size in (size for size in range(1, server.chips) if server.chips % size == 0):
-        with suppress(InputError):
-            part = profile(model, cluster, tp=size, precision=server.precision)
-            if _room(part) >= LEAST_CACHE:
-                result.append(part)
-    return result
-
-
-def _slo_error(
-    model: Model, cluster: Cluster, serving: FleetInputs, missed: Sequence[SloMissed]
-) -> InputError:
     best = max(missed, key=lambda miss: miss.attained)
     tried = best.replica
     if len(missed) > 1:
         tried = f"the best of {len(missed)} replicas that fit a unit, {best.replica},"
     slo = parse_slo(serving.slo)
     other = "another --tp, " if serving.tp is not None else ""
-    return InputError(
+    raise InputError(
         f"{model.name} cannot be served within {slo} on {cluster.name}: {tried} "
         f"keeps that for {best.attained:.1%} of the requests at 5% of its full rate, under "
         f"{slo.share:.4g}. Use {other}a looser --slo, shorter requests or another machine."
     )
 
 
-def _on_replica(
-    demands: Sequence[Demand],
-    model: Model,
-    replicas: Sequence[Profile],
-    cluster: Cluster,
-    serving: FleetInputs,
-    requests: int,
-) -> list[Service]:
+def _on_replica(task: _Task, replicas: Sequence[Profile]) -> list[Service]:
     """Return the services on that one of some replicas, in that way of prompts, that is best."""
-    lengths = [_lengths(demand) for demand in demands]
-    total = sum(float(demand.requests.sum()) for demand in demands)
-    kinds = [
-        (each, float(demand.requests.sum()) / total)
-        for demand, each in zip(demands, lengths, strict=True)
-    ]
-    slo = parse_slo(serving.slo)
-    ways = _ways(demands, model, replicas, cluster, serving, requests)
-    way, choices = _choice(kinds, serving, ways, cluster.chips_per_domain)
+    cluster, kinds, slo = task.cluster, task.kinds, parse_slo(task.serving.slo)
+    ways = _ways(task, replicas)
+    way, choices = _choice(task, ways)
     served, prompts, runs = ways[way]
     per_unit = max(1, cluster.chips_per_domain // served.chips)
     groups = per_unit / prompts.replicas
     tables = [
-        capacity_table(served, each, slo, run, replicas=groups, cache=serving.cache)
-        for each, run in zip(lengths, runs, strict=True)
+        capacity_table(served, each, slo, run, replicas=groups, cache=task.serving.cache)
+        for (each, _), run in zip(kinds, runs, strict=True)
     ]
-    other = _other_precision(demands, model, kinds, tables, ways[way], cluster, serving, requests)
-    services = []
-    for demand, each, run, choice, table in zip(
-        demands, lengths, runs, choices, tables, strict=True
-    ):
-        services.append(
-            Service(
-                demand.services[0],
-                table,
-                weights_bytes=per_unit * served.weights_bytes,
-                replicas=per_unit,
-                weights=served.name,
-                precision=served.precision,
-                replica_chips=served.chips,
-                expert_groups=served.expert_groups,
-                chunk_tokens=run.batching.chunk_tokens,
-                prediction=serving_features(
-                    model, cluster, served.chips, precision=served.precision
-                ),
-                cold_s=cold_cache_s(served, each, run, table.rate_max_per_s / groups),
-                apart=run.pools,
-                choice=choice,
-                other_precision=other,
-            )
+    other = _other_precision(task, tables, ways[way])
+    features = serving_features(task.model, cluster, served.chips, precision=served.precision)
+    return [
+        Service(
+            demand.services[0],
+            table,
+            weights_bytes=per_unit * served.weights_bytes,
+            replicas=per_unit,
+            weights=served.name,
+            precision=served.precision,
+            replica_chips=served.chips,
+            expert_groups=served.expert_groups,
+            chunk_tokens=run.batching.chunk_tokens,
+            prediction=features,
+            cold_s=cold_cache_s(served, each, run, table.rate_max_per_s / groups),
+            apart=run.pools,
+            choice=choice,
+            other_precision=other,
         )
-    return services
+        for demand, (each, _), run, choice, table in zip(
+            task.demands, kinds, runs, choices, tables, strict=True
+        )
+    ]
 
 
 Way = tuple[Profile, Prompts, Sequence[TableRuns]]  # a replica, its prompts, a run for each kind
 
 
-def _ways(
-    demands: Sequence[Demand],
-    model: Model,
-    replicas: Sequence[Profile],
-    cluster: Cluster,
-    serving: FleetInputs,
-    requests: int,
-) -> list[Way]:
+def _ways(task: _Task, replicas: Sequence[Profile]) -> list[Way]:
     """Return the ways to run prompts on each of some replicas."""
-    prefix = serving.prefix_cache
+    serving, cluster, prefix = task.serving, task.cluster, task.serving.prefix_cache
     ways: list[Way] = []
     for replica in replicas:
         usual = TableRuns(
@@ -412,96 +382,66 @@ def _ways(
         )
         # A stated split fits the last replica, and may leave chips idle with smaller ones.
         with suppress(InputError) if replica is not replicas[-1] else nullcontext():
-            for prompts in ways_of(serving, cluster, replica):
-                runs = [_runs(usual, demand, prompts, requests, replica) for demand in demands]
-                ways.append((replica, prompts, runs))
+            for way in ways_of(serving, cluster, replica):
+                runs = [
+                    _runs(usual, demand, way, task.requests, replica) for demand in task.demands
+                ]
+                ways.append((replica, way, runs))
     return ways
 
 
-def _other_precision(
-    demands: Sequence[Demand],
-    model: Model,
-    kinds: Sequence[tuple[Lengths, float]],
-    tables: Sequence[Capacity],
-    way: Way,
-    cluster: Cluster,
-    serving: FleetInputs,
-    requests: int,
-) -> OtherPrecision | None:
+def _other_precision(task: _Task, tables: Sequence[Capacity], way: Way) -> OtherPrecision | None:
     """Return what FP8 would serve in the same way of prompts, where it is worth naming."""
-    served, prompts, _ = way
+    (served, prompts, _), serving, cluster = way, task.serving, task.cluster
     if serving.precision != AUTO or not may_gain(served, cluster):
         return None
     sizes = [served.chips] if serving.tp is not None else smaller_sizes(served.chips)
-    smaller = _in_fp8(sizes, model, cluster)
-    others = [
-        each
-        for each in _ways(demands, model, smaller, cluster, serving, requests)
-        if str(each[1]) == str(prompts)
-    ]
-    times = (share / table.rate_slo_per_s for table, (_, share) in zip(tables, kinds, strict=True))
+    words = [{"tp": size, "precision": FP8} for size in sizes]
+    replicas = _with_room(task.model, cluster, words)[::-1]
+    others = [each for each in _ways(task, replicas) if str(each[1]) == str(prompts)]
+    rates: list[tuple[int, float]] = []  # chips of the best of them, and its rate within the SLO
+    with suppress(SloMissed):
+        if others:
+            best, rate = _ranked(task, others).best[0]
+            rates = [(others[best][0].chips, rate)]
+    shares = zip(tables, task.kinds, strict=True)
+    times = (share / table.rate_slo_per_s for table, (_, share) in shares)
     unit_chips = max(1, cluster.chips_per_domain // served.chips) * served.chips
-    return gained(_rates(kinds, serving, others), 1 / sum(times) / unit_chips)
+    return gained(iter(rates), 1 / sum(times) / unit_chips)
 
 
-def _in_fp8(sizes: Iterable[int], model: Model, cluster: Cluster) -> list[Profile]:
-    """Return replicas with weights in FP8 on so many chips."""
-    result = []
-    for size in sizes:
-        with suppress(InputError):
-            part = profile(model, cluster, tp=size, precision=FP8)
-            if _room(part) >= LEAST_CACHE:
-                result.append(part)
-    return result[::-1]
+def _ranked(task: _Task, ways: Sequence[Way]) -> Ranking:
+    """Rank ways by what they serve within the SLO; its first two have their rates."""
+    runs = [(replica, each) for replica, _, each in ways]
+    return rank_ways(task.kinds, parse_slo(task.serving.slo), runs, cache=task.serving.cache)
 
 
-def _rates(
-    kinds: Sequence[tuple[Lengths, float]], serving: FleetInputs, ways: Sequence[Way]
-) -> Iterator[tuple[int, float]]:
-    """Yield the chips of the best of some replicas, and the rate of a chip within the SLO [1/s]."""
-    if ways:
-        runs = [(replica, each) for replica, _, each in ways]
-        with suppress(SloMissed):
-            ranking = rank_ways(kinds, parse_slo(serving.slo), runs, cache=serving.cache)
-            best, rate = ranking.best[0]
-            yield ways[best][0].chips, rate
-
-
-def _choice(
-    kinds: Sequence[tuple[Lengths, float]],
-    serving: FleetInputs,
-    ways: Sequence[Way],
-    unit_chips: int,
-) -> tuple[int, list[Choice | None]]:
+def _choice(task: _Task, ways: Sequence[Way]) -> tuple[int, list[Choice | None]]:
     """Return the number of the best way whose groups fit into a unit, and why for each kind."""
     # Where a unit holds a single replica, the groups of units are only the runners-up: they would
     # change role together, and serve one model alone.
     if len(ways) == 1:
-        return 0, [None] * len(kinds)
-
-    def ranked(numbers: Sequence[int]) -> tuple[list[tuple[int, float]], tuple[str, ...]]:
-        """Rank some of the ways; the first two with their rates, and what binds."""
-        runs = [(ways[number][0], ways[number][2]) for number in numbers]
-        ranking = rank_ways(kinds, parse_slo(serving.slo), runs, cache=serving.cache)
-        return [(numbers[place], rate) for place, rate in ranking.best], ranking.binds
-
+        return 0, [None] * len(task.kinds)
+    unit_chips = task.cluster.chips_per_domain
     fitting = [
         number
         for number, (replica, prompts, _) in enumerate(ways)
         if prompts.replicas * replica.chips <= max(unit_chips, replica.chips)
     ]
-    ((best, rate), *others), binds = ranked(fitting)
+    ranking = _ranked(task, [ways[number] for number in fitting])
+    (best, rate), *others = [(fitting[place], rate) for place, rate in ranking.best]
     if not others:
         with suppress(SloMissed):
             if larger := [number for number in range(len(ways)) if number not in fitting]:
-                others, _ = ranked(larger)
+                of_units = _ranked(task, [ways[number] for number in larger])
+                others = [(larger[place], rate) for place, rate in of_units.best]
     if not others:
-        return best, [Choice(cause) for cause in binds]
+        return best, [Choice(cause) for cause in ranking.binds]
     number, other = others[0]
     (replica, prompts, _), (chosen, way, _) = ways[number], ways[best]
     words = [] if replica.chips == chosen.chips else [f"--tp {replica.chips}"]
     words += [] if str(prompts) == str(way) else [str(prompts)]
-    return best, [Choice(cause, ", ".join(words), other / rate) for cause in binds]
+    return best, [Choice(cause, ", ".join(words), other / rate) for cause in ranking.binds]
 
 
 def _lengths(demand: Demand) -> Lengths:
@@ -576,33 +516,30 @@ def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
 
 def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
     """Return the replicas in a unit, one row for each model, for the command line's JSON."""
+    rows = []
     models = {service.weights: service for service in services if service.replica_chips}
-    return [
-        {
+    for name, service in models.items():
+        row: dict[str, Any] = {
             "model": name.partition(" on ")[0],
             "precision": service.precision,
             "chips": service.replica_chips,
             "expert_groups": service.expert_groups,
             "chunk_tokens": service.chunk_tokens,
             "replicas_per_unit": service.replicas,
-            **({"cold_cache_s": service.cold_s} if service.cold_s else {}),
-            **_apart_document(service),
-            **({} if service.choice is None else asdict(service.choice)),
-            **(service.other_precision.document() if service.other_precision else {}),
         }
-        for name, service in models.items()
-    ]
-
-
-def _apart_document(service: Service) -> dict[str, Any]:
-    if service.apart is None:
-        return {}
-    return {
-        "prefill_replicas": service.apart.prefill,
-        "decode_replicas": service.apart.decode,
-        "groups_per_unit": service.replicas / service.group,
-        "kv_transfer_bytes_per_s": service.apart.transfer_bytes_per_s,
-    }
+        if service.cold_s:
+            row["cold_cache_s"] = service.cold_s
+        if apart := service.apart:
+            row |= {
+                "prefill_replicas": apart.prefill,
+                "decode_replicas": apart.decode,
+                "groups_per_unit": service.replicas / service.group,
+                "kv_transfer_bytes_per_s": apart.transfer_bytes_per_s,
+            }
+        row |= {} if service.choice is None else asdict(service.choice)
+        row |= service.other_precision.document() if service.other_precision else {}
+        rows.append(row)
+    return rows
 
 
 def serving_notes(cluster: Cluster, services: Sequence[Service], serving: FleetInputs) -> list[str]:
@@ -618,7 +555,11 @@ def serving_notes(cluster: Cluster, services: Sequence[Service], serving: FleetI
 def _choice_note(service: Service, cluster: Cluster, serving: FleetInputs) -> str:
     """Return the size of a replica and its way of prompts by default, what is next, what binds."""
     choice, tokens = service.choice or Choice(""), service.chunk_tokens
-    words = [] if serving.tp is not None or service.choice is None else [_size(service, cluster)]
+    chips, server = service.replica_chips, cluster.chips_per_server
+    words: list[str] = []
+    if serving.tp is None and service.choice is not None:
+        of = f" of a server's {server}" if chips < server else ""
+        words = [f"a replica takes {chips}{of} chips"]
     binds = f"; {choice.binds} bind{'s' * (choice.binds != 'slots')}" if choice.binds else ""
     option = "--prefill " * (choice.runner_up == "separate")
     second = (
@@ -656,12 +597,6 @@ def _choice_note(service: Service, cluster: Cluster, serving: FleetInputs) -> st
         f"prompt that they share a replica with{second}{binds}. --disaggregate sets another split, "
         "--tp another size, --prefill separate lets decoding wait."
     )
-
-
-def _size(service: Service, cluster: Cluster) -> str:
-    chips, server = service.replica_chips, cluster.chips_per_server
-    of = f" of a server's {server}" if chips < server else ""
-    return f"a replica takes {chips}{of} chips"
 
 
 def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Services of the fleet, pools of units that share weights, and the queues of their requests."""
+"""Services, the kinds of units that answer them, and the queues of their requests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,12 @@ from topologies.support.arrays import FloatArray, IntArray
 from topologies.support.errors import InputError
 from workloads.confidence.kinds import Prediction
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
+from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.inputs.reservations import Block
+from workloads.fleet.policies.view import Limits
+from workloads.options.windows import Window
 from workloads.serving.deployment import Pools
 from workloads.serving.other_precision import OtherPrecision
 from workloads.serving.tables import Capacity
@@ -331,3 +336,128 @@ class BatchWork:
     # minute [1/s]
     rate_per_s: FloatArray
     deadline_minutes: int = MINUTES_PER_DAY
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A part of the fleet whose units, or servers of one unit, fail together."""
+
+    name: str
+    # mtbf_s, repair_s: mean time between failures of one such part, and mean time to its repair [s]
+    mtbf_s: float
+    repair_s: float
+    units: int = 1
+    servers: int = 1  # servers that a unit loses where the part is smaller than a unit
+
+    def count(self, units: int, servers: int) -> int:
+        """Number of such parts in a fleet of ``units`` units with ``servers`` servers each."""
+        if self.units:
+            return -(-units // self.units)
+        return units * max(1, servers // self.servers)
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Exponential times between failures of a unit, and to its repair [s]."""
+
+    unit_mtbf_s: float
+    repair_s: float
+    # Servers of a unit, which fail one by one; with 1 a failure takes the whole unit out
+    servers: int = 1
+    domains: tuple[Domain, ...] = ()
+    # Faults that stop training and take nothing out of service, by name: mean time between such
+    # faults in the whole fleet [s]; with infinity there are none
+    interruptions: Mapping[str, float] = field(default_factory=dict)
+
+    def units_out(self, units: int) -> dict[int, float]:
+        """Return the mean number of parts under repair in a fleet, by their size in units."""
+        means = {1: units * self.repair_s / self.unit_mtbf_s / self.servers}
+        for domain in self.domains:
+            parts = domain.count(units, self.servers) * domain.repair_s / domain.mtbf_s
+            share = 1.0 if domain.units else domain.servers / self.servers
+            size = max(domain.units, 1)
+            means[size] = means.get(size, 0.0) + parts * share
+        return means
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """Units of a fleet, and the rules of their changes and failures."""
+
+    # units, chips_per_unit: number of UltraServers, or other units that change role as a whole, and
+    # their chips
+    units: int
+    chips_per_unit: int = 64
+    # Costs of a change of role; by default the catalogue's for units of four servers
+    costs: ChangeCosts = field(default_factory=ChangeCosts.from_catalogue)
+    limits: Limits = field(default_factory=Limits)
+    failures: Failures | None = None  # by default nothing breaks
+    maintenance: tuple[Window, ...] = ()
+    blocks: tuple[Block, ...] = ()  # the last units are only there for these times
+
+    @property
+    def steady_units(self) -> int:
+        """Units that are there all the time."""
+        return self.units - max((block.units for block in self.blocks), default=0)
+
+    @property
+    def servers(self) -> int:
+        """Servers of a unit where each fails on its own; else 1."""
+        return self.failures.servers if self.failures else 1
+
+
+UNKNOWN = Economics(0.0, 0.0)
+"""Power and price of a chip of which neither is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Units of one kind in a fleet."""
+
+    name: str
+    # One for each service of the demand, with the capacity of a unit of this kind
+    services: tuple[Service, ...]
+    fleet: Fleet
+    jobs: tuple[TrainingJob, ...] = ()  # jobs that run on this kind
+    economics: Economics = UNKNOWN  # power and price of a chip
+    serves: bool = True  # whether units of this kind may serve
+    region: str = ""  # region of the units, in a fleet of several
+    # Round trip of requests from each region, by its name [s]; none from one that is not stated
+    round_trip_s: Mapping[str, float] = field(default_factory=dict)
+
+    def jobs_in_order(self) -> tuple[list[TrainingJob], TrainingJob | None]:
+        """Return the training jobs, the first to start first, and the evaluation, if any."""
+        evaluations = [job for job in self.jobs if job.evaluation]
+        if len(evaluations) > 1:
+            raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
+        jobs = [job for job in self.jobs if not job.evaluation]
+        for job in jobs:
+            if job.min_units > self.fleet.units:
+                raise InputError(
+                    f"job {job.name} needs {job.min_units:,} units, {self.name} has "
+                    f"{self.fleet.units:,} units; make the job smaller."
+                )
+        return sorted(jobs, key=lambda job: job.priority), next(iter(evaluations), None)
+
+
+def speeds_of(demand: Demand, kinds: Sequence[Kind]) -> FloatArray:
+    """Requests that a unit of each kind serves, relative to one of the first; (kinds, pools)."""
+    needs = [
+        by_pool(units_needed(demand, kind.services), pools_from(kind.services)).sum(axis=1)
+        for kind in kinds
+    ]
+    result = np.array(
+        [np.where(need > 0, needs[0] / np.maximum(need, 1e-300), 1.0) for need in needs]
+    )
+    result[[not kind.serves for kind in kinds]] = 0.0
+    return result
+
+
+def serving_units(demand: Demand, kinds: Sequence[Kind]) -> float:
+    """Units that may serve, in units of the first kind, for the mix of a demand."""
+    needs = [float(units_needed(demand, kind.services).sum()) for kind in kinds]
+    return sum(
+        kind.fleet.steady_units * (needs[0] / need if need else 1.0)
+        for kind, need in zip(kinds, needs, strict=True)
+        if kind.serves
+    )

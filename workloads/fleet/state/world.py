@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, partial
 from typing import Any
@@ -20,14 +20,18 @@ import numpy.typing as npt
 import simpy
 
 from topologies.support.arrays import FloatArray, IntArray
-from workloads.economics import Economics
+from workloads.demand.trace import Demand
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.inputs.reservations import Block
-from workloads.fleet.policies.view import Limits
-from workloads.fleet.state.services import BatchQueue, Pool, Queue, Service, to_serving_s
-from workloads.fleet.state.store import MS, Store, milliseconds
-from workloads.job.checkpoints import PeerCopies
+from workloads.fleet.state.services import (
+    BatchQueue,
+    Kind,
+    Queue,
+    pools_from,
+    rates_max,
+    to_serving_s,
+)
+from workloads.fleet.state.store import MINUTE_MS, MS, Store, milliseconds
 
 
 class Role(IntEnum):
@@ -121,10 +125,6 @@ class Ledger:
         self.lost[unit] += servers
         self.down[self._account[unit]] += servers
 
-    def lost_units(self, pool: int) -> int:
-        """Servers lost by the units of a pool, in whole units."""
-        return int(self.down[len(Role) + pool]) // self.servers
-
     def out_of_service(self) -> int:
         """Units under repair or maintenance, and servers lost by others, in whole units."""
         # Sums of short lists take a fifth of the time of those of arrays.
@@ -137,10 +137,6 @@ class Ledger:
         if role is Role.SERVING:
             return int(self.counts[len(Role) :].sum())
         return int(self.counts[role])
-
-    def serving(self, pool: int) -> int:
-        """Units that serve in a pool."""
-        return int(self.counts[len(Role) + pool])
 
     def of(self, role: Role, owner: int | None = None) -> IntArray:
         """Numbers of the units in a role, ascending; only those of an owner if given."""
@@ -306,11 +302,6 @@ class Gang:
         rest = np.concatenate([self.units[~np.isin(self.units, broken)], replacement])
         size = self.job.fits(len(rest))
         self.units, left = rest[:size], rest[size:]
-        self._stall(self._recovery_s(copies, cold=cold), Role.LOADING)
-        return left
-
-    def _recovery_s(self, copies: PeerCopies | None, *, cold: bool) -> float:
-        """Time from a failure to the next step [s]."""
         recovery = self.costs.recovery
         if copies is None:
             all_units = max(self.size, 1) * self.costs.store_client_bytes_per_s
@@ -319,7 +310,9 @@ class Gang:
         else:
             restart_s = copies.restart_s
         warm = self.job.standby == "warm" and not cold
-        return recovery.detection_s + restart_s - (recovery.warm_saves_s if warm else 0.0)
+        saved_s = recovery.warm_saves_s if warm else 0.0
+        self._stall(recovery.detection_s + restart_s - saved_s, Role.LOADING)
+        return left
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
         """Alternate between training and stalls until the gang has no units or no work left."""
@@ -340,7 +333,11 @@ class Gang:
                     yield self.env.timeout(min(until_saving_ms, self._until_done_ms()))
                     self.settle()
                     if self.tally.tokens >= self.job.work_tokens * (1 - 1e-12):
-                        self._finish_work()
+                        self.tally.finished_s = int(self.env.now) / MS
+                        self._saved = self.tally.tokens
+                        left, self.units = self.units, NONE
+                        self._running = False
+                        self.on_finish(left)
                         return
                     self._run_ms = 0
                     if not self._writing:
@@ -380,13 +377,6 @@ class Gang:
         seconds = remaining / self.job.rate(self.size)
         # Half a millisecond more makes the rounding go up, so that the work is done by then.
         return max(1, milliseconds(seconds + 0.0005, self.horizon_ms))
-
-    def _finish_work(self) -> None:
-        self.tally.finished_s = int(self.env.now) / MS
-        self._saved = self.tally.tokens
-        left, self.units = self.units, NONE
-        self._running = False
-        self.on_finish(left)
 
     def _begin(self, role: Role) -> None:
         self.ledger.put(self.units, role, int(self.env.now), self.number)
@@ -448,61 +438,69 @@ class Change:
     arrived: int = 0  # units that did not break on the way
 
 
-@dataclass
 class World:
     """Units of one kind, what they do, and what they did until the last minute that has ended."""
 
     # All kinds of a fleet share its clock, queues and store.
 
-    name: str
-    chips_per_unit: int
-    economics: Economics  # power and price of a chip
-    # (pools,): requests that a unit can serve relative to one of the first kind; 0 if it never does
-    reach: FloatArray
-    # (services, minutes): requests that one unit serves at saturation, at that minute's prompt and
-    # output lengths [1/s]
-    rate_max_per_s: FloatArray
-    env: simpy.Environment
-    ledger: Ledger
-    store: Store
-    costs: ChangeCosts
-    limits: Limits
-    services: tuple[Service, ...]
-    pools: tuple[Pool, ...]
-    queues: tuple[Queue, ...]
-    gangs: tuple[Gang, ...]
-    evaluation: TrainingJob | None
-    rng: np.random.Generator
-    horizon_ms: int
-    heading: npt.NDArray[np.int16]  # pool that each unit is on its way to, or ``NOBODY``
-    # (minutes + 1, accounts): server-time spent until each minute begins, by role, then by pool
-    spent_server_ms: npt.NDArray[np.int64]
-    # (minutes, services): mean number of units that worked for each service; units of a pool answer
-    # all its services
-    service_units: FloatArray
-    surge: npt.NDArray[np.int64]  # (pools,): units that come for others due for maintenance
-    moved: FloatArray  # (pools,): units of the first kind got from other regions, less those given
-    changes: list[Change] = field(default_factory=list)
-    # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
-    # optical link, software
-    failures: Counter[str] = field(default_factory=Counter)
-    training_limit: int | None = None  # most units that may train or evaluate, None for any number
-    power_limit: int | None = None  # as many as the site's power lets compute in this minute
-    # Most units of jobs by name, where a policy sets such limits
-    job_limits: Mapping[str, int] = field(default_factory=dict)
-    batch: BatchQueue | None = None  # where units of this kind may do batch work
-    batch_urgent: int = 0  # units that the deadlines of batch work need, which training yields
-    # Units on their way to evaluation and batch work, by role
-    joining: Counter[Role] = field(default_factory=Counter)
-    maintained: int = 0  # units that have been out for maintenance
-    maintenance_late_ms: int = 0  # largest delay of a window, until the one before had ended
-    due_ms: list[int] = field(default_factory=list)  # begins of windows that have not begun
-    blocks: tuple[Block, ...] = ()
-    worth: float = 1.0  # tokens that a unit trains relative to one of the first kind
-    region: str = ""
-    # (services,): round trip of a service's requests to this region and back [s]; empty for none
-    round_trip_s: FloatArray = field(default_factory=lambda: np.empty(0))
-    tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    def __init__(
+        self,
+        kind: Kind,
+        demand: Demand,
+        reach: FloatArray,
+        store: Store,
+        queues: tuple[Queue, ...],
+        rng: np.random.Generator,
+        batch: BatchQueue | None,
+    ) -> None:
+        fleet = kind.fleet
+        replace(fleet.limits, floor=0).check(fleet.units)
+        self.name, self.services, self.region = kind.name, kind.services, kind.region
+        self.chips_per_unit, self.economics = fleet.chips_per_unit, kind.economics
+        self.costs, self.limits, self.blocks = fleet.costs, fleet.limits, fleet.blocks
+        # (pools,): requests that a unit can serve relative to one of the first kind; 0 if it never
+        # does
+        self.reach = reach
+        # (services, minutes): requests that one unit serves at saturation, at that minute's prompt
+        # and output lengths [1/s]
+        self.rate_max_per_s = rates_max(demand, kind.services)
+        # (services,): round trip of a service's requests to this region and back [s]
+        trips_s = [kind.round_trip_s.get(each.region, 0.0) for each in kind.services]
+        self.round_trip_s: FloatArray = np.array(trips_s)
+        self.env, self.store, self.queues, self.rng = store.env, store, queues, rng
+        self.horizon_ms, self.pools = demand.minutes * MINUTE_MS, pools_from(kind.services)
+        self.ledger = Ledger(fleet.units, len(self.pools), fleet.servers)
+        jobs, self.evaluation = kind.jobs_in_order()
+        shared = self.env, self.ledger, self.costs, self.horizon_ms, store
+        self.gangs = tuple(Gang(number, job, *shared) for number, job in enumerate(jobs))
+        self.batch = batch if kind.serves else None  # where units of this kind may do batch work
+        self.batch_urgent = 0  # units that the deadlines of batch work need, which training yields
+        self.heading = np.full(fleet.units, NOBODY, np.int16)  # pool a unit is on its way to
+        # (minutes + 1, accounts): server-time spent until each minute begins, by role, then by pool
+        self.spent_server_ms = np.zeros((demand.minutes + 1, self.ledger.accounts), np.int64)
+        # (minutes, services): mean number of units that worked for each service; units of a pool
+        # answer all its services
+        self.service_units: FloatArray = np.zeros((demand.minutes, len(kind.services)))
+        # (pools,): units that come for others due for maintenance, and units of the first kind got
+        # from other regions, less those given
+        self.surge = np.zeros(len(self.pools), np.int64)
+        self.moved: FloatArray = np.zeros(len(self.pools))
+        self.changes: list[Change] = []
+        # Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
+        # optical link, software
+        self.failures = Counter[str]()
+        # Most units that may train or evaluate, and that the site's power lets compute in this
+        # minute; None for any number
+        self.training_limit: int | None = None
+        self.power_limit: int | None = None
+        # Most units of jobs by name, where a policy sets such limits
+        self.job_limits: Mapping[str, int] = {}
+        self.joining = Counter[Role]()  # units on their way to evaluation and batch work, by role
+        self.maintained = 0  # units that have been out for maintenance
+        self.maintenance_late_ms = 0  # largest delay of a window, until the one before had ended
+        self.due_ms: list[int] = []  # begins of windows that have not begun
+        self.worth = 1.0  # tokens that a unit trains relative to one of the first kind
+        self.tickets = itertools.count(1)
 
     def __getstate__(self) -> dict[str, Any]:
         live = ("env", "store", "tickets")  # as of a gang
@@ -639,19 +637,8 @@ class World:
             units = min(units, max(0, job.team_units - held))
         return job.fits(units)
 
-    def free(self) -> IntArray:
-        """Spare units that are in no role change."""
-        return self._settled(Role.SPARE)
-
-    def evaluating(self) -> IntArray:
-        """Units that evaluate and are in no role change."""
-        return self._settled(Role.EVALUATION)
-
-    def in_batch(self) -> IntArray:
-        """Units that do batch work and are in no role change."""
-        return self._settled(Role.BATCH)
-
-    def _settled(self, role: Role) -> IntArray:
+    def settled(self, role: Role) -> IntArray:
+        """Units in a role that are in no role change."""
         # Most roles are empty most of the time, and the ledger's count says so without a search.
         if not self.ledger.count(role):
             return NONE
@@ -661,7 +648,7 @@ class World:
 
     def beyond_deadlines(self) -> IntArray:
         """Units that do batch work beyond what its deadlines need."""
-        return self.in_batch()[self.batch_urgent :]
+        return self.settled(Role.BATCH)[self.batch_urgent :]
 
     def whole(self, units: IntArray) -> IntArray:
         """Units that have all their servers: only these can be in a gang."""
