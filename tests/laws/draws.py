@@ -98,7 +98,7 @@ def divided(rng: Random, **stated: Any) -> Line:
     """A training step whose products are wide enough to run in pieces."""
     many: dict[str, Any] = {"tp": rng.choice((2, 4, 8)), "seq": rng.choice((1024, 4096, 8192))}
     where = rng.choice(("trn2.48xlarge", "dgx-h100:2", "dgx-b200:2", "dgx-a100:2"))
-    line = train(rng, from_file=False, cluster=where, **many, **stated)
+    line = train(rng, from_file=False, **{"cluster": where, **many, **stated})
     widths = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
     factor, narrow = rng.choice((4, 8)), line.model or {}
     wide = {**narrow, **{key: factor * narrow[key] for key in widths}}

@@ -256,6 +256,14 @@ TRAINING = (
         drawn_on(("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none",
                  zero=0, pp=1, framework="megatron-core"),
         to(lora_rank=2), "<=", STEP, 0.2),
+    # Each weight of an adapter is issued on its own, and its products stay in bf16.
+    *(
+        Law(f"adapters of wide layers in {precision} take no longer",
+            drawn_on(("dgx-h100:2", "dgx-b200:2", "dgx-h200"), draws.divided, overlap="none",
+                     zero=0, pp=1, framework="megatron-core", precision=precision),
+            to(lora_rank=16), "<=", STEP, 0.05)
+        for precision in ("bf16", "fp8")
+    ),
     # The host issues adapters too: eager and traced steps that wait for it take longer with them.
     # With overlap of all, exchanges of tp hide behind gradients that frozen weights do not have.
     Law("adapters of compiled steps on Trainium take no longer",
@@ -270,7 +278,8 @@ TRAINING = (
         ORDER),
     Law("torch-xla is no faster than compiled microbatches",
         drawn_on(TRAINIUM, draws.train, from_file=False), to(runtime="xla"), ">=", STEP, ORDER),
-    # torch-xla's compiler takes no time for recomputation under adapters; others run it.
+    # torch-xla's compiler takes no time for recomputation under adapters, of each layer or of every
+    # second (selective); others run it, so that its order holds against steps without.
     *(
         Law(f"{slower} with adapters is no faster than {faster}",
             plain(draws.divided, lora_rank=16, runtime=runtime, **stated), change, ">=", STEP,
@@ -279,6 +288,10 @@ TRAINING = (
             ("compiled microbatches", "compiled", {}, "issuing single operations",
              to(runtime="eager")),
             ("single operations", "eager", {"recompute": "none"}, "torch-xla",
+             lambda line, rng: line.but(
+                 runtime="xla", recompute=rng.choice(("none", "selective", "full")))),
+            ("compiled microbatches without recomputation", "compiled", {"recompute": "none"},
+             "torch-xla",
              lambda line, rng: line.but(
                  runtime="xla", recompute=rng.choice(("none", "selective", "full")))),
         )

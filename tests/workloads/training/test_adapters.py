@@ -103,6 +103,19 @@ def test_adapter_in_a_compiled_graph_is_a_wider_product(chip, per_chip):
     assert 0 < together_s < apart_s
 
 
+def test_adapters_of_weights_in_fp8_stay_in_bf16():
+    """Transformer Engine leaves plain linear layers alone: no product in fp8 and no cast for it."""
+    plan = ParallelPlan(global_batch=2, seq=2048, lora_rank=16, zero=0)
+    took = []
+    for precision in ("bf16", "fp8"):
+        shapes = RankShapes(EIGHT, replace(plan, precision=precision), "b200", shipped_catalogue())
+        steps = (*forward(shapes), *backward(shapes))
+        took.append([step.seconds for step in steps if ".adapter" in step.name])
+    in_bf16, in_fp8 = took
+    assert in_bf16
+    assert in_bf16 == in_fp8
+
+
 def test_pytorch_adds_what_adapters_give_in_kernels_of_their_own():
     """Forward an element of each result, backward one of each input: 6 bytes, 10 if scaled."""
     plan = ParallelPlan(global_batch=2, seq=2048, lora_rank=16, zero=0)

@@ -184,13 +184,13 @@ class RankShapes:
         """Arguments of kernel times that say which part of a chip, with which numbers, runs it."""
         return {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
 
-    def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
-        """Time of ``batch`` matrix products (m, k) × (k, n) in the plan's precision."""
-        precision = self.plan.precision
+    def gemm(self, m: int, n: int, k: int, batch: int = 1, precision: str = "") -> Timing:
+        """Time of ``batch`` matrix products (m, k) × (k, n), by default in the plan's precision."""
+        stated, precision = precision, precision or self.plan.precision
         timing = kernel_times.gemm(self.chip, m, n, k, precision, batch=batch, **self.rank)
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
         timing = timing._replace(size_bytes=round(batch * (inputs + TWO * m * n)))
-        if self.recast_bytes:
+        if self.recast_bytes and not stated:
             cast = self.stream(round(batch * self.recast_bytes * (m + n) * k))
             timing = timing._replace(seconds=timing.seconds + cast.seconds)
         return self._with_fewer_processors(timing) if self._exchanges_beside else timing
