@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from cluster_sim.engine import fast, simulate
 from cluster_sim.engine.fast import empty_state, moving_flows, new_run
-from cluster_sim.engine.fast.columns import ENDED, NO_OP, STOP, TROUBLE, Ops
+from cluster_sim.engine.fast.columns import ENDED, NO_OP, STOP, TROUBLE, Ops, empty_agenda
 from cluster_sim.engine.fast.loop import Run, advance, arrive_first
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import NEVER, HorizonError, Times
@@ -130,8 +130,9 @@ class _Window:
             column[: here - shift] = _renumbered(column[shift:here], shift)
         # None of the ops in the agenda, in the queues and in flight was dropped.
         run = self.run
-        for ends in (run.agenda.head, run.agenda.tail, run.queues.tail):
-            np.subtract(ends, shift, out=ends)
+        np.subtract(run.queues.tail, shift, out=run.queues.tail)
+        what = run.agenda.what[: run.agenda.vacant[1]]
+        what += np.where(what < 0, shift, -shift)
         for first in (run.queues.head, run.queues.root, run.streams.op[: run.streams.vacant[1]]):
             first[:] = _renumbered(first, shift)
         self.first += done
@@ -200,7 +201,11 @@ def _columns(rounds: Rounds, length: int) -> tuple[_Rows, _Rows, Run]:
         **{**whole._asdict(), **columns}
         | {"ptr": np.empty(room + 1, np.int64), "watched": np.zeros(room, np.bool_)}
     )
-    return rows, larger_rows, run._replace(ops=ops, state=empty_state(room))
+    return (
+        rows,
+        larger_rows,
+        run._replace(ops=ops, state=empty_state(room), agenda=empty_agenda(room)),
+    )
 
 
 def _rows(rounds: Rounds, whole: Ops, first_op: int = 0, first_edge: int = 0) -> _Rows:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.engine.fast.columns import (
-    ARRIVED,
     ATTEMPTS,
     ENDED,
     FAULT,
@@ -89,7 +88,7 @@ def new_run(
     return Run(
         ops=_ops(schedule, until_ops, number),
         state=empty_state(len(schedule)),
-        agenda=empty_agenda(),
+        agenda=empty_agenda(len(schedule)),
         queues=empty_queues(_column(schedule.resources.slots, np.int64)),
         streams=empty_streams(room, _column(slot, np.int64), paths, solver),
         speeds=_speeds(schedule, faults),
@@ -127,13 +126,14 @@ def _ops(schedule: Schedule, until_ops: Sequence[int], number: IntArray) -> Ops:
 def empty_state(ops: int) -> State:
     """Return the state of this many ops before any of them has arrived."""
     notes = np.zeros(NOTES, np.int64)
-    notes[[ARRIVED, TROUBLE]] = NO_OP
+    notes[TROUBLE] = NO_OP
     return State(
         ready=np.zeros(ops, np.int64),
         start=np.full(ops, NEVER, np.int64),
         end=np.full(ops, NEVER, np.int64),
         pending=np.zeros(ops, np.int32),
         next=np.empty(ops, np.int32),
+        arrived=np.empty(ops + 1, np.int32),
         child=np.empty(ops, np.int32),
         notes=notes,
     )

@@ -1,11 +1,12 @@
 """Tables of the compiled engine: the ops that it reads, the state that it writes, and its two
 lists.
 
-The agenda is a radix heap of ops by time, for a clock that never runs backwards. Bucket b holds the
-times whose highest bit that differs from the clock is bit b - 1. The earliest time is in the lowest
-occupied bucket. When the clock moves on to it, the ops of that bucket spread over lower buckets, so
-that each op moves at most once for each bit. If all ops of a bucket have the same time, as is
-frequent in collectives, they are taken out together in one step.
+The agenda is a radix heap of entries by time, for a clock that never runs backwards. Bucket b holds
+the times whose highest bit that differs from the clock is bit b - 1. The earliest time is in the
+lowest occupied bucket. When the clock moves on to it, the entries of that bucket spread over lower
+buckets, so that each moves at most once for each bit. Entries are few, as ops that have arrived and
+not ended are, and stay in the processor's cache, where the columns of all ops do not. What happens
+at an instant is listed, so that the columns of its ops can be fetched ahead of their turn.
 
 A queue holds the ops that are ready for a resource and wait for a slot, smallest first (rule 4).
 Most ops come in the order in which they will start, and are appended to a list. An op that comes
@@ -45,10 +46,8 @@ class Ops(NamedTuple):
 class State(NamedTuple):
     """The state of each op.
 
-    An op is in one list at a time, so a single ``next`` serves all lists: the agenda (from when its
-    last edge is counted until it is ready, and again while it runs), the arrivals of an instant,
-    the queue of its resource, or the flows parked at a dead resource. While an op is in the agenda,
-    ``end`` is its time there.
+    An op is in one list at a time, so a single ``next`` serves both: the queue of its resource, and
+    the flows parked at a dead one. While a fixed op runs, ``end`` is when it will end.
     """
 
     ready: IntArray
@@ -56,6 +55,7 @@ class State(NamedTuple):
     end: IntArray
     pending: IntArray  # edges not yet counted
     next: IntArray
+    arrived: IntArray  # ring of the ops that arrived at this instant
     child: IntArray  # first child in the heap of a queue; for a flow in flight, its berth
     notes: IntArray  # counters and flags, see ``NOTES``
 
@@ -87,11 +87,9 @@ class Calls(NamedTuple):
     clash: IntArray  # [routine that was called while it ran, or -1]
 
 
-ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH, ANEW = range(
-    11
-)
+ARRIVED, SETTLED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH, ANEW = range(11)
 NOTES = 11
-"""Places in ``State.notes``. ARRIVED and LAST_ARRIVED are the ends of the chain of arrivals,
+"""Places in ``State.notes``. ARRIVED and SETTLED are the ends of the ring of arrivals,
 TROUBLE is an op that would pass the horizon, or -1, and STOP is whether to stop after this instant.
 The others are counts: ops that ENDED, ATTEMPTS that were lost, faults that happened (FAULT),
 resources TOUCHED at this instant, planned ends of flows (STREAMS), flows started at this instant
@@ -180,47 +178,77 @@ NOTHING = np.iinfo(np.int64).max  # time of an empty agenda
 
 
 class Agenda(NamedTuple):
-    """Chains of ops, one for each bucket, with the earliest and latest time of each."""
+    """Chains of entries, one for each bucket, with the earliest and latest time of each."""
 
     head: IntArray
     tail: IntArray
     earliest: IntArray
     latest: IntArray
     clock: IntArray  # [occupied buckets as bits, time that the buckets are relative to]
+    vacant: IntArray  # [first of the chain of vacant entries, entries ever used]
+    time: IntArray  # of each entry [ps], as are the next two
+    what: IntArray  # op that ends, or ~op of one that becomes ready
+    after: IntArray  # next entry of the chain
+    instant: IntArray  # what happens at the instant that was taken out
 
 
-def empty_agenda() -> Agenda:
-    """Return an agenda at time 0."""
+def empty_agenda(ops: int) -> Agenda:
+    """Return an agenda at time 0, with room for this many ops."""
     return Agenda(
         np.empty(BITS, np.int64),
         np.empty(BITS, np.int64),
         np.empty(BITS, np.int64),
         np.empty(BITS, np.int64),
         np.zeros(2, np.int64),
+        np.array([NO_OP, 0], np.int64),
+        np.empty(ops, np.int64),
+        np.empty(ops, np.int32),
+        np.empty(ops, np.int32),
+        np.empty(ops, np.int32),
     )
 
 
 @inlined
-def push(agenda: Agenda, state: State, op: int) -> None:
-    """Add an op at the time in its ``end``, which must not be before the clock."""
-    time = state.end[op]
+def push(agenda: Agenda, what: int, time: int) -> None:
+    """Add what happens to an op at a time, which must not be before the clock."""
+    entry = agenda.vacant[0]
+    if entry == NO_OP:
+        entry = agenda.vacant[1]
+        agenda.vacant[1] += 1
+    else:
+        agenda.vacant[0] = agenda.after[entry]
+    agenda.time[entry] = time
+    agenda.what[entry] = what
+    put(agenda, entry, time)
+
+
+@inlined
+def put(agenda: Agenda, entry: int, time: int) -> None:
+    """Append an entry to the bucket of its time."""
     bucket = BITS - leading_zeros(time ^ agenda.clock[1])
     if (agenda.clock[0] >> bucket) & 1:
-        state.next[agenda.tail[bucket]] = op
+        agenda.after[agenda.tail[bucket]] = entry
         agenda.earliest[bucket] = min(agenda.earliest[bucket], time)
         agenda.latest[bucket] = max(agenda.latest[bucket], time)
     else:
         agenda.clock[0] |= 1 << bucket
-        agenda.head[bucket] = op
+        agenda.head[bucket] = entry
         agenda.earliest[bucket] = time
         agenda.latest[bucket] = time
-    agenda.tail[bucket] = op
-    state.next[op] = NO_OP
+    agenda.tail[bucket] = entry
+    agenda.after[entry] = NO_OP
+
+
+@inlined
+def vacate(agenda: Agenda, entry: int) -> None:
+    """Free an entry that was taken out, for the next one."""
+    agenda.after[entry] = agenda.vacant[0]
+    agenda.vacant[0] = entry
 
 
 @inlined
 def next_time(agenda: Agenda) -> int:
-    """Earliest time of any op in the agenda [ps]."""
+    """Earliest time of any entry of the agenda [ps]."""
     if agenda.clock[0] == 0:
         return NOTHING
     earliest: int = agenda.earliest[trailing_zeros(agenda.clock[0])]
@@ -228,43 +256,47 @@ def next_time(agenda: Agenda) -> int:
 
 
 @inlined
-def take_instant(agenda: Agenda, state: State, now: int) -> int:
-    """Move the clock to ``now``, the earliest time, and take out the chain of ops at that time."""
+def take_instant(agenda: Agenda, now: int) -> int:
+    """Move the clock to ``now``, the earliest time, and list what happens then; return how much."""
     bucket = trailing_zeros(agenda.clock[0])
     agenda.clock[0] &= agenda.clock[0] - 1
     agenda.clock[1] = now
-    op: int = agenda.head[bucket]
+    entry: int = agenda.head[bucket]
+    last: int = agenda.tail[bucket]
+    first, listed = entry, 0
     if agenda.latest[bucket] == now:
-        return op
-    first, last = NO_OP, NO_OP
-    while op != NO_OP:
-        following = state.next[op]
-        if state.end[op] != now:
-            push(agenda, state, op)
+        while entry != NO_OP:
+            agenda.instant[listed] = agenda.what[entry]
+            listed += 1
+            entry = agenda.after[entry]
+        agenda.after[last] = agenda.vacant[0]
+        agenda.vacant[0] = first
+        return listed
+    while entry != NO_OP:
+        following = agenda.after[entry]
+        if agenda.time[entry] != now:
+            put(agenda, entry, agenda.time[entry])
         else:
-            if first == NO_OP:
-                first = op
-            else:
-                state.next[last] = op
-            last = op
-        op = following
-    state.next[last] = NO_OP
-    return first
+            agenda.instant[listed] = agenda.what[entry]
+            listed += 1
+            vacate(agenda, entry)
+        entry = following
+    return listed
 
 
 @inlined
-def take_all(agenda: Agenda, state: State) -> int:
-    """Take all ops out of the agenda, as one chain."""
+def take_all(agenda: Agenda) -> int:
+    """Take all entries out of the agenda, as one chain."""
     first = NO_OP
     while agenda.clock[0]:
         bucket = trailing_zeros(agenda.clock[0])
         agenda.clock[0] &= agenda.clock[0] - 1
-        op = agenda.head[bucket]
-        while op != NO_OP:
-            following = state.next[op]
-            state.next[op] = first
-            first = op
-            op = following
+        entry = agenda.head[bucket]
+        while entry != NO_OP:
+            following = agenda.after[entry]
+            agenda.after[entry] = first
+            first = entry
+            entry = following
     return first
 
 
@@ -274,6 +306,8 @@ class Queues(NamedTuple):
     free: IntArray  # free slots
     head: IntArray  # first op of the list
     tail: IntArray  # last op of the list
+    tail_priority: IntArray  # of that op
+    tail_ready: IntArray  # of that op [ps]
     root: IntArray  # root of the heap
     marked: IntArray  # 1 when the resource is in ``touched``
     touched: IntArray  # resources where an op may start at this instant
@@ -285,6 +319,8 @@ def empty_queues(slots: IntArray) -> Queues:
     return Queues(
         slots.copy(),
         np.full(resources, NO_OP, np.int64),
+        np.empty(resources, np.int64),
+        np.empty(resources, np.int64),
         np.empty(resources, np.int64),
         np.full(resources, NO_OP, np.int64),
         np.zeros(resources, np.uint8),
@@ -313,20 +349,33 @@ def free_slot(queues: Queues, state: State, resource: int) -> None:
 def before(tables: tuple[Ops, State], one: int, other: int) -> bool:
     """Return whether one op starts before another, by priority, ready time and number (rule 4)."""
     ops, state = tables
-    if ops.priority[one] != ops.priority[other]:
-        return bool(ops.priority[one] < ops.priority[other])
-    if state.ready[one] != state.ready[other]:
-        return bool(state.ready[one] < state.ready[other])
-    return one < other
+    return precedes(
+        ops.priority[one], state.ready[one], one, ops.priority[other], state.ready[other], other
+    )
+
+
+@inlined
+def precedes(
+    priority: int, ready: int, op: int, other_priority: int, other_ready: int, other: int
+) -> bool:
+    """Return whether an op starts before another one, by what rule 4 compares."""
+    if priority != other_priority:
+        return priority < other_priority
+    if ready != other_ready:
+        return ready < other_ready
+    return op < other
 
 
 @inlined
 def enqueue(queues: Queues, ops: Ops, state: State, resource: int, op: int) -> None:
     """Add a ready op to the queue of a resource."""
     tail = queues.tail[resource]
+    priority, ready = ops.priority[op], state.ready[op]
     if queues.head[resource] == NO_OP:
         queues.head[resource] = op
-    elif before((ops, state), tail, op):
+    elif precedes(
+        queues.tail_priority[resource], queues.tail_ready[resource], tail, priority, ready, op
+    ):
         state.next[tail] = op
     else:
         state.child[op] = NO_OP
@@ -334,6 +383,8 @@ def enqueue(queues: Queues, ops: Ops, state: State, resource: int, op: int) -> N
         queues.root[resource] = meld(before, (ops, state), state.next, state.child, root, op)
         return
     queues.tail[resource] = op
+    queues.tail_priority[resource] = priority
+    queues.tail_ready[resource] = ready
     state.next[op] = NO_OP
 
 

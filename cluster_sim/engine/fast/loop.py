@@ -15,8 +15,8 @@ from cluster_sim.engine.fast.columns import (
     ATTEMPTS,
     ENDED,
     FAULT,
-    LAST_ARRIVED,
     NO_OP,
+    SETTLED,
     STOP,
     STREAMS,
     TOUCHED,
@@ -33,9 +33,11 @@ from cluster_sim.engine.fast.columns import (
     free_slot,
     next_time,
     push,
+    put,
     take_all,
     take_instant,
     touch,
+    vacate,
 )
 from cluster_sim.engine.fast.streams import enter, leave, solve, take_ended
 from cluster_sim.engine.shared_rates.max_min import set_cap, set_capacity
@@ -61,15 +63,17 @@ class Run(NamedTuple):
 def arrive(state: State, agenda: Agenda, op: int, now: int) -> None:
     """Add an op whose edges are all counted to the arrivals, or to the agenda if lags remain."""
     if state.ready[op] > now:
-        state.end[op] = state.ready[op]
-        push(agenda, state, op)
-        return
-    if state.notes[ARRIVED] == NO_OP:
-        state.notes[ARRIVED] = op
+        push(agenda, ~op, state.ready[op])
     else:
-        state.next[state.notes[LAST_ARRIVED]] = op
-    state.notes[LAST_ARRIVED] = op
-    state.next[op] = NO_OP
+        list_arrival(state, op)
+
+
+@inlined
+def list_arrival(state: State, op: int) -> None:
+    """Add an op to the arrivals of this instant."""
+    place = state.notes[ARRIVED]
+    state.arrived[place] = op
+    state.notes[ARRIVED] = place + 1 if place + 1 < len(state.arrived) else 0
 
 
 @inlined
@@ -86,10 +90,11 @@ def count(state: State, agenda: Agenda, op: int, lag: int, now: int) -> None:
 
 
 @inlined
-def finish(run: Run, op: int, now: int) -> None:
+def finish(run: Run, op: int, now: int, alone: bool) -> None:
     """End an op: free its slot, and count the edges from its end."""
+    # ``alone``: few ops end at this instant, so that none was fetched ahead of its turn; what is
+    # behind them is fetched now, for its own instant.
     ops, state = run.ops, run.state
-    state.end[op] = now
     state.notes[ENDED] += 1
     resource = ops.resource[op]
     if resource >= 0:
@@ -99,17 +104,18 @@ def finish(run: Run, op: int, now: int) -> None:
     for edge in range(ops.ptr[op], ops.ptr[op + 1]):
         if len(ops.from_start) == 0 or not ops.from_start[edge]:
             follower = ops.dst[edge]
-            _prefetch_start(ops, state, follower)
+            if alone:
+                prefetch(ops.resource, follower)
+                _prefetch_start(ops, state, follower)
             count(state, run.agenda, follower, ops.lag[edge], now)
 
 
 @inlined
 def _prefetch_start(ops: Ops, state: State, op: int) -> None:
     """Prefetch the columns that the start of an op will read, while other ops are handled."""
-    # Ops that follow one another are seldom neighbours in memory: without this half of a large run
-    # is spent waiting for these columns.
+    # Ops that follow one another are seldom neighbours in memory: without all that is fetched ahead
+    # two thirds of a large run are spent waiting for columns.
     prefetch(ops.kind, op)
-    prefetch(ops.resource, op)
     prefetch(ops.duration, op)
     prefetch(ops.ptr, op)
     prefetch(state.start, op)
@@ -136,7 +142,7 @@ def begin(run: Run, op: int, now: int) -> None:
         state.notes[TROUBLE] = op
         return
     state.end[op] = now + duration
-    push(run.agenda, state, op)
+    push(run.agenda, op, now + duration)
     if len(ops.from_start):
         count_start_edges(run, op, duration - ops.duration[op], now)
 
@@ -240,15 +246,17 @@ def _disturb(run: Run, row: int, now: int) -> None:
     """Interrupt the ops in flight on a resource that dies, or rescale their remaining time."""
     state = run.state
     first = state.notes[ATTEMPTS]
-    chain = take_all(run.agenda, state)
+    chain = take_all(run.agenda)
     if run.speeds.to_top[row]:
         _rescale(run, row, chain, now)
     else:
         _lose_all(run, row, chain, now)
     while chain != NO_OP:
-        following = state.next[chain]
-        if state.pending[chain] == 0 and state.end[chain] >= 0:
-            push(run.agenda, state, chain)
+        following, what = run.agenda.after[chain], run.agenda.what[chain]
+        if (state.start[what] != NEVER) if what >= 0 else (state.pending[~what] == 0):
+            put(run.agenda, chain, run.agenda.time[chain])
+        else:
+            vacate(run.agenda, chain)
         chain = following
     for index in range(first, state.notes[ATTEMPTS]):
         op = run.speeds.attempts[index, 0]
@@ -257,32 +265,35 @@ def _disturb(run: Run, row: int, now: int) -> None:
 
 
 @inlined
-def _rescale(run: Run, row: int, op: int, now: int) -> None:
+def _rescale(run: Run, row: int, entry: int, now: int) -> None:
     """Scale the remaining time of the fixed ops of a chain that hold the resource."""
-    speeds, state = run.speeds, run.state
+    speeds, state, agenda = run.speeds, run.state, run.agenda
     resource = speeds.resource[row]
     top = speeds.top[resource] * speeds.to_bottom[row]
     bottom = speeds.bottom[resource] * speeds.to_top[row]
-    while op != NO_OP:
-        if state.start[op] >= 0 and run.ops.resource[op] == resource:
+    while entry != NO_OP:
+        op = agenda.what[entry]
+        if op >= 0 and run.ops.resource[op] == resource:
             duration = scaled(state.end[op] - now, top, bottom)
             if duration > HORIZON_PS - now:
                 state.notes[TROUBLE] = op
                 duration = 1
             state.end[op] = now + duration
-        op = state.next[op]
+            agenda.time[entry] = now + duration
+        entry = agenda.after[entry]
 
 
 @inlined
-def _lose_all(run: Run, row: int, op: int, now: int) -> None:
+def _lose_all(run: Run, row: int, entry: int, now: int) -> None:
     """Interrupt all ops on the resource: those of this chain, and the flows in flight."""
-    state, streams, speeds = run.state, run.streams, run.speeds
+    state, streams, speeds, agenda = run.state, run.streams, run.speeds, run.agenda
     resource = speeds.resource[row]
     first = state.notes[ATTEMPTS]
-    while op != NO_OP:
-        if state.start[op] >= 0 and run.ops.resource[op] == resource:
+    while entry != NO_OP:
+        op = agenda.what[entry]
+        if op >= 0 and run.ops.resource[op] == resource:
             _lose(run, op, now)
-        op = state.next[op]
+        entry = agenda.after[entry]
     for berth in range(streams.vacant[1]):
         if streams.op[berth] != NO_OP and _is_on(run, berth, resource):
             _lose(run, streams.op[berth], now)
@@ -450,51 +461,124 @@ def _end(run: Run, now: int) -> None:
     """End the ops that end at this instant, and let ops arrive that become ready at it."""
     state, streams = run.state, run.streams
     if next_time(run.agenda) == now:
-        op = take_instant(run.agenda, state, now)
-        while op != NO_OP:
-            following = state.next[op]
-            if state.start[op] == NEVER:
-                arrive(state, run.agenda, op, now)
+        listed, instant = take_instant(run.agenda, now), run.agenda.instant
+        ahead = _worth_fetching(instant[0], instant[listed - 1], listed)
+        for index in range(min(FAR, ahead)):
+            _prefetch_op(run, instant[index])
+        for index in range(min(NEAR, ahead)):
+            _prefetch_edges(run, instant[index])
+        for index in range(listed):
+            if index + FAR < ahead:
+                _prefetch_op(run, instant[index + FAR])
+            if index + NEAR < ahead:
+                _prefetch_edges(run, instant[index + NEAR])
+            if index + NEXT < ahead:
+                _prefetch_followers(run, instant[index + NEXT])
+            what = instant[index]
+            if what < 0:
+                list_arrival(state, ~what)
             else:
-                finish(run, op, now)
-            op = following
+                finish(run, what, now, listed < NEXT)
     if state.notes[STREAMS] and streams.ends[0] == now:
         for index in range(take_ended(streams, state, now)):
-            finish(run, streams.ended[index], now)
+            state.end[streams.ended[index]] = now
+            finish(run, streams.ended[index], now, True)
+
+
+FAR, NEAR, NEXT = 18, 10, 4
+"""Places ahead of its turn at which an op, its edges, and the ops behind these are fetched."""
+SPREAD = 4  # ops that are closer than this to one another, the processor fetches by itself
+
+
+@inlined
+def _worth_fetching(first: int, last: int, count: int) -> int:
+    """Return how many ops of an instant to fetch ahead: none of those that are neighbours."""
+    return count if abs(last - first) > SPREAD * count else 0
+
+
+@inlined
+def _prefetch_op(run: Run, what: int) -> None:
+    """Prefetch what the arrival or the end of an op reads of its columns."""
+    ops, state = run.ops, run.state
+    if what < 0:
+        prefetch(ops.resource, ~what)
+        prefetch(ops.kind, ~what)
+        prefetch(ops.priority, ~what)
+        prefetch(state.ready, ~what)
+    else:
+        prefetch(ops.ptr, what)
+        prefetch(ops.resource, what)
+
+
+@inlined
+def _prefetch_edges(run: Run, what: int) -> None:
+    """Prefetch the first edges from an op that ends."""
+    if what >= 0:
+        edge = run.ops.ptr[what]
+        prefetch(run.ops.dst, edge)
+        prefetch(run.ops.lag, edge)
+
+
+@inlined
+def _prefetch_followers(run: Run, what: int) -> None:
+    """Prefetch what is counted of the first two ops behind one that ends."""
+    ops, state = run.ops, run.state
+    if what >= 0:
+        first = ops.ptr[what]
+        for edge in range(first, min(first + 2, ops.ptr[what + 1])):
+            prefetch(state.ready, ops.dst[edge])
+            prefetch(state.pending, ops.dst[edge])
 
 
 @inlined
 def _settle_arrivals(run: Run, now: int) -> None:
     """Queue the ops that arrived; joins end at once, which may let more ops arrive."""
     ops, state, queues = run.ops, run.state, run.queues
-    op = state.notes[ARRIVED]
-    while op != NO_OP:
+    while state.notes[SETTLED] != state.notes[ARRIVED]:
+        place = state.notes[SETTLED]
+        op = state.arrived[place]
+        state.notes[SETTLED] = place + 1 if place + 1 < len(state.arrived) else 0
         resource = ops.resource[op]
         if len(run.speeds.lost) and (run.speeds.lost[op] or state.pending[op]):
-            op = state.next[op]
-        elif ops.kind[op] == JOIN:
+            continue
+        if ops.kind[op] == JOIN:
             state.start[op] = now
-            finish(run, op, now)
+            state.end[op] = now
+            finish(run, op, now, False)
             if len(run.calls.routine):
                 pass_on(run, op, now)
-            op = state.next[op]
-        else:
-            following = state.next[op]
-            if resource >= 0:
-                enqueue(queues, ops, state, resource, op)
-                if queues.free[resource] > 0:
-                    touch(queues, state, resource)
-            elif not _parked(run, op):
-                begin(run, op, now)
-            op = following
-    state.notes[ARRIVED] = NO_OP
+        elif resource >= 0:
+            enqueue(queues, ops, state, resource, op)
+            if queues.free[resource] > 0:
+                touch(queues, state, resource)
+        elif not _parked(run, op):
+            begin(run, op, now)
+    state.notes[ARRIVED] = state.notes[SETTLED] = 0
+
+
+@inlined
+def _prefetch_head(run: Run, resource: int) -> None:
+    """Prefetch what the start of the first op in the list of a resource reads."""
+    op = run.queues.head[resource]
+    if op != NO_OP:
+        prefetch(run.state.next, op)
+        prefetch(run.state.end, op)
+        _prefetch_start(run.ops, run.state, op)
 
 
 @inlined
 def _start(run: Run, now: int) -> None:
     """Give free slots to the ops that wait for them."""
     ops, state, queues, speeds = run.ops, run.state, run.queues, run.speeds
-    for index in range(state.notes[TOUCHED]):
+    touched, ahead = state.notes[TOUCHED], 0
+    if touched >= NEXT:
+        first, last = queues.touched[0], queues.touched[touched - 1]
+        ahead = _worth_fetching(queues.head[first], queues.head[last], touched)
+    for index in range(min(NEAR, ahead)):
+        _prefetch_head(run, queues.touched[index])
+    for index in range(touched):
+        if index + NEAR < ahead:
+            _prefetch_head(run, queues.touched[index + NEAR])
         resource = queues.touched[index]
         queues.marked[resource] = 0
         if len(speeds.top) and speeds.top[resource] == 0:
@@ -503,6 +587,8 @@ def _start(run: Run, now: int) -> None:
             op = dequeue(queues, ops, state, resource)
             if op == NO_OP:
                 break
+            if touched < NEXT:
+                _prefetch_head(run, resource)  # too few to fetch any just before its turn
             if not _parked(run, op):
                 queues.free[resource] -= 1
                 begin(run, op, now)
