@@ -213,8 +213,8 @@ def _sweep(table: pd.DataFrame) -> str:
 
 
 def _validate(table: pd.DataFrame) -> str:
-    rows, told = int(table["rows"].sum()), int(table["ok"].sum())
-    counted = f"{told:,} of {rows:,} published rows" if told < rows else f"{rows:,} published rows"
+    rows, predicted = int(table["rows"].sum()), int(table["ok"].sum())
+    counted = f"{predicted:,} of " * (predicted < rows) + f"{rows:,} published rows"
     if len(table) == 1:
         return f"{counted} are predicted, with a median error of " + (
             f"{float(table['median_abs_error'].iloc[0]):.1%}"

@@ -212,10 +212,10 @@ def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iter
     )
     seed = record.get("seed")
     drawn = f", seed {seed}" if seed is not None else ""
-    said = (
+    sentences = (
         f"cluster-sim {record.get('version', '?')}{drawn}; the same run has the digests {digests}."
     )
-    yield {"kind": "text", "text": said}
+    yield {"kind": "text", "text": sentences}
     inputs, left = _given(record)
     blocks = [table(["input", "value"], [list(item) for item in inputs.items()], text=(0, 1))]
     if left:

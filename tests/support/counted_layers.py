@@ -9,7 +9,7 @@ from workloads.training.layers.steps import RankShapes
 class CountedShapes(RankShapes):
     """RankShapes whose products take as many seconds as they have FLOPs, and all else none."""
 
-    def gemm(self, m, n, k, batch=1):
+    def gemm(self, m, n, k, batch=1, precision=""):
         return Timing(2.0 * m * n * k * batch, "assumed")
 
     def beside(self, timing):

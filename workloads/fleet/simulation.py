@@ -448,7 +448,7 @@ def simulate(
 
     >>> from workloads.demand import constant
     >>> from workloads.fleet.policies.rules import static
-    >>> from workloads.fleet.state.services import Fleet
+    >>> from workloads.fleet.state.services import Fleet, Service
     >>> from workloads.serving import fixed_rate
     >>> kind = Kind("any", (Service("chat", fixed_rate(2.0)),), Fleet(3))
     >>> simulate(constant(60.0, minutes=5), [kind], static(1)).queues[0].served.tolist()

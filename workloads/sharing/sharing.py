@@ -373,7 +373,7 @@ class Sharing:
 
     @property
     def verdict(self) -> str:
-        """Which placement loses least, or which of them, as a sentence without its stop."""
+        """Sentence on the placements that lose least, without its stop."""
         *others, last = self._all_best
         if not others:
             return f"placement {last} loses least"

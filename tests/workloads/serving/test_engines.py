@@ -199,8 +199,8 @@ def test_a_share_of_memory_is_stated_raised_or_refused():
     assert held("llama-3.1-70b") == (pytest.approx(0.95), 0.95)
     assert held("llama-3.1-70b", memory_share=0.9) == (pytest.approx(0.9), 0)
     refused("a --memory-share above 0.8, or more", held, "llama-3.1-70b", memory_share=0.8)
-    said = cs.serve("llama-3.1-70b", place, tp=2, scheduler="sglang", count=20).remarks
-    assert any("launch it with --mem-fraction-static 0.95" in remark for remark in said)
+    remarks = cs.serve("llama-3.1-70b", place, tp=2, scheduler="sglang", count=20).remarks
+    assert any("launch it with --mem-fraction-static 0.95" in remark for remark in remarks)
 
 
 def test_a_stated_share_of_memory_and_that_of_other_engines_stay():
