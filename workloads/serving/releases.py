@@ -14,8 +14,7 @@ AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iterat
 """Overheads that are others from then on."""
 HIDDEN_FROM = "2026-07"  # month of SGLang 0.5.15, whose scheduler hides behind the step
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
-TRITON_BEFORE = "2025-05"
-"""Month after SGLang 0.4.6, from which products in blocks of 8 bits are DeepGEMM's."""
+TRITON_BEFORE = "2025-05"  # month after SGLang 0.4.6, whose products in blocks are DeepGEMM's
 LATENT_STARTS = "serving.gpu.scaled_latent_start", "serving.mi300x.scaled_latent_start"
 EAGER_OVERHEADS = (
     *("serving.gpu.graph_tokens", "serving.gpu.layer_host", "serving.gpu.mixed_attention"),
