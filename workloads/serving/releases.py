@@ -14,9 +14,11 @@ AHEAD_OVERHEADS = ("serving.gpu.iteration_overhead", "serving.gpu.request_iterat
 """Overheads that are others from then on."""
 HIDDEN_FROM = "2026-07"  # month of SGLang 0.5.15, whose scheduler hides behind the step
 COMPILED_FROM = "2025-03"  # month of vLLM 0.8, which compiles layers and captures prompts in pieces
+TRITON_BEFORE = "2025-05"  # month after SGLang 0.4.6, whose products in blocks are DeepGEMM's
+LATENT_STARTS = "serving.gpu.scaled_latent_start", "serving.mi300x.scaled_latent_start"
 EAGER_OVERHEADS = (
     *("serving.gpu.graph_tokens", "serving.gpu.layer_host", "serving.gpu.mixed_attention"),
-    *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start"),
+    *("serving.mi300x.layer_start", "serving.mi300x.scaled_layer_start", *LATENT_STARTS),
 )
 DATED = "vllm", "sglang"  # engines of which an earlier release has constants of its own
 UNFUSED_BEFORE = "2025-12"
@@ -45,6 +47,8 @@ def release_variants(catalogue: Catalogue, chip: str, engine: str, date: str) ->
         variants |= dict.fromkeys(AHEAD_OVERHEADS, "vllm-0.13")
     if date < HIDDEN_FROM and engine == "sglang":
         variants["serving.gpu.iteration_overhead"] = "sglang-0.5.14"
+    if date < TRITON_BEFORE and engine == "sglang":
+        variants |= dict.fromkeys(LATENT_STARTS, "sglang-0.4.5")
     if date < COMPILED_FROM and engine == "vllm":
         variants |= dict.fromkeys(EAGER_OVERHEADS, "vllm-0.7")
     if date < UNFUSED_BEFORE and catalogue.has(block_rate, "expert_block_rate"):

@@ -12,6 +12,7 @@ from workloads.serving.releases import release_month, release_variants
 OF_GPUS = ("iteration_overhead", "request_iteration")
 BEFORE_0_14 = {f"serving.gpu.{name}": "vllm-0.13" for name in OF_GPUS}
 BEFORE_0_5_15 = {"serving.gpu.iteration_overhead": "sglang-0.5.14"}
+BEFORE_0_4_6 = {f"serving.{part}.scaled_latent_start": "sglang-0.4.5" for part in ("gpu", "mi300x")}
 UNFUSED = {"serving.inf2.expert_block_rate": "sdk-2.26"}
 
 
@@ -26,6 +27,8 @@ UNFUSED = {"serving.inf2.expert_block_rate": "sdk-2.26"}
     ("2026-01", "vllm", "b200", {}),
     ("2026-06", "sglang", "b200", BEFORE_0_5_15),
     ("2026-07", "sglang", "b200", {}),
+    ("2025-05", "sglang", "h200", BEFORE_0_5_15),
+    ("2025-04", "sglang", "h200", {**BEFORE_0_5_15, **BEFORE_0_4_6}),
 ])  # fmt: skip
 def test_serving_software_is_told_by_month_and_engine(date, engine, chip, variants):
     assert release_variants(shipped_catalogue(), chip, engine, date) == variants
@@ -47,6 +50,22 @@ def test_a_token_of_an_older_release_takes_the_longer_time_of_its_host():
         for date in ("2026-01", "2025-12")
     )
     assert before - now == pytest.approx(0.91e-3)
+
+
+@pytest.mark.parametrize(("model", "precision", "layers"), [
+    ("deepseek-v3", "fp8", 58),
+    ("deepseek-v3", "bf16", 0),
+    ("qwen3-235b-a22b", "fp8", 0),
+])  # fmt: skip
+def test_latent_layers_with_experts_in_8_bits_start_late_before_deepgemm(model, precision, layers):
+    """One user of SGLang before 0.4.6: 300 us for each layer with experts of DeepSeek-V3."""
+    few = {"concurrency": 1, "count": 2, "prompt": 16, "output": 8, "tp": 8}
+    few |= {"scheduler": "sglang", "precision": precision}
+    now, before = (
+        cs.serve(model, "p6-b300.48xlarge", **few, date=date).tpot_s["p50"]
+        for date in ("2025-05", "2025-04")
+    )
+    assert before - now == pytest.approx(layers * 300e-6)
 
 
 def test_a_release_needs_its_engine_on_gpus():

@@ -259,6 +259,8 @@ def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatAr
     layers = model.layers - model.moe_layers if scaled else model.layers
     started_s += layers * rank.overhead("scaled_layer_start" if scaled else "layer_start")
     started_s += (model.layers - layers) * rank.overhead("scaled_expert_start")
+    if model.latent:
+        started_s += (model.layers - layers) * rank.overhead("scaled_latent_start")
     return np.asarray(count * rank.pass_s(passed) + started_s)
 
 
