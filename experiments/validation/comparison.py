@@ -263,11 +263,12 @@ def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
     first = frame.iloc[0]
     factor = bus_factor(str(first.collective).removesuffix("-v"), int(first.ranks))
     ends = zip(times, frame.low, frame.high, strict=True)
+    words: list[Any] = [None if math.isnan(each[0]) else normal(*each) for each in ends]
     return frame.assign(
         measured_time_s=times,
         measured_busbw_bytes_per_s=factor * frame.size_bytes / times,
         error=frame.time_s / times - 1,
-        normal=[None if math.isnan(each[0]) else normal(*each) for each in ends],
+        normal=words,
     )
 
 
