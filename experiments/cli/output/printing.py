@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, days_text, heading, number, unit_of
-from experiments.reports.run_record import plain
+from experiments.reports.run_record import readable
 from topologies.support.errors import printable
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ MOST_REPEATED = 0.4  # largest share of the width for columns that are repeated 
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON document, and nothing else, to stdout."""
-    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(readable(document))
 
 
 def print_table(
