@@ -21,16 +21,17 @@ from cluster_sim.processes import available_workers
 from cluster_sim.progress import progress
 from experiments.cli.commands.validate import document
 from experiments.validation.comparison import coverage, residuals, with_intervals
-from experiments.validation.reading.rows import misses, table, tables
+from experiments.validation.reading.rows import Rows, misses, table, tables
 from experiments.validation.validate import (
     LEVELS,
     Result,
-    as_served,
+    as_told,
     validate_as_user,
     validate_each,
 )
 from tools import as_user, how_true, results_table
 from topologies.support.files.writing import whole_file
+from workloads.confidence.kinds import FRAMEWORK
 from workloads.confidence.residuals import Residual, Residuals, csv_lines, parse, shipped_residuals
 
 RESIDUALS = Path(workloads.confidence.__file__).with_name("residuals.csv")
@@ -44,6 +45,16 @@ def judged_by(measured: Residuals, results: Sequence[Result]) -> list[Result]:
         rows = with_intervals(result.rows, measured.without(result.name))
         judged.append(replace(result, rows=rows, summary=result.summary | coverage(rows)))
     return judged
+
+
+def as_served(
+    measured: Sequence[tuple[Rows, str]], results: Sequence[Result], **shared: Any
+) -> list[Result]:
+    """Return results in which rows of serving are told as a user of ``serve`` tells them."""
+    serving = ((rows, name) for rows, name in measured if rows.kind.name == "serving")
+    served = [(as_told(rows, FRAMEWORK), name) for rows, name in serving]
+    by_name = {result.name: result for result in validate_each(served, **shared)}
+    return [by_name.get(result.name, result) for result in results]
 
 
 def main(names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ constants of steps explain only the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -59,6 +59,9 @@ class Constant:
         return f"{self.part}.{self.quantity}"
 
 
+NONE: FloatArray = np.zeros(0)
+
+
 @dataclass(frozen=True, eq=False)
 class ConstantsFit:
     """Fitted constants, and the errors of the rows before and after the fit."""
@@ -70,6 +73,10 @@ class ConstantsFit:
     before: FloatArray
     after: FloatArray
     stopped: tuple[str, ...] = ()
+    name: str = ""  # ``kernels``, ``collectives`` or ``training``
+    # apart, apart_before (rows,): those of rows left out of the fit, after it and before
+    apart: FloatArray = field(default_factory=lambda: NONE)
+    apart_before: FloatArray = field(default_factory=lambda: NONE)
 
 
 def fit_constants(
@@ -231,35 +238,24 @@ def overlay_text(entries: Sequence[Entry]) -> str:
 
 def fit_all(
     measured: Measurements, catalogue: Catalogue, machine: str | None, *, chips: int | None = None
-) -> list[Group]:
+) -> list[ConstantsFit]:
     """Fit the constants of every kind that was measured."""
-    groups, shipped = [], catalogue
+    fits, shipped = [], catalogue
     if measured.kernels:
-        groups.append(fit_kernels(measured, catalogue, machine))
-        catalogue = with_fit(catalogue, groups[-1].fit)
+        fits.append(fit_kernels(measured, catalogue, machine))
+        catalogue = with_fit(catalogue, fits[-1])
     if measured.collectives:
-        groups.append(fit_collectives(measured, catalogue, machine, chips))
-        catalogue = with_fit(catalogue, groups[-1].fit)
+        fits.append(fit_collectives(measured, catalogue, machine, chips))
+        catalogue = with_fit(catalogue, fits[-1])
     if measured.training:
-        groups.append(fit_training(measured.training, catalogue, shipped))
-    return groups
+        fits.append(fit_training(measured.training, catalogue, shipped))
+    return fits
 
 
 Rows = Sequence[Mapping[str, Any]]
 Apart = tuple[Callable[[Rows, Catalogue], FloatArray], str, Rows]
 """Predicted times of rows, the column of the measured ones, and rows that are left out of a fit."""
 SMALLEST = 1e-30  # value below which a constant counts as zero
-NONE: FloatArray = np.zeros(0)
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """The fit of ``kernels``, ``collectives`` or ``training``; ``apart``: rows left out."""
-
-    name: str
-    fit: ConstantsFit
-    apart: FloatArray
-    apart_before: FloatArray
 
 
 def with_fit(catalogue: Catalogue, fit: ConstantsFit) -> Catalogue:
@@ -280,7 +276,7 @@ Series = tuple[Measured, int]
 
 def fit_collectives(
     measured: Measurements, catalogue: Catalogue, machine: str | None, chips: int | None
-) -> Group:
+) -> ConstantsFit:
     """Fit the constants of a machine's collectives to measured series."""
     name = machine or (measured.manifest.cluster if measured.manifest else None)
     if name is None:
@@ -300,7 +296,7 @@ def fit_collectives(
         catalogue,
         note=f"fitted to {len(seconds)} collectives on {name}",
     )
-    return Group("collectives", fit, NONE, NONE)
+    return replace(fit, name="collectives")
 
 
 def _series(file: str, measured: Measured, per_chip: int, chips: int | None) -> Series:
@@ -370,7 +366,7 @@ RUNTIME = "runtime.neuron"
 UNFITTED = ("layer",)  # kernels whose rows stay out of the fit, as a test of it
 
 
-def fit_kernels(measured: Measurements, catalogue: Catalogue, machine: str | None) -> Group:
+def fit_kernels(measured: Measurements, catalogue: Catalogue, machine: str | None) -> ConstantsFit:
     """Fit the constants of kernels to measured kernels of one chip."""
     rows = [_kernel_row(row, measured, machine, catalogue) for row in measured.kernels]
     # Products on an otherwise idle chip do not count where loaded ones were measured as well.
@@ -389,19 +385,20 @@ def fit_kernels(measured: Measurements, catalogue: Catalogue, machine: str | Non
         catalogue,
         note=f"fitted to {len(fitted)} kernels of {fitted[0]['chip']}",
     )
-    return _group("kernels", fit, catalogue, catalogue, (_kernel_times, "kernel_s", apart))
+    fit = replace(fit, name="kernels")
+    return _beside(fit, catalogue, catalogue, (_kernel_times, "kernel_s", apart))
 
 
-def _group(
-    name: str, fit: ConstantsFit, catalogue: Catalogue, shipped: Catalogue, apart: Apart
-) -> Group:
+def _beside(
+    fit: ConstantsFit, catalogue: Catalogue, shipped: Catalogue, apart: Apart
+) -> ConstantsFit:
     """Return a fit with the relative errors of rows left out of it, after the fit and before."""
     times, measured, rows = apart
     after, before = (
         times(rows, each) / column(rows, measured) - 1 if rows else NONE
         for each in (with_fit(catalogue, fit), shipped)
     )
-    return Group(name, fit, after, before)
+    return replace(fit, apart=after, apart_before=before)
 
 
 def _kernel_row(
@@ -451,7 +448,7 @@ TRAINING_CONSTANTS = ("scheduling", "sharded_rate")
 HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
 
 
-def fit_training(rows: Rows, catalogue: Catalogue, shipped: Catalogue) -> Group:
+def fit_training(rows: Rows, catalogue: Catalogue, shipped: Catalogue) -> ConstantsFit:
     """Fit the constants of steps to the rows that are not held out, if there are any."""
 
     def times(steps: Rows, catalogue: Catalogue) -> FloatArray:
@@ -471,7 +468,8 @@ def fit_training(rows: Rows, catalogue: Catalogue, shipped: Catalogue) -> Group:
             catalogue,
             note=f"fitted to {len(fitted)} training steps on {chip}",
         )
-    return _group("training", fit, catalogue, shipped, (times, "iteration_s", apart))
+    fit = replace(fit, name="training")
+    return _beside(fit, catalogue, shipped, (times, "iteration_s", apart))
 
 
 def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:

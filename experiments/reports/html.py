@@ -37,7 +37,7 @@ from experiments.reports.formatting import (
     unit_of,
     value_text,
 )
-from experiments.reports.run_record import REPORT, option_words, read_record, sha256_of
+from experiments.reports.run_record import REPORT, option_words, part_of, read_record, sha256_of
 from topologies.support.errors import InputError
 from topologies.support.files.table import as_named
 from topologies.support.files.writing import whole_file
@@ -310,7 +310,7 @@ def _changed(
     parameters = _parameters(record["command"].split(), program)
     if parameters is None:
         return None
-    pairs = [(item, _plain(record["inputs"].get(str(item.name)))) for item in parameters]
+    pairs = [(item, part_of(record["inputs"].get(str(item.name)), "path")) for item in parameters]
     return [
         (item, value)
         for item, value in pairs
@@ -329,13 +329,6 @@ def _parameters(words: list[str], program: click.Command | None) -> list[Any] | 
         except InputError:
             return None
     return list(command.params) if words else None
-
-
-def _plain(value: Any) -> Any:
-    """Return an input without the digest of its file."""
-    if isinstance(value, dict):
-        return value.get("path")
-    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 LARGEST_DATA_BYTES = 2**22

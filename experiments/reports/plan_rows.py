@@ -26,16 +26,7 @@ def plan_interval(search: Search, finalist: Finalist) -> Interval:
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     """Return the best plans as rows, each with its interval and whether it ties with the first."""
-    # Plans of one search share the errors of machine, model and kernels: their ratio is more
-    # certain than either time, and a tie is a ratio within that error.
-    best = search.finalists[0]
-    rows = []
-    for place, finalist in enumerate(search.finalists[:top], start=1):
-        ends = plan_interval(search, finalist)
-        ratio = finalist.iteration_s / best.iteration_s
-        ties = tied(search.model, search.cluster, best.plan, finalist.plan, ratio)
-        rows.append({**row(finalist, place), "low": ends.low, "high": ends.high, "tied": ties})
-    return rows
+    return [row(search, each, at) for at, each in enumerate(search.finalists[:top], start=1)]
 
 
 def own_row(search: Search) -> dict[str, Any] | None:
@@ -43,25 +34,24 @@ def own_row(search: Search) -> dict[str, Any] | None:
     mine, best = search.own_plan, search.finalists[0]
     if mine is None:
         return None
-    plan, ends = mine.finalist.plan, plan_interval(search, mine.finalist)
-    ratio, other = mine.finalist.iteration_s / best.iteration_s, differing(best.plan, plan)
+    plan, other = mine.finalist.plan, differing(best.plan, mine.finalist.plan)
     change = differing(mine.changed.plan, plan) if mine.changed else {}
     return {
-        **row(mine.finalist, mine.rank),
-        "low": ends.low,
-        "high": ends.high,
-        "tied": tied(search.model, search.cluster, best.plan, plan, ratio),
+        **row(search, mine.finalist, mine.rank),
         "among": len(search.plans),
-        "loss": ratio - 1,
+        "loss": mine.finalist.iteration_s / best.iteration_s - 1,
         "differs": {name: {"own": fields_of(plan)[name], "first": other[name]} for name in other},
         "change": change,
         "changed_s": mine.changed.iteration_s if mine.changed else None,
     }
 
 
-def row(finalist: Finalist, place: int) -> dict[str, Any]:
-    """Return one plan as a row: its place, its fields, both times, memory and breakdown."""
-    plan = finalist.plan
+def row(search: Search, finalist: Finalist, place: int) -> dict[str, Any]:
+    """Return one plan as a row: place, fields, times, memory, breakdown, interval and tie."""
+    # Plans of one search share the errors of machine, model and kernels: their ratio is more
+    # certain than either time, and a tie is a ratio within that error.
+    plan, best, ends = finalist.plan, search.finalists[0], plan_interval(search, finalist)
+    ratio = finalist.iteration_s / best.iteration_s
     return {
         "rank": place,
         **fields_of(plan),
@@ -72,6 +62,8 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
         "memory_bytes": memory_document(finalist.memory),
         "tight": finalist.memory.tight,
         "breakdown_s": dict(finalist.breakdown_s),
+        **values_of(ends, "low", "high"),
+        "tied": tied(search.model, search.cluster, best.plan, plan, ratio),
     }
 
 

@@ -68,7 +68,7 @@ def check_unchanged(folder: Path, record: Mapping[str, Any], names: Sequence[str
     """Refuse a run whose inputs or named files are no longer those that were written."""
     arguments = {key: record.get(key) for key in ("command", "inputs", "seed", "version")}
     inputs = record["inputs"]
-    read = {key: _content(value) for key, value in inputs.items()}
+    read = {key: part_of(value, "sha256") for key, value in inputs.items()}
     if digest({**arguments, "inputs": read}) != record.get("inputs_digest"):
         raise InputError(f"{folder / RECORD} was changed since the run. Run it again.")
     for key, value in inputs.items():
@@ -103,7 +103,7 @@ def new_record(command: str, inputs: Mapping[str, Any], seed: int | None) -> dic
         "seed": seed,
         "version": cluster_sim.__version__,
     }
-    read = {key: _content(value) for key, value in recorded.items()}
+    read = {key: part_of(value, "sha256") for key, value in recorded.items()}
     inputs_digest = digest({**arguments, "inputs": read})
     return {"cluster_sim_run": FORMAT, **arguments, "inputs_digest": inputs_digest, "contents": []}
 
@@ -146,11 +146,11 @@ def content_digest(name: str) -> str:
         return ""
 
 
-def _content(recorded: Any) -> Any:
-    """Return an input without the path of its file, for the digest of all inputs."""
+def part_of(recorded: Any, part: str) -> Any:
+    """Return a recorded input, of a file its ``path`` or its digest, ``sha256``, alone."""
     if isinstance(recorded, list):
-        return [_content(item) for item in recorded]
-    return recorded["sha256"] if isinstance(recorded, dict) and "sha256" in recorded else recorded
+        return [part_of(item, part) for item in recorded]
+    return recorded[part] if isinstance(recorded, dict) and part in recorded else recorded
 
 
 def canonical(document: Any) -> str:

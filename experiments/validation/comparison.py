@@ -249,7 +249,7 @@ def check_same(measured: Measured, op: str, ranks: int, name: str) -> None:
 
 
 def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
-    """Add measured times, and busbw from these, to the simulated rows of the same sizes."""
+    """Add measured times, busbw from these, and whether they are usual, to rows of their sizes."""
     import pandas as pd
 
     series = pd.Series(measured.time_s, index=measured.size_bytes.astype(np.int64))
@@ -262,10 +262,13 @@ def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
         )
     first = frame.iloc[0]
     factor = bus_factor(str(first.collective).removesuffix("-v"), int(first.ranks))
+    ends = zip(times, frame.low, frame.high, strict=True)
+    words: list[Any] = [None if math.isnan(each[0]) else normal(*each) for each in ends]
     return frame.assign(
         measured_time_s=times,
         measured_busbw_bytes_per_s=factor * frame.size_bytes / times,
         error=frame.time_s / times - 1,
+        normal=words,
     )
 
 
@@ -280,12 +283,6 @@ def normal(measured: float, low: float, high: float, *, is_rate: bool = False) -
     if low <= measured <= high:
         return USUAL
     return FASTER if (measured > high) == is_rate else SLOWER
-
-
-def normality(compared: pd.DataFrame) -> list[str | None]:
-    """Say for each row whether its measured time is as on such machines; None if not measured."""
-    times = zip(*(compared[name] for name in ("measured_time_s", "low", "high")), strict=True)
-    return [None if math.isnan(time_s) else normal(time_s, *ends) for time_s, *ends in times]
 
 
 def compared_step(measured: MeasuredSteps, step: Iteration) -> dict[str, Any]:
@@ -374,17 +371,6 @@ def _sizes(measured: pd.DataFrame, slower: pd.DataFrame) -> str:
     if len(slower) > 2 and between.sum() == len(slower):
         return f"From {ends[0]} to {ends[1]}"
     return f"At {', '.join(format_bytes(int(size)) for size in slower.size_bytes)}"
-
-
-def agreement(compared: pd.DataFrame) -> dict[str, Any]:
-    """Rows compared, and the median, mean and 90th percentile of their absolute errors, and bias.
-
-    >>> import pandas as pd
-    >>> agreement(pd.DataFrame({"error": [0.1, -0.3, None]}))["rows"]
-    2
-    """
-    errors = compared["error"].dropna().to_numpy(float)
-    return {"rows": len(errors), **condensed(errors)}
 
 
 MIXED_NODES = "nic_bandwidth=research"

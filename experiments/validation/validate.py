@@ -153,16 +153,6 @@ def validate_as_user(
     }
 
 
-def as_served(
-    measured: Sequence[tuple[Rows, str]], results: Sequence[Result], **shared: Any
-) -> list[Result]:
-    """Return results in which rows of serving are told as a user of ``serve`` tells them."""
-    tables = ((rows, name) for rows, name in measured if rows.kind.name == "serving")
-    served = [(as_told(rows, FRAMEWORK), name) for rows, name in tables]
-    by_name = {result.name: result for result in validate_each(served, **shared)}
-    return [by_name.get(result.name, result) for result in results]
-
-
 def macro(results: Sequence[Result]) -> dict[str, float]:
     """Return the means over tables of their errors, coverage and width; bias without its sign."""
     judged = [result.summary for result in results if result.summary["median_abs_error"]]

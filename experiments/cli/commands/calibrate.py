@@ -17,7 +17,7 @@ from topologies.support.files.writing import whole_file
 from topologies.support.options import required, setting
 
 if TYPE_CHECKING:
-    from experiments.calibration.fit import Group
+    from experiments.calibration.fit import ConstantsFit
     from experiments.calibration.measurements import Measurements
     from experiments.reports.run_directory import Run
 
@@ -71,15 +71,15 @@ def calibrate(
     stated = read_measurements(inputs.file, inputs.collective)
     idle = _idle_options(inputs, stated)
     measured = stated.named(inputs.collective, inputs.ranks)
-    groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
-    text = overlay_text([entry for group in groups for entry in group.fit.entries])
+    fits = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
+    text = overlay_text([entry for fit in fits for entry in fit.entries])
     if inputs.overlay is not None:
         with whole_file(inputs.overlay) as part:
             part.write_text(text, encoding="utf-8")
-    results = _document(groups, measured)
+    results = _document(fits, measured)
     call.answer(
         {**results, **idle_entry(idle)},
-        lambda _: _print(groups, results, "" if inputs.overlay else text),
+        lambda _: _print(results, "" if inputs.overlay else text),
         lambda run, _: _write(run, results),
         notes=[
             *idle_sentences(idle),
@@ -113,36 +113,35 @@ def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
         return True
 
 
-def _print(groups: Sequence[Group], results: Mapping[str, Any], text: str) -> None:
+def _print(results: Mapping[str, Any], text: str) -> None:
     sys.stdout.write(text)
     if results["left_out"]:
         sys.stderr.write(f"Rows left out, as they have no time: {results['left_out']}.\n")
     if results["bandwidth_unit"]:
         sys.stderr.write(f"Bandwidths are printed in {results['bandwidth_unit']}.\n")
-    for group in groups:
-        before, after = group.fit.before, group.fit.after
-        if len(after):
+    for fit in results["groups"]:
+        if fit["measurements"]:
             sys.stderr.write(
-                f"{group.name}: {len(after)} measurements; median error {_median(before):.1%} "
-                f"before, {_median(after):.1%} with the fitted rows.\n"
+                "{name}: {measurements} measurements; median error {median_abs_error_before:.1%} "
+                "before, {median_abs_error:.1%} with the fitted rows.\n".format_map(fit)
             )
-        if len(group.apart):
-            shipped, refitted = _median(group.apart_before) or 0.0, _median(group.apart) or 0.0
+        if fit["apart"]:
+            shipped, refitted = (fit[f"median_abs_error_apart{at}"] for at in ("_before", ""))
             worse = (
                 " They are met better by the shipped rows: kernels alone, in short bursts, may run "
                 "faster than in a step. Measure for longer (KIT_SECONDS) before you use these."
             )
             sys.stderr.write(
-                f"{group.name}: {len(group.apart)} more took no part in a fit; median error "
+                f"{fit['name']}: {fit['apart']} more took no part in a fit; median error "
                 f"{shipped:.1%} before, {refitted:.1%} with the fitted rows."
                 f"{worse if refitted > shipped + WORSE else ''}\n"
             )
-        for reason in dict.fromkeys(group.fit.kept.values()):
-            names = [name for name, why in group.fit.kept.items() if why == reason]
+        for reason in dict.fromkeys(each["reason"] for each in fit["kept"]):
+            names = [each["constant"] for each in fit["kept"] if each["reason"] == reason]
             sys.stderr.write(f"  Not fitted, as {reason}: {', '.join(names)}.\n")
-        if group.fit.stopped:
+        if fit["stopped"]:
             sys.stderr.write(
-                f"  Ended at the limit of what is tried: {', '.join(group.fit.stopped)}. Check "
+                f"  Ended at the limit of what is tried: {', '.join(fit['stopped'])}. Check "
                 "--cluster, --ranks and --chips.\n"
             )
 
@@ -160,8 +159,8 @@ def _median(errors: Any) -> float | None:
     return condensed(errors)["median_abs_error"]
 
 
-def _document(groups: Sequence[Group], measured: Measurements) -> dict[str, Any]:
-    entries = [entry for group in groups for entry in group.fit.entries]
+def _document(fits: Sequence[ConstantsFit], measured: Measurements) -> dict[str, Any]:
+    entries = [entry for fit in fits for entry in fit.entries]
     series = [each for _, each in measured.collectives]
     units = dict.fromkeys(each.bandwidth_unit for each in series if each.bandwidth_unit)
     return {
@@ -174,19 +173,17 @@ def _document(groups: Sequence[Group], measured: Measurements) -> dict[str, Any]
         "bandwidth_unit": ", ".join(units),
         "groups": [
             {
-                "name": group.name,
-                "measurements": len(group.fit.after),
-                "median_abs_error_before": _median(group.fit.before),
-                "median_abs_error": _median(group.fit.after),
-                "apart": len(group.apart),
-                "median_abs_error_apart_before": _median(group.apart_before),
-                "median_abs_error_apart": _median(group.apart),
-                "stopped": list(group.fit.stopped),
-                "kept": [
-                    {"constant": name, "reason": reason} for name, reason in group.fit.kept.items()
-                ],
+                "name": fit.name,
+                "measurements": len(fit.after),
+                "median_abs_error_before": _median(fit.before),
+                "median_abs_error": _median(fit.after),
+                "apart": len(fit.apart),
+                "median_abs_error_apart_before": _median(fit.apart_before),
+                "median_abs_error_apart": _median(fit.apart),
+                "stopped": list(fit.stopped),
+                "kept": [{"constant": name, "reason": why} for name, why in fit.kept.items()],
             }
-            for group in groups
+            for fit in fits
         ],
     }
 

@@ -117,46 +117,32 @@ class CompareInputs:
     )
 
 
-COLUMNS = {
-    column.name: column
-    for column in (
-        Column("size_bytes", "size"),
-        Column("cluster", "cluster"),
-        Column("ranks", "ranks"),
-        Column("algorithm", "algorithm"),
-        Column("time_s", "time"),
-        Column("low", "80 % from", like="time_s"),
-        Column("high", "to", like="time_s"),
-        Column("measured_time_s", "measured"),
-        Column("normal", "is"),
-        Column("error", "error", write=lambda e: "-" if e is None else f"{100 * e:+.1f} %"),
-        Column("algbw_bytes_per_s", "algbw"),
-        Column("busbw_bytes_per_s", "busbw"),
-        Column("measured_busbw_bytes_per_s", "measured busbw"),
-        Column("lower_bound_s", "lower bound"),
-        Column("bound", "set by"),
-        Column("steps", "steps"),
-        Column("ops", "ops"),
-        Column("semantics", "semantics"),
-        Column("of_first", "of the first", write=lambda ratio: f"{ratio:.3g} ×"),
-        Column("undisturbed_s", "healthy"),
-    )
-}
-SHOWN = (
-    "size_bytes", "algorithm", "time_s", "low", "high", "algbw_bytes_per_s", "busbw_bytes_per_s",
-    "lower_bound_s", "bound", "steps", "ops", "semantics",
-)  # fmt: skip
-FAULTY_SHOWN = (*SHOWN[:2], "undisturbed_s", *SHOWN[2:])
-"""Columns of the printed table with ``--fault``."""
-MEASURED_SHOWN = (
-    "size_bytes", "algorithm", "time_s", "low", "high", "measured_time_s", "normal", "error",
-    "busbw_bytes_per_s", "measured_busbw_bytes_per_s", "lower_bound_s", "bound",
-)  # fmt: skip
-"""Columns of the printed table with ``--compare``."""
-BESIDE = (
-    "size_bytes", "cluster", "ranks", "algorithm", "time_s", "low", "high", "busbw_bytes_per_s",
-    "of_first",
-)  # fmt: skip
+COLUMNS = (
+    Column("size_bytes", "size"),
+    Column("cluster", "cluster"),
+    Column("ranks", "ranks"),
+    Column("algorithm", "algorithm"),
+    Column("undisturbed_s", "healthy"),
+    Column("time_s", "time"),
+    Column("low", "80 % from", like="time_s"),
+    Column("high", "to", like="time_s"),
+    Column("measured_time_s", "measured"),
+    Column("normal", "is"),
+    Column("error", "error", write=lambda e: "-" if e is None else f"{100 * e:+.1f} %"),
+    Column("algbw_bytes_per_s", "algbw"),
+    Column("busbw_bytes_per_s", "busbw"),
+    Column("measured_busbw_bytes_per_s", "measured busbw"),
+    Column("lower_bound_s", "lower bound"),
+    Column("bound", "set by"),
+    Column("steps", "steps"),
+    Column("ops", "ops"),
+    Column("semantics", "semantics"),
+    Column("of_first", "of the first", write=lambda ratio: f"{ratio:.3g} ×"),
+)
+"""Columns of all tables, each of which has those that its rows have, but for some."""
+IN_TITLE = ("cluster", "ranks")
+DETAILS = ("undisturbed_s", "algbw_bytes_per_s", "steps", "ops", "semantics")
+"""Columns that make room for measured times and for other clusters."""
 
 
 def collective(
@@ -417,18 +403,17 @@ class _Question:
         return reasons
 
 
-def _says_nothing(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a column holds ends of intervals that are all as long as their times."""
-    # Nobody measured plain shapes, whose times have no error.
-    return name in ("low", "high") and all(row["low"] == row["high"] for row in rows)
+def _columns(rows: Rows, hidden: Sequence[str]) -> list[Column]:
+    """Return the columns that rows have, but for hidden ones."""
+    if all(row["low"] == row["high"] for row in rows):
+        hidden = (*hidden, "low", "high")  # nobody measured plain shapes, whose times have no error
+    return [each for each in COLUMNS if each.name in rows[0] and each.name not in hidden]
 
 
 def _show(
     title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any], idle: Mapping[str, str]
 ) -> None:
-    usual = FAULTY_SHOWN if "undisturbed_s" in rows[0] else SHOWN
-    names = MEASURED_SHOWN if summary else usual
-    print_rows(title, [COLUMNS[name] for name in names if not _says_nothing(name, rows)], rows)
+    print_rows(title, _columns(rows, IN_TITLE + DETAILS if summary else IN_TITLE), rows)
     if summary:
         median, ninth, bias = (
             f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")
@@ -460,7 +445,7 @@ def _compared(
     from topologies.catalogue.catalogue import chip_family
 
     frame = comparison.beside(pd.DataFrame(rows), measured, name)
-    frame["normal"] = comparison.normality(frame)
+    errors = frame["error"].dropna().to_numpy(float)
     both = [
         {str(name): None if value != value else value for name, value in row.items()}
         for row in frame.to_dict(orient="records")
@@ -472,7 +457,7 @@ def _compared(
             f" nccom-test counts logical cores, {cores} a chip; here each of its {group.ranks} "
             f"ranks has a chip to itself. Add --ranks-per-chip {cores} if it used all cores."
         )
-    return both, {**comparison.agreement(frame), "verdict": verdict}
+    return both, {"rows": len(errors), **comparison.condensed(errors), "verdict": verdict}
 
 
 def _read(compare: str | None, inputs: CollectiveInputs, ranks: int) -> Measured | None:
@@ -498,8 +483,7 @@ def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
         first.setdefault(row["size_bytes"], row["time_s"])
     shown = [{**row, "of_first": row["time_s"] / first[row["size_bytes"]]} for row in good]
     shown.sort(key=lambda row: list(first).index(row["size_bytes"]))
-    names = [name for name in BESIDE if not _says_nothing(name, shown)]
-    print_rows(title, [COLUMNS[name] for name in names], shown, left=2)
+    print_rows(title, _columns(shown, (*DETAILS, "lower_bound_s", "bound")), shown, left=2)
     beside.tell_idle({row["cluster"]: row for row in rows}.values())
     beside.tell_refused(rows)
 

@@ -118,12 +118,13 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
     sentences = [*ratio_sentences(answer["ratios"]), change_sentence(answer)]
     for run, only in zip(heads, ("only_first", "only_second"), strict=True):
         sentences += [f"Only {run} has {', '.join(answer[only])}."] if answer[only] else []
+    options, numbers = question_rows(answer), result_rows(answer)
 
     def show(_: Any) -> None:
         """Print both tables, and the sentences on them."""
-        if options := question_rows(answer):
+        if options:
             print_table("", ["asked differently", *heads], options, left=3)
-        if numbers := result_rows(answer):
+        if numbers:
             print_table("", ["came out differently", *heads, "ratio"], numbers)
         else:
             click.echo("Nothing came out differently.")
@@ -133,12 +134,11 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
     def write(run: Run, _: Any) -> None:
         """Write both tables and the whole answer."""
         columns, note = ("name", "first", "second", "ratio"), "\n".join(filter(None, sentences))
-        options, numbers = (
-            [dict(zip(columns, row, strict=False)) for row in rows]
-            for rows in (question_rows(answer), result_rows(answer))
+        asked, came = (
+            [dict(zip(columns, row, strict=False)) for row in rows] for rows in (options, numbers)
         )
-        run.table("question", options, title="Asked differently")
-        run.table("metrics", numbers, title="Came out differently", note=note)
+        run.table("question", asked, title="Asked differently")
+        run.table("metrics", came, title="Came out differently", note=note)
         run.json("results", answer, title="Results")
 
     call.answer(answer, show, write)

@@ -20,13 +20,7 @@ from experiments.cli.options.inputs import (
     WaysToPay,
     target_of,
 )
-from experiments.cli.output.printing import (
-    other_prices,
-    print_rows,
-    print_table,
-    print_text,
-    print_whole_job,
-)
+from experiments.cli.output.printing import print_rows, print_table, print_text, print_whole_job
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.certainty import price_sentences
 from experiments.reports.formatting import Column, number, option_name
@@ -190,7 +184,7 @@ def plan(
     words = _as_written(inputs, catalogue_inputs)
     results = {**document(result, how.top, words), **job}
     results |= _written(result, how, words)
-    results |= other_prices(results, catalogue, inputs.cluster, catalogue_inputs.others)
+    results |= catalogue_inputs.other_prices(results, catalogue, inputs.cluster)
     results |= question.on_fewer(result)
     call.answer(
         results,

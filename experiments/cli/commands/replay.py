@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.options.inputs import CatalogueInputs, Invocation
+from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
 from topologies.support.options import required, setting
 from topologies.support.units import format_seconds
@@ -72,19 +72,13 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
     Collectives are simulated on the cluster. Kernels take their recorded times, or these scaled
     from the chip on which they were recorded.
     """
-    from topologies.clusters.names import cluster
     from workloads.traces.replay import replay as run
     from workloads.traces.replay import replay_document
 
-    machine = cluster(
-        inputs.cluster,
-        bandwidth=inputs.bandwidth,
-        latency=inputs.latency,
-        catalogue=catalogue_inputs.watched(),
-    )
+    machine = MachineInputs(inputs.cluster, inputs.bandwidth, inputs.latency)
     played = run(
         inputs.trace,
-        machine,
+        machine.read(catalogue_inputs.watched()),
         recorded_on=inputs.recorded_on or "",
         compute=inputs.compute,
         communication=inputs.communication,

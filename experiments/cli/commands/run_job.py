@@ -11,7 +11,7 @@ import click
 from experiments.cli.commands.train import AskedStep, PlanInputs
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
-from experiments.cli.output.printing import SPENT, other_prices, print_table, print_text
+from experiments.cli.output.printing import SPENT, print_table, print_text
 from experiments.reports.certainty import facts, price_sentences
 from experiments.reports.formatting import Column, days_text, idle_entry, idle_sentences
 from topologies.catalogue.catalogue import Catalogue
@@ -137,7 +137,7 @@ def run_job(
         **(filed.document() if filed else {}),
     }
     whole = {**document, "job": {**document, **budget_entry(how.budget)}}
-    document |= other_prices(whole, catalogue, inputs.cluster, catalogue_inputs.others)
+    document |= catalogue_inputs.other_prices(whole, catalogue, inputs.cluster)
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
         document,

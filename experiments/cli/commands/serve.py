@@ -16,12 +16,7 @@ from experiments.cli.options.inputs import (
     WaysToPay,
     target_of,
 )
-from experiments.cli.output.printing import (
-    other_prices,
-    print_rows,
-    print_table,
-    print_text,
-)
+from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.certainty import ends_text, facts, price_sentences
 from experiments.reports.formatting import Column, value_text
@@ -310,7 +305,7 @@ def serve(
     )
     cluster = inputs.read_cluster(catalogue)
     document = _document(inputs, catalogue, deployed, limits)
-    document |= other_prices(document, catalogue, inputs.cluster, catalogue_inputs.others)
+    document |= catalogue_inputs.other_prices(document, catalogue, inputs.cluster)
     document |= engines.launch(stated, filed, deployed, inputs.read_model(), cluster)
     call.answer(
         document,

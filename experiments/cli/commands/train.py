@@ -13,7 +13,6 @@ from cluster_sim.progress import progress_bars
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
 from experiments.cli.output.printing import (
-    other_prices,
     print_paragraphs,
     print_table,
     print_text,
@@ -258,7 +257,7 @@ def train(
     filed = plan.file_beside(step)
     answered = {**document(step, call.engine), **job_of(step, beside, call)}
     answered |= _compared(step, measured)
-    answered |= other_prices(answered, catalogue, inputs.cluster, catalogue_inputs.others)
+    answered |= catalogue_inputs.other_prices(answered, catalogue, inputs.cluster)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**answered, **more},

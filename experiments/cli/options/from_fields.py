@@ -328,7 +328,7 @@ def _note(ctx: click.Context, _option: click.Parameter, stated: bool) -> None:
 
 def with_default(option: Option, default: Any) -> str:
     """Help text of an option, with its default."""
-    text = option.default or ("" if default is REQUIRED else shown(default))
+    text = option.default or shown(default)
     return f"{option.sentence().rstrip('.')}; default {text}." if text else option.sentence()
 
 
@@ -336,7 +336,7 @@ def shown(default: Any) -> str:
     """Text of a default for the help page; empty where there is none."""
     if isinstance(default, bool):
         return "on" if default else ""
-    if default is MISSING or default is None or default in ((), ""):
+    if default is REQUIRED or default is None or default in ((), ""):
         return ""
     return "-".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
@@ -452,12 +452,23 @@ def as_options(name: str, command: Command, *, begins: bool = False) -> click.Co
 def _group(hint: Any) -> _Group:
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     stated = next((mark for mark in marks if isinstance(mark, Stated)), None)
-    if stated is not None:
-        return _stated(stated)
-    if not dataclasses.is_dataclass(hint) or not isinstance(hint, type):
-        raise TypeError(f"{hint} is no dataclass, so no option can be made of it")
-    options, hints = described(hint), get_type_hints(hint)
-    defaults = {field.name: _default(field) for field in dataclasses.fields(hint)}
+    kind = stated.kind if stated else hint
+    if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):
+        raise TypeError(f"{kind} is no dataclass, so no option can be made of it")
+    options, hints = described(kind), get_type_hints(kind)
+    defaults = {
+        field.name: REQUIRED if field.default is MISSING else field.default
+        for field in dataclasses.fields(kind)
+    }
+    if stated:
+        words = {key: option.default or shown(defaults[key]) for key, option in options.items()}
+        words |= dict.fromkeys(stated.searched, "searched") | dict(stated.defaults)
+        options = {
+            key: dataclasses.replace(option, default=words[key])
+            for key, option in options.items()
+            if key not in stated.without
+        }
+        defaults = dict.fromkeys(options)
     parameters = tuple(
         click_parameter(key, _kind(hints[key], option), option, defaults[key])
         for key, option in options.items()
@@ -465,50 +476,21 @@ def _group(hint: Any) -> _Group:
 
     def build(entered: Mapping[str, Any]) -> Any:
         values = {key: entered[key] for key in options}
+        if stated:
+            return {key: value for key, value in values.items() if value is not None}
         lists = [key for key in options if get_origin(without_none(hints[key])) is tuple]
-        return hint(**values | {key: tuple(values[key] or ()) for key in lists})
+        return kind(**values | {key: tuple(values[key] or ()) for key in lists})
 
-    return _Group(hint, options, parameters, build)
-
-
-def _stated(stated: Stated) -> _Group:
-    """Options of a dataclass, of which the command receives only the stated ones."""
-    hints = get_type_hints(stated.kind)
-    options = {
-        key: option for key, option in described(stated.kind).items() if key not in stated.without
-    }
-    defaults = {field.name: field.default for field in dataclasses.fields(stated.kind)}
-
-    def parameter(key: str, option: Option) -> click.Parameter:
-        """Parameter of click for one field."""
-        kind = option.kind or without_none(hints[key])
-        kind = kind if kind in PLAIN else str
-        usual = "searched" if key in stated.searched else option.default or shown(defaults[key])
-        default = stated.defaults.get(key, usual)
-        return click_parameter(key, kind, dataclasses.replace(option, default=default), None)
-
-    def build(entered: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: entered[key] for key in options if entered[key] is not None}
-
-    parameters = tuple(parameter(key, option) for key, option in options.items())
-    return _Group(stated.kind, options, parameters, build)
-
-
-def _default(declared: dataclasses.Field[Any]) -> Any:
-    if declared.default_factory is not MISSING:
-        return declared.default_factory()
-    return REQUIRED if declared.default is MISSING else declared.default
+    return _Group(kind, options, parameters, build)
 
 
 def _kind(hint: Any, option: Option) -> Any:
     """Type of an option's value: the field's, a list for a tuple, text for a literal."""
-    bare = without_none(hint)
+    bare = option.kind or without_none(hint)
     if get_origin(bare) is tuple:
         return list[get_args(bare)[0]]  # type: ignore[misc]
     if get_origin(bare) is Literal:
         bare = str
-    if option.kind is not None:
-        bare = option.kind
     if bare not in PLAIN:
         raise TypeError(f"an option cannot have the type {hint}")
     return bare

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import click
 
 from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_rows
+from experiments.reports.certainty import paid
 from experiments.reports.formatting import Column, sentence
 from experiments.reports.result_checks import check_results
 from experiments.reports.run_record import check_replaceable
@@ -161,10 +162,34 @@ class PricedInputs(CatalogueInputs):
 class WaysToPay(PricedInputs):
     """Changes to the hardware catalogue, and the price of the machines."""
 
-    @property
-    def others(self) -> list[str]:
-        """Ways to pay after the first, by which an answer is priced too."""
-        return (self.price_basis or "").split(",")[1:]
+    def other_prices(
+        self, results: Mapping[str, Any], catalogue: Catalogue, cluster: str
+    ) -> dict[str, Any]:
+        """Return the entry of a document with its prices by other ways to pay; empty for none."""
+        from topologies.clusters.names import machine as named_machine
+        from workloads.confidence.sensitivity import Uncertain
+        from workloads.economics import Economics, with_prices
+
+        ways = (self.price_basis or "").split(",")[1:]
+        if ways and "budget_usd" in results.get("job", {}):
+            raise InputError("--budget buys as much as one price allows. Name one --price-basis.")
+        where, entries = named_machine(cluster, catalogue=catalogue), {}
+        for way in ways:
+            changed = with_prices(catalogue, way, [where])
+            other, mine = Economics.of(replace(where, catalogue=changed)), Economics.of(where)
+            factor = other.usd_per_chip_s / mine.usd_per_chip_s
+            usd, ends = paid(results)
+            ranges = Uncertain(*other.price_ends), Uncertain(*mine.price_ends)
+            moved = {place: ranges[0].times(usd[place], ends[place], ranges[1]) for place in ends}
+            entries[way] = {
+                **{place: factor * value for place, value in usd.items()},
+                "price_basis": other.price_basis,
+                "interval": {
+                    place: {end: factor * value for end, value in each.items()}
+                    for place, each in moved.items()
+                },
+            }
+        return {"other_prices": entries} if entries else {}
 
     def _ways(self, clusters: Sequence[str]) -> list[str]:
         ways = str(self.price_basis).split(",")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.certainty import facts, paid
+from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, days_text, heading, number, unit_of
-from experiments.reports.run_record import plain
-from topologies.support.errors import InputError, printable
+from experiments.reports.run_record import readable
+from topologies.support.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from topologies.catalogue.catalogue import Catalogue
 
 
 NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")
@@ -30,7 +26,7 @@ MOST_REPEATED = 0.4  # largest share of the width for columns that are repeated 
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON document, and nothing else, to stdout."""
-    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(readable(document))
 
 
 def print_table(
@@ -221,35 +217,6 @@ def print_whole_job(document: Mapping[str, Any]) -> None:
 
 SI_UNITS = {"_joules": " [J]", "_usd": " [USD]", "_s": " [s]"}
 """Units of numbers that stand in one column with others, by the end of their name."""
-
-
-def other_prices(
-    results: Mapping[str, Any], catalogue: Catalogue, cluster: str, ways: Sequence[str]
-) -> dict[str, Any]:
-    """Return the entry of a document with its prices by other ways to pay; empty for none."""
-    from topologies.clusters.names import machine as named_machine
-    from workloads.confidence.sensitivity import Uncertain
-    from workloads.economics import Economics, with_prices
-
-    if ways and "budget_usd" in results.get("job", {}):
-        raise InputError("--budget buys as much as one price allows. Name one --price-basis.")
-    where, entries = named_machine(cluster, catalogue=catalogue), {}
-    for way in ways:
-        changed = with_prices(catalogue, way, [where])
-        other, mine = Economics.of(replace(where, catalogue=changed)), Economics.of(where)
-        factor = other.usd_per_chip_s / mine.usd_per_chip_s
-        usd, ends = paid(results)
-        ranges = Uncertain(*other.price_ends), Uncertain(*mine.price_ends)
-        moved = {place: ranges[0].times(usd[place], ends[place], ranges[1]) for place in ends}
-        entries[way] = {
-            **{place: factor * value for place, value in usd.items()},
-            "price_basis": other.price_basis,
-            "interval": {
-                place: {end: factor * value for end, value in each.items()}
-                for place, each in moved.items()
-            },
-        }
-    return {"other_prices": entries} if entries else {}
 
 
 def interval_frame(document: Mapping[str, Any], *columns: Column) -> pd.DataFrame:

@@ -30,7 +30,6 @@ from cluster_sim import __version__
 from cluster_sim.processes import begin_worker
 from experiments.cli.main import app, prepare, run
 from experiments.cli.options.from_fields import DescribedOption, Number, with_default
-from experiments.cli.registry import COMMANDS
 from experiments.hourly.state import State, exposition, metric, read_state
 from experiments.reports.run_record import option_words
 from experiments.sweeps.runner import KILLED, Outcome, outcome, run_row
@@ -180,7 +179,7 @@ def openapi(questions: Mapping[str, Mapping[str, Field]], version: str) -> dict[
         paths[f"/{name}"] = {
             "post": {
                 "operationId": name,
-                "summary": summary(name),
+                "summary": app.summaries[name],
                 "requestBody": {"content": body, "required": True},
                 "responses": answers,
             }
@@ -193,11 +192,6 @@ def openapi(questions: Mapping[str, Mapping[str, Field]], version: str) -> dict[
         "components": {"securitySchemes": bearer},
         "security": [{}, {"bearer": []}],
     }
-
-
-def summary(name: str) -> str:
-    """Return the summary of a command."""
-    return next(command.summary for command in COMMANDS if command.name == name)
 
 
 def page(document: Mapping[str, Any]) -> str:

@@ -83,7 +83,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     ranks = values["ranks"] or values["chips"]
     op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
     runtime = values.get("runtime") or "compiled"
-    run = issued(op) if runtime == PYTORCH else op
+    run = "all-reduce" if (runtime, op) == (PYTORCH, "broadcast") else op
     seconds = time_s(run, whole, values["chips"], ranks, values["size_bytes"], algorithm, place)
     grades = _provenance(whole, algorithm)
     if runtime == PYTORCH:
@@ -159,11 +159,6 @@ PIECE_BYTES = 512 * 2**20  # buffer above which all-gathers and reduce-scatters 
 IN_PIECES = ("all-gather", "reduce-scatter")
 OF_LISTS = {"all-to-all": 2}
 """Copies of the whole buffer to join and to divide the tensors of a list."""
-
-
-def issued(op: str) -> str:
-    """Operation that the backend runs for another: a broadcast is an all-reduce."""
-    return "all-reduce" if op == "broadcast" else op
 
 
 def beside_s(

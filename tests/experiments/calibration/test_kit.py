@@ -69,7 +69,7 @@ def measured(catalogue, noise=0.0):
 
 
 def fitted(group):
-    return {entry.quantity: entry.value for entry in group.fit.entries}
+    return {entry.quantity: entry.value for entry in group.entries}
 
 
 @pytest.mark.parametrize("chip", ["trn1", "trn2", "h100", "b200"])
@@ -109,12 +109,12 @@ def test_known_constants_of_kernels_come_back_and_are_read_as_measured(tmp_path)
     (group,) = fit.fit_all(read_measurements([tmp_path / "kit"]), catalogue, None)
     for constant, value in TRUE.items():
         assert fitted(group)[constant.quantity] == pytest.approx(value, rel=0.02)
-    assert np.abs(group.fit.after).max() < 0.001
+    assert np.abs(group.after).max() < 0.001
     numbers = catalogue, fit.with_values(catalogue, TRUE)
     times = [[row["kernel_s"] for row in measured(each)] for each in numbers]
-    assert group.fit.before == pytest.approx(np.divide(*times) - 1)
-    assert "no row depends on it" in group.fit.kept.values()
-    (overlay := tmp_path / "mine.csv").write_text(fit.overlay_text(group.fit.entries))
+    assert group.before == pytest.approx(np.divide(*times) - 1)
+    assert "no row depends on it" in group.kept.values()
+    (overlay := tmp_path / "mine.csv").write_text(fit.overlay_text(group.entries))
     entry = choose((), overlay).entry("kernels.trainium", "launch")
     assert (entry.grade, entry.value) == ("measured", pytest.approx(5.25e-6, rel=0.02))
 
@@ -145,11 +145,11 @@ def test_noise_of_a_fifth_and_two_rows_are_fitted_within_physical_bounds(tmp_pat
     for rows in (noisy, noisy[3:5]):
         write_rows(path, rows)
         (group,) = fit.fit_all(read_measurements([path]), catalogue, None)
-        for entry in group.fit.entries:
+        for entry in group.entries:
             assert entry.low <= entry.value <= entry.high
             assert entry.unit != "ratio" or entry.high <= 1
-        assert np.abs(group.fit.after).max() <= np.abs(group.fit.before).max()
-    assert group.fit.kept
+        assert np.abs(group.after).max() <= np.abs(group.before).max()
+    assert group.kept
 
 
 def test_profiles_and_reports_in_json_are_measurements(tmp_path):
@@ -223,7 +223,7 @@ def test_known_constants_of_training_steps_come_back(tmp_path):
     fits = fitted(group)
     for constant, value in OF_STEPS.items():
         assert fits[constant.quantity] == pytest.approx(value, rel=0.02)
-    assert np.abs(group.fit.after).max() < 0.001 < np.abs(group.fit.before).max()
+    assert np.abs(group.after).max() < 0.001 < np.abs(group.before).max()
     assert len(group.apart) == 0
 
 
@@ -235,7 +235,7 @@ def test_steps_that_are_held_out_only_test_the_fit_of_kernels(tmp_path):
     write_rows(kit / "training_rows.csv", timed_steps(fit.with_values(catalogue, true), held_out=1))
     kernels, steps = fit.fit_all(read_measurements([kit]), catalogue, None)
     assert fitted(kernels)["gemm_sustained"] == pytest.approx(0.7, rel=0.02)
-    assert (len(steps.fit.entries), len(steps.fit.after)) == (0, 0)
+    assert (len(steps.entries), len(steps.after)) == (0, 0)
     assert np.abs(steps.apart).max() < 0.01 < np.abs(steps.apart_before).max()
 
 
@@ -277,7 +277,7 @@ def test_a_report_of_fewer_than_two_ranks_is_refused(tmp_path, ranks):
 
 def fit_own(measured: Measured, machine: str, catalogue: Catalogue) -> fit.ConstantsFit:
     alone = Measurements((), (), (("log.txt", measured),), None)
-    return fit.fit_collectives(alone, catalogue, machine, None).fit
+    return fit.fit_collectives(alone, catalogue, machine, None)
 
 
 def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
