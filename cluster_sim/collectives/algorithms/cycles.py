@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from topologies.support.files.reading import csv_rows
 Colours = list[list[int]]
 """Permutations of the chips, each as the list of the next chip of every chip. Together they colour
 the arcs of the box, so that no arc is in two of them more often than its capacity allows."""
+Part = TypeVar("Part")
 
 BLOCK = 1000  # random moves drawn at once
 COURAGE = 0.02
@@ -79,8 +81,11 @@ def cycles_of(permutation: list[int]) -> int:
     return count
 
 
-def exchange(first: list[int], second: list[int], start: int) -> None:
+def exchange(first: list[int], second: list[int], start: int) -> Colours | None:
     """Exchange the arcs of two permutations along the alternating closed trail through a chip."""
+    if first[start] == second[start]:
+        return None
+    first, second = list(first), list(second)
     previous = {target: chip for chip, target in enumerate(first)}
     chip, last = start, first[start]
     while True:
@@ -88,65 +93,59 @@ def exchange(first: list[int], second: list[int], start: int) -> None:
         # Now two arcs of the first permutation lead to one chip: go on where the older of them
         # leaves.
         if first[chip] == last:
-            return
+            return [first, second]
         chip = previous[first[chip]]
 
 
-def _draws(
-    rng: np.random.Generator, limits: list[int], moves: int
-) -> Iterator[tuple[list[int], float]]:
-    """Draw random moves: numbers below their limits, and one between 0 and 1."""
+def _merged(
+    parts: list[Part],
+    wanted: int,
+    limits: Sequence[int],
+    moves: int,
+    rng: np.random.Generator,
+    exchanged: Callable[..., list[Part] | None],
+    count: Callable[[Part], int],
+) -> list[Part] | None:
+    """Let parts exchange arcs at random until each of the first ``wanted`` is one cycle."""
+    counts = [count(part) for part in parts]
+    # A move draws two parts, and numbers below ``limits`` that say where they exchange.
+    limits = [len(parts), len(parts), *limits]
     for _ in range(0, moves, BLOCK):
         picks = rng.integers(0, limits, (BLOCK, len(limits))).tolist()
-        yield from zip(picks, rng.random(BLOCK).tolist(), strict=True)
+        for (a, b, *where), luck in zip(picks, rng.random(BLOCK).tolist(), strict=True):
+            if all(cycles == 1 for cycles in counts[:wanted]):
+                return parts[:wanted]
+            pair = None if a == b else exchanged(parts[a], parts[b], *where)
+            if pair is None:
+                continue
+            new = [count(part) for part in pair]
+            gain = sum(counts[k] - now for k, now in zip((a, b), new, strict=True) if k < wanted)
+            if gain >= 0 or luck < COURAGE * 2.0**gain:
+                parts[a], parts[b] = pair
+                counts[a], counts[b] = new
+    return None
 
 
 def search(
     grid: Grid, wanted: int, rng: np.random.Generator, moves: int = 200_000
 ) -> Colours | None:
     """Find ``wanted`` directed Hamiltonian cycles within the capacity of the box, or None."""
-    colours = arcs(grid)
+    colours = sorted(arcs(grid), key=cycles_of)
     if wanted > len(colours):
         return None
-    colours = sorted(colours, key=cycles_of)
-    counts = [cycles_of(colour) for colour in colours]
-    limits = [len(colours), len(colours), grid.chips]
-    for (a, b, chip), luck in _draws(rng, limits, moves):
-        if all(count == 1 for count in counts[:wanted]):
-            return colours[:wanted]
-        if a == b or colours[a][chip] == colours[b][chip]:
-            continue
-        first, second = list(colours[a]), list(colours[b])
-        exchange(first, second, chip)
-        new = cycles_of(first), cycles_of(second)
-        gain = sum(counts[k] - count for k, count in zip((a, b), new, strict=True) if k < wanted)
-        if gain >= 0 or luck < COURAGE * 2.0**gain:
-            colours[a], colours[b] = first, second
-            counts[a], counts[b] = new
-    return None
+    return _merged(colours, wanted, [grid.chips], moves, rng, exchange, cycles_of)
 
 
-def undirected(grid: Grid, rng: np.random.Generator, moves: int = 400_000) -> Colours | None:
+def undirected(grid: Grid, rng: np.random.Generator) -> Colours | None:
     """Find Hamiltonian cycles that use all cables when each is run both ways, or None."""
     factors = _factors(grid)
     if factors is None:
         return None
-    counts = [_rings(factor) for factor in factors]
-    limits = [len(factors), len(factors), grid.chips, 2, 2]
-    for (a, b, p, side, way), luck in _draws(rng, limits, moves):
-        if all(count == 1 for count in counts):
-            return [_directed(factor) for factor in factors]
-        square = None if a == b else _square(factors[a], factors[b], p, side, way)
-        if square is None:
-            continue
-        first, second = [list(row) for row in factors[a]], [list(row) for row in factors[b]]
-        _exchange_square(first, second, square)
-        new = _rings(first), _rings(second)
-        gain = counts[a] + counts[b] - sum(new)
-        if gain >= 0 or luck < COURAGE * 2.0**gain:
-            factors[a], factors[b] = first, second
-            counts[a], counts[b] = new
-    return None
+    whole, limits = len(factors), [grid.chips, 2, 2]
+    found = _merged(
+        factors, whole, limits, 400_000, rng, _exchanged, lambda factor: _directed(factor)[1]
+    )
+    return None if found is None else [_directed(factor)[0] for factor in found]
 
 
 Factor = list[list[int]]
@@ -171,58 +170,36 @@ def _factors(grid: Grid) -> list[Factor] | None:
     return factors
 
 
-def _rings(factor: Factor) -> int:
-    seen = [False] * len(factor)
-    count = 0
+def _directed(factor: Factor) -> tuple[list[int], int]:
+    """Return the next chip of every chip along the rings of a factor, and their number."""
+    following, rings = [-1] * len(factor), 0
     for start in range(len(factor)):
-        if not seen[start]:
-            count += 1
-            previous, at = -1, start
-            while not seen[at]:
-                seen[at] = True
-                left, right = factor[at]
-                previous, at = at, right if left == previous else left
-    return count
+        rings += following[start] < 0
+        previous, at = -1, start
+        while following[at] < 0:
+            left, right = factor[at]
+            following[at] = right if left == previous else left
+            previous, at = at, following[at]
+    return following, rings
 
 
-def _directed(factor: Factor) -> list[int]:
-    """Return the next chip of every chip along the single ring of a factor, in one direction."""
-    following = [0] * len(factor)
-    previous, at = -1, 0
-    for _ in range(len(factor)):
-        left, right = factor[at]
-        following[at] = right if left == previous else left
-        previous, at = at, following[at]
-    return following
-
-
-def _square(
-    first: Factor, second: Factor, p: int, side: int, way: int
-) -> tuple[int, int, int, int] | None:
-    """Find chips whose cables p-q and s-r are in one factor, q-s and r-p in the other."""
-    q = first[p][side]
-    r = second[p][way]
-    if q == r:
+def _exchanged(first: Factor, second: Factor, p: int, side: int, way: int) -> list[Factor] | None:
+    """Exchange the opposite cables p-q and s-r of a square of two factors; None without one."""
+    q, r = first[p][side], second[p][way]
+    opposite = [s for s in second[q] if s not in (p, r) and s in first[r]] if q != r else []
+    if not opposite:
         return None
-    for s in second[q]:
-        if s not in (p, r) and s in first[r]:
-            return p, q, s, r
-    return None
-
-
-def _exchange_square(first: Factor, second: Factor, square: tuple[int, int, int, int]) -> None:
-    """Let two factors exchange the opposite cables of a square; every chip keeps two neighbours."""
-    p, q, s, r = square
-    for factor, (a, b), (c, d), targets in (
-        (first, (p, q), (s, r), ((q, s), (r, p))),
-        (second, (q, s), (r, p), ((p, q), (s, r))),
-    ):
-        for x, y in ((a, b), (c, d)):
+    s = opposite[0]
+    pair = [[list(row) for row in factor] for factor in (first, second)]
+    one, other = ((p, q), (s, r)), ((q, s), (r, p))
+    for factor, given, taken in zip(pair, (one, other), (other, one), strict=True):
+        for x, y in given:
             factor[x].remove(y)
             factor[y].remove(x)
-        for x, y in targets:
+        for x, y in taken:
             factor[x].append(y)
             factor[y].append(x)
+    return pair
 
 
 def rank_order(following: list[int]) -> IntArray:
