@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from cluster_sim.collectives.call import KINDS, RING_KINDS, CollectiveCall
-from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import (
     PACKET_BYTES,
@@ -270,14 +270,6 @@ class Algorithm:
     def runs(self, call: CollectiveCall) -> bool:
         """Return whether the algorithm can run a call and makes sense for its group."""
         return call.kind in self.kinds and self.suits(call)
-
-
-def filled_box(call: CollectiveCall, algorithm: str) -> Box:
-    """Return the box of a torus that a group fills, or refuse the algorithm that needs one."""
-    filled = call.group.filled_box
-    if filled is None:
-        raise InputError(f"{algorithm} needs a group that fills a box of a torus")
-    return filled
 
 
 def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:

@@ -24,7 +24,6 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
-    filled_box,
     hop_counts,
     stage_slices,
 )
@@ -32,14 +31,14 @@ from cluster_sim.collectives.algorithms.ring import last_end_ps
 from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count, staged_rounds
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import schedule_of_few
-from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.group import Box
 from cluster_sim.collectives.messages import (
+    COLUMNS,
     Channels,
     Chunks,
     Messages,
     Table,
     cut,
-    no_messages,
     one_chunk_messages,
 )
 from cluster_sim.hardware.communication_costs import CommunicationCosts
@@ -57,19 +56,17 @@ def has_axes(call: CollectiveCall) -> bool:
     return filled is not None and len(filled.sizes) > 1
 
 
-def rounds_along_axes(call: CollectiveCall, algorithm: str) -> int:
+def rounds_along_axes(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the rounds of a collective along all axes; an all-to-all takes one for each axis."""
-    sizes = filled_box(call, algorithm).sizes
+    sizes = call.group.box.sizes
     return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
 
 
-def accesses_along_axes(
-    call: CollectiveCall, costs: CommunicationCosts, algorithm: str
-) -> Fraction:
+def accesses_along_axes(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
     """Count accesses for each byte; an all-to-all stores what it forwards at every axis."""
     if call.kind != "all-to-all":
         return each_byte_arrives_once(call, costs)
-    sizes = filled_box(call, algorithm).sizes
+    sizes = call.group.box.sizes
     moved = sum((Fraction(size - 1, size) for size in sizes), Fraction(0))
     return call.ranks * moved * costs.copy_accesses
 
@@ -177,17 +174,10 @@ LISTED_RANKS = 256
 exchange can be proven; beyond, a message is a single chunk."""
 
 
-def axis_exchange(
-    group: Group, filled: Box, size_bytes: int, orders: Sequence[list[int]] | None = None
-) -> Messages:
-    """Write an all-to-all on a box axis by axis, in all cyclic orders or in ``orders``."""
-    ranks, axes = group.ranks, len(filled.sizes)
-    if ranks == 1:
-        return no_messages(Chunks.table([], [], []), ranks)
-    if orders is None:
-        orders = _cyclic_orders(axes)
-    share = cut(cut(size_bytes, ranks), len(orders))
-    plan = _Plan(filled, ranks, listed=ranks <= LISTED_RANKS)
+def axis_exchange(call: CollectiveCall, orders: Sequence[list[int]]) -> Messages:
+    """Write an all-to-all on a box axis by axis, in some orders of the axes."""
+    share = cut(cut(call.size_bytes, call.ranks), len(orders))
+    plan = _Plan(call.group.box, call.ranks, listed=call.ranks <= LISTED_RANKS)
     for turn, order in enumerate(orders):
         plan.add_order(order, share[:, turn])
     return plan.finish()
@@ -338,12 +328,12 @@ class _Plan:
 
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "all-to-all":
-        return axis_exchange(call.group, filled_box(call, "torus"), call.size_bytes)
-    return staged(call, parts(filled_box(call, "torus")), stage_slices(call))
+        return axis_exchange(call, _cyclic_orders(len(call.group.box.sizes)))
+    return staged(call, parts(call.group.box), stage_slices(call))
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    filled = filled_box(call, "torus")
+    filled = call.group.box
     if call.kind == "all-to-all":
         axes = len(filled.sizes)
         return axes * call.ranks * (sum(filled.sizes) - axes + axes - 1)
@@ -355,11 +345,7 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
 def _lines_share_nothing(call: CollectiveCall) -> bool:
     """Return whether the lines along an axis are apart; those of an exchange must be alike, too."""
     cluster = call.group.cluster
-    torus = (
-        cluster.plain
-        and isinstance(cluster.shape, Torus)
-        and all(filled_box(call, "per-axis").wraps)
-    )
+    torus = cluster.plain and isinstance(cluster.shape, Torus) and all(call.group.box.wraps)
     return torus and (
         call.kind in RING_KINDS or (call.size_bytes % call.ranks == 0 and call.group.ascending)
     )
@@ -372,7 +358,7 @@ def line_by_line_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     """Return the time of an exchange from its lines [ps]; None where they share more."""
     if call.kind != "all-to-all" or not _lines_share_nothing(call):
         return None
-    sizes = filled_box(call, "torus").sizes
+    sizes = call.group.box.sizes
     orders = _cyclic_orders(len(sizes))
     share = cut(call.size_bytes // call.ranks, len(orders)).tolist()
     start = {(turn, order[0]): np.zeros(sizes, np.int64) for turn, order in enumerate(orders)}
@@ -403,7 +389,7 @@ def _run_lines(
     parts: Sequence[tuple[int, IntArray]],
 ) -> IntArray:
     """Return when all data along an axis has reached each rank, by place in the box [ps]."""
-    filled, cluster = filled_box(call, "torus"), call.group.cluster
+    filled, cluster = call.group.box, call.group.cluster
     chips = call.group.chip_of_rank[axis_lines(filled, axis)]
     # Each part is an order's bytes between two ranks, and when each rank has what it is to send
     # [ps].
@@ -453,7 +439,7 @@ def _lines(shape: tuple[int, ...], size_bytes: Sequence[int]) -> Messages:
 
 def _exchange_ops(call: CollectiveCall) -> int:
     """Count the ops of an exchange along all axes, by one order of them."""
-    filled, cluster = filled_box(call, "torus"), call.group.cluster
+    filled, cluster = call.group.box, call.group.cluster
     ops = call.ranks * len(filled.sizes)  # joins between axes, and at the end
     for axis, size in enumerate(filled.sizes):
         line = call.group.chip_of_rank[axis_lines(filled, axis)[0]] % cluster.chips_per_domain
@@ -466,7 +452,7 @@ def _torus_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the ops of an exchange of which lines are run by themselves."""
     if call.kind != "all-to-all" or not _lines_share_nothing(call):
         return 0
-    return len(filled_box(call, "torus").sizes) * (_exchange_ops(call) - call.ranks) + call.ranks
+    return len(call.group.box.sizes) * (_exchange_ops(call) - call.ranks) + call.ranks
 
 
 TORUS = Algorithm(
@@ -476,19 +462,19 @@ TORUS = Algorithm(
     suits=has_axes,
     messages=_messages,
     message_count=_message_count,
-    rounds=lambda call, costs: rounds_along_axes(call, "torus"),
-    memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "torus"),
+    rounds=rounds_along_axes,
+    memory_accesses=accesses_along_axes,
     stands_for=line_by_line_ps,
     streamed_ops=_torus_ops,
 )
 
 
-def per_axis(call: CollectiveCall) -> Messages:
+def per_axis(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     """Write a collective axis by axis on the box of a group, with barriers."""
-    filled, ranks = filled_box(call, "per-axis"), call.ranks
+    filled, ranks = call.group.box, call.ranks
     axes = range(len(filled.sizes))[::-1]
     if call.kind == "all-to-all":
-        messages = axis_exchange(call.group, filled, call.size_bytes, [list(axes)])
+        messages = axis_exchange(call, [list(axes)])
         stages = [(filled.sizes[axis] - 1) * ranks for axis in axes]
         return with_barriers(messages, stages, held=stages)
     messages = staged(call, [Part(tuple(axis_lines(filled, axis) for axis in axes))], 1)
@@ -514,24 +500,17 @@ def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]
         np.concatenate([edges.dst, np.repeat(barrier, ranks), *waiting]),
     )
 
-    def column(name: str, value: int) -> np.ndarray:
-        values = np.asarray(getattr(messages, name))
-        return np.append(values, np.full(barriers, value, values.dtype))
-
-    return replace(
-        messages,
-        channel=column("channel", 0),
-        first=column("first", 0),
-        count=column("count", 0),
-        reduce=column("reduce", 0),
-        step=np.append(messages.step, messages.step[ends - 1]),
-        priority=column("priority", 0),
-        edges=waits,
-    )
+    columns: dict[str, Any] = {name: getattr(messages, name) for name in COLUMNS}
+    columns |= {
+        name: np.append(values, np.zeros_like(values[:barriers]))
+        for name, values in columns.items()
+    }
+    columns["step"][rows:] = messages.step[ends - 1]
+    return replace(messages, **columns, edges=waits)
 
 
 def _per_axis_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    sizes = filled_box(call, "per-axis").sizes
+    sizes = call.group.box.sizes
     if call.kind == "all-to-all":
         return call.ranks * (sum(sizes) - 1) + len(sizes) - 1
     return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
@@ -543,12 +522,12 @@ def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
         return 0
     if call.kind in RING_KINDS:
         return _per_axis_count(call, costs) + call.ranks
-    return _exchange_ops(call) + len(filled_box(call, "per-axis").sizes) - 1
+    return _exchange_ops(call) + len(call.group.box.sizes) - 1
 
 
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Return the time from the clocks of every ring's links [ps]; None where more is shared."""
-    shape, filled = call.group.cluster.shape, filled_box(call, "per-axis")
+    shape, filled = call.group.cluster.shape, call.group.box
     if not (isinstance(shape, Torus) and _lines_share_nothing(call)):
         return None
     if call.kind == "all-to-all":
@@ -576,10 +555,10 @@ PER_AXIS = Algorithm(
     summary="a ring, or an exchange, along one axis after the other, all ranks in step",
     kinds=(*RING_KINDS, "all-to-all"),
     suits=has_axes,
-    messages=lambda call, costs: per_axis(call),
+    messages=per_axis,
     message_count=_per_axis_count,
-    rounds=lambda call, costs: rounds_along_axes(call, "per-axis"),
-    memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "per-axis"),
+    rounds=rounds_along_axes,
+    memory_accesses=accesses_along_axes,
     stands_for=ring_by_ring_ps,
     streamed_ops=_streamed_ops,
     streams_watched=True,
