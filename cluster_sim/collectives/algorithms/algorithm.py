@@ -359,17 +359,19 @@ def ops_foreseen(
     return len(calls) * int(algorithm.message_count(first, costs) * (issued + hops))
 
 
+def hops_along(shape: Torus, src: IntArray, dst: IntArray) -> IntArray:
+    """Count the links along each axis between chips of a torus, int64 (axes, pairs)."""
+    apart = np.abs(np.stack(coordinates(shape, src)) - np.stack(coordinates(shape, dst)))
+    axes = [(axis.wrap, axis.size) for axis in shape.axes]
+    wraps, sizes = (np.array(column)[:, None] for column in zip(*axes, strict=True))
+    return np.where(wraps, np.minimum(apart, sizes - apart), apart)
+
+
 def hop_counts(shape: Shape, src: IntArray, dst: IntArray) -> IntArray:
     """Count the links between chips of a domain, int64 (pairs,); on a torus in closed form."""
-    if not isinstance(shape, Torus):
-        return np.asarray(routes(shape, src, dst).hops)
-    hops = np.zeros(len(src), np.int64)
-    for at, to, axis in zip(
-        coordinates(shape, src), coordinates(shape, dst), shape.axes, strict=True
-    ):
-        apart = np.abs(at - to)
-        hops += np.minimum(apart, axis.size - apart) if axis.wrap else apart
-    return hops
+    if isinstance(shape, Torus):
+        return np.asarray(hops_along(shape, src, dst).sum(axis=0))
+    return np.asarray(routes(shape, src, dst).hops)
 
 
 def _hops(group: Group) -> float:
