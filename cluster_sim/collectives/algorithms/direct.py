@@ -28,7 +28,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.routing import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates, domain_links
-from topologies.support.arrays import BoolArray, IntArray, distinct, pointers
+from topologies.support.arrays import BoolArray, IntArray, distinct, pointers, runs
 
 
 def mesh(call: CollectiveCall) -> Messages:
@@ -193,14 +193,13 @@ def _routed(
     link = np.concatenate([leg.link for leg in legs])
     order = np.lexsort((begin, -hops))
     pair, size, hops, begin = pair[order], size[order], hops[order], begin[order]
-    ptr = pointers(hops)
-    along = np.arange(ptr[-1]) + np.repeat(begin - ptr[:-1], hops)
+    along = runs(begin, hops)
     each = np.arange(len(pair), dtype=np.int32)
     return one_chunk_messages(
         channel=each,
         first=each,
         step=step[pair],
-        channels=Channels.table(src[pair], dst[pair], ptr, link[along]),
+        channels=Channels.table(src[pair], dst[pair], pointers(hops), link[along]),
         chunks=Chunks.table(size, src[pair], dst[pair]),
         ranks=ranks,
     )
