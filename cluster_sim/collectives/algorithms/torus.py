@@ -14,7 +14,7 @@ import importlib.util
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -188,26 +188,6 @@ def _cyclic_orders(axes: int) -> list[list[int]]:
     return [np.roll(np.arange(axes)[::-1], -turn).tolist() for turn in range(axes)]
 
 
-@dataclass(frozen=True, eq=False)
-class _Stage:
-    """A stage of one order of axes: the messages along an axis, or the joins before them."""
-
-    order: list[int]  # axes in the order in which data travels along them
-    done: int  # axes of that order along which the data has travelled before
-    share: IntArray  # (ranks,): bytes that each rank has for each other rank in this order [B]
-    join: bool = False  # joins wait and move nothing
-
-    @property
-    def axes_before(self) -> list[int]:
-        """Axes along which the data has travelled before."""
-        return self.order[: self.done]
-
-    @property
-    def axes_after(self) -> list[int]:
-        """Axes along which the data still travels after these messages."""
-        return self.order[self.done if self.join else self.done + 1 :]
-
-
 class _Plan:
     """Messages of all orders while they are written; content is numbered through the orders."""
 
@@ -219,8 +199,7 @@ class _Plan:
         self.table = Table.empty()
         rank = np.arange(ranks, dtype=np.int32)
         self.src, self.dst, self.channels = [rank], [rank], ranks  # to itself, for joins
-        self.bytes: list[IntArray] = []
-        self.content: list[IntArray] = []
+        self.content: list[IntArray] = []  # pairs of ranks where messages are listed, else bytes
         self.shares: list[IntArray] = []
         self.filled = 0  # entries of content, or chunks, so far
         self.orders = 0
@@ -230,7 +209,7 @@ class _Plan:
         for number in range(len(order)):
             self._add_axis(order, number, share)
             if number + 1 < len(order):
-                self._add_joins(order, number + 1, share)
+                self._add_joins(order, number + 1)
         self.shares.append(share)
         self.orders += 1
 
@@ -251,9 +230,10 @@ class _Plan:
         is_last = number + 1 == len(order)
         edges = np.empty((peer.size, 0), np.int32) if is_last else (joins + peer).reshape(-1, 1)
         ends = np.tile(self.place, (width, 1)), target.reshape(-1, len(order))
-        self._add(_Stage(order, number, share), edges, channel, ends)
+        content = self._content(order[:number], order[number + 1 :], ends, share)
+        self._add(number, edges, channel, content)
 
-    def _add_joins(self, order: list[int], number: int, share: IntArray) -> None:
+    def _add_joins(self, order: list[int], number: int) -> None:
         """Add a join for each rank before the messages of axis ``order[number]``."""
         base = self.table.count + self.ranks + np.arange(self.ranks)[:, None]
         # A join leads to its rank's messages of the next axis. Data that does not move along that
@@ -261,39 +241,45 @@ class _Plan:
         targets = self.sizes[order[number]] - 1 + (number + 1 < len(order))
         onward = base + np.arange(targets) * self.ranks
         rank = np.arange(self.ranks, dtype=np.int32)
-        joins = _Stage(order, number, share, join=True)
-        self._add(joins, onward, rank, (self.place, self.place))
+        content = self._content(order[:number], order[number:], (self.place, self.place), None)
+        self._add(number - 1, onward, rank, content)
 
-    def _add(
-        self, stage: _Stage, edges: IntArray, channel: IntArray, ends: tuple[IntArray, IntArray]
-    ) -> None:
-        """Add messages between ``ends`` (coordinates), with the rows that wait for each."""
-        if self.listed:
-            ids = self._pairs(*ends, stage)
-            self.content.append(np.ravel(ids + self.orders * self.ranks**2))
-            width = ids.shape[1]
-        else:
-            nothing = np.zeros(len(channel), np.int64)
-            self.bytes.append(nothing if stage.join else self._bytes(ends[1], stage))
-            width = 1
+    def _add(self, step: int, edges: IntArray, channel: IntArray, content: IntArray) -> None:
+        """Add messages with their content, and with the rows that wait for each."""
+        self.content.append(content.ravel())
+        width = content.shape[1]
         self.table.add(
             edges.astype(np.int32),
             channel=channel,
             first=self.filled + np.arange(len(channel)) * width,
             count=np.full(len(channel), width),
             reduce=np.zeros(len(channel), np.int32),
-            step=np.full(len(channel), stage.done - stage.join),
+            step=np.full(len(channel), step),
             priority=np.zeros(len(channel), np.int32),
         )
         self.filled += len(channel) * width
 
-    def _pairs(self, src: IntArray, dst: IntArray, stage: _Stage) -> IntArray:
-        """Return each message's chunks, ``origin * ranks + destination``, ascending."""
+    def _content(
+        self,
+        before: list[int],
+        after: list[int],
+        ends: tuple[IntArray, IntArray],
+        share: IntArray | None,
+    ) -> IntArray:
+        """Return each message's chunks, ascending, or its bytes where none are listed."""
         # The origin may be anywhere along the axes travelled before, the destination along those
-        # after.
-        origins = self._along(src, stage.axes_before)[:, :, None]
-        destinations = self._along(dst, stage.axes_after)[:, None, :]
-        return np.sort((origins * self.ranks + destinations).reshape(len(src), -1), axis=1)
+        # after. A join, which has no share of the bytes, waits and moves nothing.
+        src, dst = ends
+        if self.listed:
+            origins = self._along(src, before)[:, :, None]
+            pairs = origins * self.ranks + self._along(dst, after)[:, None, :]
+            return np.sort(pairs.reshape(len(src), -1), axis=1) + self.orders * self.ranks**2
+        if share is None:
+            return np.zeros((len(src), 1), np.int64)
+        grid = share[self.rank_at].sum(axis=tuple(after), keepdims=True)
+        place = tuple(0 if axis in after else dst[:, axis] for axis in range(len(self.sizes)))
+        origins = int(np.prod([self.sizes[axis] for axis in before], dtype=np.int64))
+        return np.broadcast_to(grid[place], len(dst))[:, None] * origins
 
     def _along(self, place: IntArray, axes: list[int]) -> IntArray:
         """Return the ranks at all coordinates along some axes from each place, (rows, ranks)."""
@@ -305,14 +291,6 @@ class _Plan:
         ]
         return self.rank_at[tuple(index)].reshape(len(place), -1)
 
-    def _bytes(self, dst: IntArray, stage: _Stage) -> IntArray:
-        """Return the bytes of each message, counted without listing its content."""
-        after = stage.axes_after
-        grid = stage.share[self.rank_at].sum(axis=tuple(after), keepdims=True)
-        place = tuple(0 if axis in after else dst[:, axis] for axis in range(len(self.sizes)))
-        origins = int(np.prod([self.sizes[axis] for axis in stage.axes_before], dtype=np.int64))
-        return np.asarray(np.broadcast_to(grid[place], len(dst)) * origins)
-
     def finish(self) -> Messages:
         """Return the messages of all orders, with the chunks that they carry."""
         channels = Channels.table(np.concatenate(self.src), np.concatenate(self.dst))
@@ -322,7 +300,7 @@ class _Plan:
             chunks = Chunks.table(sizes, pair // self.ranks, pair % self.ranks)
             chunks = replace(chunks, content=np.concatenate(self.content))
         else:
-            chunks = replace(Chunks.table(np.concatenate(self.bytes), 0, 0), is_tracked=False)
+            chunks = replace(Chunks.table(np.concatenate(self.content), 0, 0), is_tracked=False)
         return self.table.messages(channels, chunks, self.ranks)
 
 
