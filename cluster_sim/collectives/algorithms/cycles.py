@@ -126,14 +126,12 @@ def _merged(
     return None
 
 
-def search(
-    grid: Grid, wanted: int, rng: np.random.Generator, moves: int = 200_000
-) -> Colours | None:
+def search(grid: Grid, wanted: int, rng: np.random.Generator) -> Colours | None:
     """Find ``wanted`` directed Hamiltonian cycles within the capacity of the box, or None."""
     colours = sorted(arcs(grid), key=cycles_of)
     if wanted > len(colours):
         return None
-    return _merged(colours, wanted, [grid.chips], moves, rng, exchange, cycles_of)
+    return _merged(colours, wanted, [grid.chips], 200_000, rng, exchange, cycles_of)
 
 
 def undirected(grid: Grid, rng: np.random.Generator) -> Colours | None:
