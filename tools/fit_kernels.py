@@ -18,7 +18,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.support.arrays import FloatArray
 from workloads.kernels.chip_share import rank_of
 from workloads.kernels.gemm import fill, gemm_table, roofline_s
-from workloads.kernels.times import gemm_s
+from workloads.kernels.times import gemm
 
 GRIDS = (
     ("a100-80gb", "bf16"),
@@ -111,7 +111,7 @@ def sustained(chip: str, least_rows: int = 1024) -> float:
     shape = np.array([_numbers(row, ("m", "n", "k", "kernel_s")) for row in rows]).T
     part = f"kernels.{rank_of(chip, 'bf16', 1, None).family.name}"
     kept = shipped_catalogue().value(part, "gemm_sustained")
-    return float(np.median(gemm_s(chip, *shape[:3]) * kept / shape[3]))
+    return float(np.median(gemm(chip, *shape[:3]).seconds * kept / shape[3]))
 
 
 def main() -> None:

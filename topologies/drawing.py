@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from topologies.clusters.cluster import Cluster
 from topologies.routing import clos
-from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
+from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import clos_ends, strides
 from topologies.shapes.scale_out import Layer, ScaleOut
 from topologies.support.units import format_rate, format_seconds
@@ -486,6 +486,7 @@ def _legend(axes: Axes, shape: Shape) -> None:
 
 def _kinds(shape: Shape) -> list[tuple[str, str]]:
     """Return the colour and the description of each kind of link."""
+    rows: Sequence[tuple[str, Axis | Tier | Clos | FullMesh | Switch]]
     if isinstance(shape, Torus | Tiered):
         lines = (shape.axes if isinstance(shape, Torus) else shape.tiers)[::-1]
         rows = [(f"{line.name}: ", line) for line in lines]

@@ -207,7 +207,7 @@ def _steps(
         return _around(axis.size, at, to, ties_up) if axis.wrap else to - at
     if shape.tiers[a].ring:
         return _around(shape.tiers[a].size, at, to, ties_up)
-    return (at != to) * np.int32(2 if shape.planes[a] else 1)
+    return np.where(at != to, np.int32(2 if shape.planes[a] else 1), np.int32(0))
 
 
 def _first_link(shape: Torus | Tiered) -> list[int]:

@@ -41,8 +41,8 @@ def runs(first: npt.ArrayLike, lengths: npt.ArrayLike) -> IntArray:
     >>> runs([5, 0], [2, 3])
     array([5, 6, 0, 1, 2])
     """
-    ptr = pointers(lengths)
-    return np.asarray(np.arange(ptr[-1]) + np.repeat(np.asarray(first) - ptr[:-1], lengths))
+    ptr, counts = pointers(lengths), np.asarray(lengths)
+    return np.asarray(np.arange(ptr[-1]) + np.repeat(np.asarray(first) - ptr[:-1], counts))
 
 
 def present(codes: IntArray) -> tuple[IntArray, IntArray]:

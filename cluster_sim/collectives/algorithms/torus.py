@@ -278,8 +278,8 @@ class _Plan:
             return np.zeros((len(src), 1), np.int64)
         grid = share[self.rank_at].sum(axis=tuple(after), keepdims=True)
         place = tuple(0 if axis in after else dst[:, axis] for axis in range(len(self.sizes)))
-        origins = int(np.prod([self.sizes[axis] for axis in before], dtype=np.int64))
-        return np.broadcast_to(grid[place], len(dst))[:, None] * origins
+        senders = int(np.prod([self.sizes[axis] for axis in before], dtype=np.int64))
+        return np.asarray(np.broadcast_to(grid[place], len(dst))[:, None] * senders)
 
     def _along(self, place: IntArray, axes: list[int]) -> IntArray:
         """Return the ranks at all coordinates along some axes from each place, (rows, ranks)."""
