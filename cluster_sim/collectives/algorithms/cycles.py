@@ -255,32 +255,14 @@ SEARCH_LIMIT = 4096
 """Chips of the largest box that is searched for cycles; a larger one gets a snake."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cycles:
-    """Directed cycles through the same ranks."""
-
-    order: IntArray  # (cycles, ranks): ranks in the order of visiting
-    weight: IntArray  # (cycles,): by which the payload is divided among the cycles
-
-    @property
-    def both_ways(self) -> Cycles:
-        """Each cycle followed by its reverse; two ranks or fewer have only one way round."""
-        if self.order.shape[1] <= 2:
-            return self
-        turned = np.stack([self.order, self.order[:, ::-1]], axis=1)
-        order = turned.reshape(-1, self.order.shape[1])
-        return cycles(order, np.repeat(self.weight, 2))
+def both_ways(rings: IntArray) -> IntArray:
+    """Return each ring and its reverse; two ranks or fewer have only one way round."""
+    ranks = rings.shape[1]
+    return rings if ranks <= 2 else np.stack([rings, rings[:, ::-1]], axis=1).reshape(-1, ranks)
 
 
-def cycles(order: IntArray, weight: IntArray | int = 1) -> Cycles:
-    """Make cycles of these orders; a single weight applies to each of them."""
-    orders = np.atleast_2d(np.asarray(order, np.int32))
-    weights = np.broadcast_to(np.asarray(weight, np.int64), len(orders)).copy()
-    return Cycles(orders, weights)
-
-
-def one_ring(group: Group) -> Cycles:
-    """Return the ring of a group: of the cycles of its box, that with fewest steps on slow axes."""
+def one_ring(group: Group) -> IntArray:
+    """Return a group's ring, int32 (1, ranks): the cycle of its box with fewest slow steps."""
     filled = ordered_box(group)
     if filled is None or len(filled.sizes) <= 1:  # on a line its own order is the ring
         return _with_cores(np.arange(len(group.chips))[None, :], group)
@@ -292,37 +274,37 @@ def one_ring(group: Group) -> Cycles:
     return _with_cores(filled.chip_at[orders[[int(np.argmin(steps))]]], group)
 
 
-def all_rings(group: Group, share_bytes: int | None = None) -> Cycles:
-    """Return directed cycles that use a group's fabric most; for its own order, both ways."""
+def all_rings(group: Group, share_bytes: int | None = None) -> IntArray:
+    """Return rings, int32 (rings, ranks), that use a group's fabric most, one payload each."""
     # ``share_bytes``: payload for each message that a chip sends along one cycle [B]; by default
     # CC-Cores are taken to issue messages faster than links carry them.
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
-        return _with_cores(mesh_rings(len(group.chips)), group).both_ways
+        return both_ways(_with_cores(mesh_rings(len(group.chips)), group))
     filled = ordered_box(group)
     if filled is None:
-        return one_ring(group).both_ways
+        return both_ways(one_ring(group))
     # A chip has one cable along a side of two chips, else two.
     cables = sum(1 if size == 2 else 2 for size in filled.sizes)
     # The Neuron runtime runs cycles that share no cable, each both ways: measured with nccom-test
     # on 16 ranks of Trn1 (8 chips), which are as fast as 8 ranks and half as fast as 32.
     has_one_cycle = cables == THREE_CABLES and len(set(filled.rates)) == 1
     if is_trainium(group.cluster) and has_one_cycle:
-        return one_ring(group).both_ways
+        return both_ways(one_ring(group))
     costs = communication_costs(group.cluster)
     issue_s = Fraction(0)
     if costs.issue_ps and share_bytes is not None:
         issued = max(1, share_bytes) * costs.cc_slots
         issue_s = Fraction(costs.slices * costs.issue_ps, issued * PS_PER_S)
     best = _hamiltonian(filled, issue_s)
-    orders = _with_cores(filled.chip_at[best.orders], group)
-    return orders.both_ways if best.both_ways else orders
+    rings = _with_cores(filled.chip_at[best.orders], group)
+    return both_ways(rings) if best.both_ways else rings
 
 
-def _with_cores(order: IntArray, group: Group) -> Cycles:
+def _with_cores(order: IntArray, group: Group) -> IntArray:
     """Turn orders of chips into orders of ranks: the ranks of a chip follow one another."""
     ranks_per_chip = group.ranks_per_chip
     ranks = order[..., None] * ranks_per_chip + np.arange(ranks_per_chip)
-    return cycles(ranks.reshape(len(order), -1))
+    return np.asarray(ranks.reshape(len(order), -1), np.int32)
 
 
 def _hamiltonian(box: Box, issue_s: Fraction = Fraction(0)) -> BoxCycles:

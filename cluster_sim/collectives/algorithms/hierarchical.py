@@ -20,7 +20,7 @@ from cluster_sim.collectives.algorithms.algorithm import (
     pairs_share,
     stage_slices,
 )
-from cluster_sim.collectives.algorithms.cycles import one_ring
+from cluster_sim.collectives.algorithms.cycles import both_ways, one_ring
 from cluster_sim.collectives.algorithms.stages import (
     Leg,
     Part,
@@ -220,7 +220,7 @@ def runs_inside(call: CollectiveCall) -> Inside:
     if drives_pairs(inside):
         kangaring = kangaring_parts(inside, call.size_bytes)
         return Inside(kangaring, len(kangaring), pairs=True)
-    rings = [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
+    rings = [Part((order[None, :],)) for order in both_ways(one_ring(inside))]
     return Inside(rings, 1 if inside.ranks_per_chip == 1 else len(rings))
 
 

@@ -488,13 +488,13 @@ def kangaring_parts(group: Group, size_bytes: int) -> list[Part]:
     ranks_per_chip = group.ranks_per_chip
     pairs = np.arange(group.ranks, dtype=np.int32).reshape(-1, 2)
     messages = ranks_per_chip * group.ranks // 2  # of a chip, along each cycle
-    chips = all_rings(Group(group.cluster, group.chips), size_bytes // messages)
+    rings_of_chips = all_rings(Group(group.cluster, group.chips), size_bytes // messages)
     first_of_pairs = np.arange(ranks_per_chip // 2) * 2
     parts = []
-    for order, weight in zip(chips.order, chips.weight.tolist(), strict=True):
+    for order in rings_of_chips:
         primaries = np.ravel(order[:, None] * ranks_per_chip + first_of_pairs)
         rings = np.stack([primaries, primaries + 1]).astype(np.int32)
-        parts.append(Part((pairs, rings), weight))
+        parts.append(Part((pairs, rings)))
     return parts
 
 
