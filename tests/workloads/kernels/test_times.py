@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.refusals import refused
-from topologies.catalogue.catalogue import choose, shipped_catalogue
+from topologies.catalogue.catalogue import chip_family, choose, shipped_catalogue
 from workloads.kernels.attention import BLOCK, _compute_s, _core_s
-from workloads.kernels.chip_share import family, rank_of, worst
+from workloads.kernels.chip_share import rank_of, worst
 from workloads.kernels.gemm import (
     _arithmetic_s,
     _traffic_bytes,
@@ -75,8 +75,11 @@ def test_provenance_says_how_far_from_the_grid():
     ):  # fmt: skip
         assert gemm(chip, m, n, 4096).provenance == provenance, (chip, m, n)
     assert worst("measured", "assumed", "interpolated") == "assumed"
-    assert family("a100-40gb").name == "a100"
-    assert (family("gb200").measured_on, family("my-chip").provenance) == ("b200", "assumed")
+    assert chip_family("a100-40gb").kernels == "kernels.a100"
+    assert (chip_family("gb200").measured_on, chip_family("my-chip").provenance) == (
+        "b200",
+        "assumed",
+    )
 
 
 def test_held_out_columns_are_met_by_interpolation():
