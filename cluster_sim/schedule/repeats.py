@@ -19,8 +19,8 @@ from cluster_sim.schedule.table import (
     IntArray,
     Schedule,
     pointers,
+    runs,
 )
-from topologies.support.arrays import runs
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from topologies.support.arrays import BoolArray as BoolArray
 from topologies.support.arrays import IntArray as IntArray
 from topologies.support.arrays import pointers as pointers
+from topologies.support.arrays import runs as runs
 from topologies.support.units import PS_PER_S as PS_PER_S
 
 FIXED, FLOW, JOIN = 0, 1, 2  # kinds of op (rule 1)
