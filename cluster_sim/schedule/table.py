@@ -133,6 +133,13 @@ class Resources:
         picked = zip(*(column[rows].tolist() for column in columns), strict=True)
         return [self._name(*row) for row in picked]
 
+    def coded(self, resource: IntArray) -> tuple[IntArray, list[str]]:
+        """Return the code of each of these numbers, and the names of codes, ``-`` for none."""
+        # Formatting a name is slow, so only those that occur are made, each once.
+        numbers, code = np.unique(resource, return_inverse=True)
+        held = numbers[numbers >= 0]
+        return code, ["-"] * (len(numbers) - len(held)) + self.names(held)
+
     def _name(self, kind: int, owner: int, peer: int, lane: int) -> str:
         text = f"{self.kinds[kind]}:{self.node_name(owner)}"
         if peer >= 0:
