@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,19 +52,20 @@ class Grid:
         return int(np.prod(self.sizes))
 
 
-def arcs(grid: Grid) -> Colours:
-    """Return all arcs as permutations, one for each axis, direction and unit of capacity."""
+def arcs(grid: Grid) -> list[Colours]:
+    """Return each axis's arcs as permutations, one for each direction and unit of capacity."""
     chips = np.arange(grid.chips).reshape(grid.sizes)
-    colours: Colours = []
-    for axis, (size, wrap, units) in enumerate(
-        zip(grid.sizes, grid.wraps, grid.units, strict=True)
-    ):
-        if size == 1:
-            continue
-        ways = (-1, 1) if wrap else (1,)
-        for way in ways:
-            colours += [np.roll(chips, way, axis).ravel().tolist() for _ in range(units)]
-    return colours
+    return [
+        [
+            np.roll(chips, way, axis).ravel().tolist()
+            for way in ((-1, 1) if wrap else (1,))
+            for _ in range(units)
+        ]
+        for axis, (size, wrap, units) in enumerate(
+            zip(grid.sizes, grid.wraps, grid.units, strict=True)
+        )
+        if size > 1
+    ]
 
 
 def cycles_of(permutation: list[int]) -> int:
@@ -128,7 +129,7 @@ def _merged(
 
 def search(grid: Grid, wanted: int, rng: np.random.Generator) -> Colours | None:
     """Find ``wanted`` directed Hamiltonian cycles within the capacity of the box, or None."""
-    colours = sorted(arcs(grid), key=cycles_of)
+    colours = sorted(chain.from_iterable(arcs(grid)), key=cycles_of)
     if wanted > len(colours):
         return None
     return _merged(colours, wanted, [grid.chips], 200_000, rng, exchange, cycles_of)
@@ -152,19 +153,14 @@ Factor = list[list[int]]
 
 def _factors(grid: Grid) -> list[Factor] | None:
     """Return the cables as factors; None where a line has an odd number: a ring takes two."""
-    chips = np.arange(grid.chips).reshape(grid.sizes)
     factors: list[Factor] = []
-    for axis, (size, wrap, units) in enumerate(
-        zip(grid.sizes, grid.wraps, grid.units, strict=True)
-    ):
-        if size == 1:
-            continue
-        up = np.roll(chips, -1, axis).ravel().tolist()
-        down = np.roll(chips, 1, axis).ravel().tolist()
-        if not wrap and units % 2:
+    for along in arcs(grid):
+        half = len(along) // 2
+        if len(along) % 2:
             return None
-        both = [list(pair) for pair in zip(up, down, strict=True)]
-        factors += [[list(row) for row in both] for _ in range(units if wrap else units // 2)]
+        # Arcs up and arcs down; along two chips, where these are the same, two units of them.
+        for up, down in zip(along[:half], along[half:], strict=True):
+            factors.append([list(pair) for pair in zip(up, down, strict=True)])
     return factors
 
 
@@ -218,7 +214,7 @@ class BoxCycles:
 
 def most(grid: Grid) -> int:
     """Bound the directed cycles that a box can carry, by degree and the cut across each axis."""
-    degree = len(arcs(grid))
+    degree = sum(map(len, arcs(grid)))
     cuts = [
         units * (2 if wrap else 1) * grid.chips // size
         for size, wrap, units in zip(grid.sizes, grid.wraps, grid.units, strict=True)
@@ -234,7 +230,7 @@ def find(grid: Grid, rng: np.random.Generator) -> BoxCycles:
     doubled = Grid(grid.sizes, grid.wraps, tuple(2 * units for units in grid.units))
     for graph in (grid, doubled):
         wanted = most(graph)
-        if wanted == len(arcs(graph)):
+        if wanted == sum(map(len, arcs(graph))):
             paired = undirected(graph, rng)
             if paired is not None:
                 return BoxCycles(np.array([rank_order(colour) for colour in paired]), True)
