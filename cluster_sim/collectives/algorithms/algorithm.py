@@ -195,6 +195,20 @@ def has_pairs(group: Group) -> bool:
     return group.ranks_per_chip % 2 == 0
 
 
+def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
+    """Count the accesses if every rank receives each byte that it lacks once, and nothing else."""
+    # The vendor states the accesses for a chunk between two ranks (communication_costs).
+    ranks = call.ranks
+    if ranks == 1:
+        return Fraction(0)
+    if call.kind == "permute":
+        return Fraction(ranks * costs.copy_accesses)
+    gather, scatter = (ranks - 1) * costs.copy_accesses, (ranks - 1) * costs.reduce_accesses
+    if call.kind == "all-reduce":
+        return Fraction(gather + scatter)
+    return Fraction(scatter if call.kind == "reduce-scatter" else gather)
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """One way to run some collective operations.
@@ -211,16 +225,18 @@ class Algorithm:
         One line on what the algorithm does.
     kinds : tuple of str
         Operations that it can run.
-    suits : function of a call
-        Whether the algorithm makes sense for the group of a call of one of these kinds.
     messages : function of a call and costs
         Messages between ranks, without regard to links.
     message_count : function of a call and costs
         Number of rows of ``messages``, joins included, without building them.
     rounds : function of a call and costs
         Number of rounds that follow one another.
+    suits : function of a call
+        Whether the algorithm makes sense for the group of a call of one of these kinds; by default
+        for any.
     memory_accesses : function of a call and costs
-        Reads and writes in all memories for each byte of the buffer.
+        Reads and writes in all memories for each byte of the buffer; by default those of bytes that
+        arrive once.
     stands_for : function of a call and costs
         Time of the call without a simulation of all its messages, such as from a few ranks that
         stand for all [ps]; None where all messages have to be simulated.
@@ -247,11 +263,13 @@ class Algorithm:
     name: str
     summary: str
     kinds: tuple[str, ...]
-    suits: Callable[[CollectiveCall], bool]
     messages: Callable[[CollectiveCall, CommunicationCosts], Messages]
     message_count: Callable[[CollectiveCall, CommunicationCosts], int]
     rounds: Callable[[CollectiveCall, CommunicationCosts], int]
-    memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction]
+    suits: Callable[[CollectiveCall], bool] = lambda call: True
+    memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction] = (
+        each_byte_arrives_once
+    )
     stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = lambda call, costs: (
         None
     )
@@ -270,20 +288,6 @@ class Algorithm:
     def runs(self, call: CollectiveCall) -> bool:
         """Return whether the algorithm can run a call and makes sense for its group."""
         return call.kind in self.kinds and self.suits(call)
-
-
-def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Count the accesses if every rank receives each byte that it lacks once, and nothing else."""
-    # The vendor states the accesses for a chunk between two ranks (communication_costs).
-    ranks = call.ranks
-    if ranks == 1:
-        return Fraction(0)
-    if call.kind == "permute":
-        return Fraction(ranks * costs.copy_accesses)
-    gather, scatter = (ranks - 1) * costs.copy_accesses, (ranks - 1) * costs.reduce_accesses
-    if call.kind == "all-reduce":
-        return Fraction(gather + scatter)
-    return Fraction(scatter if call.kind == "reduce-scatter" else gather)
 
 
 def pairs_share(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:

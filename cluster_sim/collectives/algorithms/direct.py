@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm, each_byte_arrives_once
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import schedule_of_few
@@ -109,18 +109,15 @@ MESH = Algorithm(
     name="mesh",
     summary="every shard straight to its owner, and back to all",
     kinds=(*RING_KINDS, "broadcast"),
-    suits=lambda call: True,
     messages=_mesh_messages,
     message_count=_mesh_count,
     rounds=lambda call, costs: call.ways if call.ranks > 1 else 0,
-    memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )
 SINGLE_STEP_MESH = Algorithm(
     name="single-step-mesh",
     summary="the whole buffer to everybody",
     kinds=("all-reduce",),
-    suits=lambda call: True,
     messages=lambda call, costs: _whole_buffers(call, *_all_pairs(call.ranks)[:2]),
     message_count=lambda call, costs: call.ranks * (call.ranks - 1),
     rounds=lambda call, costs: int(call.ranks > 1),
@@ -337,11 +334,9 @@ DIRECT = Algorithm(
     name="direct",
     summary="all-to-all pair by pair; permute to the next rank",
     kinds=("all-to-all", "permute"),
-    suits=lambda call: True,
     messages=_direct,
     message_count=lambda call, costs: call.ranks * _direct_rounds(call, costs),
     rounds=_direct_rounds,
-    memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )
 DIMENSION_ORDERED = Algorithm(
@@ -352,6 +347,5 @@ DIMENSION_ORDERED = Algorithm(
     messages=lambda call, costs: dimension_ordered(call.group, call.size_bytes),
     message_count=_ordered_count,
     rounds=lambda call, costs: call.ranks - 1,
-    memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )

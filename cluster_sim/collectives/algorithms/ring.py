@@ -17,7 +17,6 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     broadcast_slices,
-    each_byte_arrives_once,
     waits_for_receivers,
 )
 from cluster_sim.collectives.algorithms.cycles import all_rings, both_ways, one_ring
@@ -302,11 +301,9 @@ def _ring_algorithm(
         name=name,
         summary=summary,
         kinds=(*RING_KINDS, "broadcast"),
-        suits=lambda call: True,
         messages=messages,
         message_count=message_count,
         rounds=rounds,
-        memory_accesses=each_byte_arrives_once,
         stands_for=stands_for,
         streamed_ops=streamed_ops,
     )

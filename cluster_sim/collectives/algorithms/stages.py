@@ -15,7 +15,6 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
-    each_byte_arrives_once,
     has_pairs,
     levels,
     pairs_share,
@@ -468,7 +467,6 @@ RDH = Algorithm(
     messages=_messages,
     message_count=_message_count,
     rounds=_rounds,
-    memory_accesses=each_byte_arrives_once,
     stands_for=_one_rank_a_domain_ps,
 )
 

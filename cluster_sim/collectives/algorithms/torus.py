@@ -528,15 +528,12 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     return call.ways * total_ps
 
 
-PER_AXIS = Algorithm(
+PER_AXIS = replace(
+    TORUS,
     name="per-axis",
     summary="a ring, or an exchange, along one axis after the other, all ranks in step",
-    kinds=(*RING_KINDS, "all-to-all"),
-    suits=has_axes,
     messages=per_axis,
     message_count=_per_axis_count,
-    rounds=rounds_along_axes,
-    memory_accesses=accesses_along_axes,
     stands_for=ring_by_ring_ps,
     streamed_ops=_streamed_ops,
     streams_watched=True,
