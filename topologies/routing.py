@@ -241,7 +241,6 @@ class SharedPaths:
 
     ptr: IntArray  # (pairs + 1,): shared links of pair k are ``link[ptr[k]:ptr[k + 1]]``
     link: IntArray  # (crossings,): rows of :class:`SharedLinks`, upwards, then downwards
-    weight: IntArray  # (crossings,): rate of the link that 1 B/s of the pair takes [B/s]
     latency_ps: IntArray  # (pairs,): time of one step from memory to memory over the path [ps]
 
     def __len__(self) -> int:
@@ -306,4 +305,4 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     extra = np.array(fabric.climb_ps, np.int64)
     climb_ps = extra[np.minimum(top, len(extra) - 1)]
     latency_ps = np.where(apart, fabric.latency_ps + climb_ps, 0)
-    return SharedPaths(ptr, link, np.ones(len(link), np.int32), latency_ps)
+    return SharedPaths(ptr, link, latency_ps)
