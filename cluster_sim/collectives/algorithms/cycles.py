@@ -228,19 +228,15 @@ def find(grid: Grid, rng: np.random.Generator) -> BoxCycles:
     # With an odd number of cycles in a bipartite box the signs of the permutations can rule out
     # what the capacities allow; twice as many cycles with half the share each are not ruled out.
     doubled = Grid(grid.sizes, grid.wraps, tuple(2 * units for units in grid.units))
-    for graph in (grid, doubled):
-        wanted = most(graph)
-        if wanted == sum(map(len, arcs(graph))):
-            paired = undirected(graph, rng)
-            if paired is not None:
-                return BoxCycles(np.array([rank_order(colour) for colour in paired]), True)
-        single = search(graph, wanted, rng)
-        if single is not None:
-            return BoxCycles(np.array([rank_order(colour) for colour in single]), False)
-    for wanted in range(most(grid) - 1, 0, -1):
-        single = search(grid, wanted, rng)
-        if single is not None:
-            return BoxCycles(np.array([rank_order(colour) for colour in single]), False)
+    tries = [(graph, most(graph)) for graph in (grid, doubled)]
+    tries += [(grid, wanted) for wanted in range(most(grid) - 1, 0, -1)]
+    for graph, wanted in tries:
+        uses_all = wanted == sum(map(len, arcs(graph)))
+        paired = undirected(graph, rng) if uses_all else None
+        found = search(graph, wanted, rng) if paired is None else paired
+        if found is not None:
+            orders = np.array([rank_order(colour) for colour in found])
+            return BoxCycles(orders, both_ways=paired is not None)
     raise ValueError(f"no Hamiltonian cycle found in {grid}")
 
 
