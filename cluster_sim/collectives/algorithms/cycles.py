@@ -141,10 +141,10 @@ def undirected(grid: Grid, rng: np.random.Generator) -> Colours | None:
     if factors is None:
         return None
     whole, limits = len(factors), [grid.chips, 2, 2]
-    found = _merged(
+    rings = _merged(
         factors, whole, limits, 400_000, rng, _exchanged, lambda factor: _directed(factor)[1]
     )
-    return None if found is None else [_directed(factor)[0] for factor in found]
+    return None if rings is None else [_directed(factor)[0] for factor in rings]
 
 
 Factor = list[list[int]]
@@ -186,8 +186,8 @@ def _exchanged(first: Factor, second: Factor, p: int, side: int, way: int) -> li
     s = opposite[0]
     pair = [[list(row) for row in factor] for factor in (first, second)]
     one, other = ((p, q), (s, r)), ((q, s), (r, p))
-    for factor, given, taken in zip(pair, (one, other), (other, one), strict=True):
-        for x, y in given:
+    for factor, left, taken in zip(pair, (one, other), (other, one), strict=True):
+        for x, y in left:
             factor[x].remove(y)
             factor[y].remove(x)
         for x, y in taken:
@@ -233,9 +233,9 @@ def find(grid: Grid, rng: np.random.Generator) -> BoxCycles:
     for graph, wanted in tries:
         uses_all = wanted == sum(map(len, arcs(graph)))
         paired = undirected(graph, rng) if uses_all else None
-        found = search(graph, wanted, rng) if paired is None else paired
-        if found is not None:
-            orders = np.array([rank_order(colour) for colour in found])
+        colours = search(graph, wanted, rng) if paired is None else paired
+        if colours is not None:
+            orders = np.array([rank_order(colour) for colour in colours])
             return BoxCycles(orders, both_ways=paired is not None)
     raise ValueError(f"no Hamiltonian cycle found in {grid}")
 

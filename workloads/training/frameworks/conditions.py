@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from topologies.catalogue.catalogue import chip_family
 from topologies.support.errors import InputError
 from topologies.support.options import setting
 
@@ -90,8 +91,6 @@ class Conditions:
 
 def _limited(cluster: Cluster, limit_w: float) -> bool:
     """Return whether a limit is below a chip's power, and refuse one that nobody measured."""
-    from topologies.catalogue.catalogue import chip_family
-
     catalogue = cluster.numbers
     most_w = catalogue.value(cluster.chip, "tdp", math.inf)
     if most_w < limit_w:
