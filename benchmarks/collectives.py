@@ -15,7 +15,7 @@ from dataclasses import replace
 from benchmarks._measure import clocks
 from cluster_sim.collectives import CollectiveCall, Group, compose, suitable, whole
 from cluster_sim.collectives.algorithms import ring
-from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, one_ring
+from cluster_sim.collectives.algorithms.cycles import all_rings, one_ring
 from cluster_sim.collectives.algorithms.torus import (
     PER_AXIS,
     TORUS,
@@ -27,6 +27,7 @@ from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from topologies.shapes.basic import Tier, Tiered
+from topologies.support.arrays import IntArray
 from topologies.support.memory_limit import peak_rss_bytes
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
@@ -86,7 +87,7 @@ def round_by_round() -> None:
     in_rounds("multi-ring", all_rings, whole(cluster("trn2-ultraserver"), 4))
 
 
-def in_rounds(name: str, rings_of: Callable[[Group], Cycles], group: Group) -> None:
+def in_rounds(name: str, rings_of: Callable[[Group], IntArray], group: Group) -> None:
     """Build and run an all-reduce of 1 GiB in rounds; print the ops per second."""
     rings = rings_of(group)
     begun = clocks()

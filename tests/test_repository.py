@@ -198,9 +198,7 @@ LATE = {
     },
     "topologies/support/files/tool_files.py": {"topologies.support.files.yaml_documents"},
     "workloads/remarks.py": {"workloads.search.choice"},
-    "workloads/training/frameworks/conditions.py": {
-        "workloads.kernels.chip_share", "workloads.training.frameworks.framework",
-    },
+    "workloads/training/frameworks/conditions.py": {"workloads.training.frameworks.framework"},
     "workloads/training/plan/other_tools.py": {"topologies.support.files.yaml_documents"},
 }  # fmt: skip
 """Rooms that bring such a library with them, and the modules whose functions import them."""

@@ -20,10 +20,10 @@ import numpy as np
 from experiments.validation.comparison import compare_row
 from experiments.validation.predictions.training import Steps
 from experiments.validation.reading.rows import TRAINING, Row, table
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.support.arrays import FloatArray
-from workloads.kernels.chip_share import family
+from workloads.kernels.chip_share import KERNELS
 
 TABLES = (
     "megatron_sc21", "megatron_more", "moe_folding", "simumax", "vtrain_multi", "vtrain_single",
@@ -138,7 +138,7 @@ def scaled(part: str, quantity: str, factor: float) -> Catalogue:
 def family_of(row: Row) -> str:
     """Return the family of kernels of a row's chip."""
     machine = cluster(str(row.values["cluster"]))
-    return family(machine.chip, machine.catalogue).name
+    return chip_family(machine.chip, machine.catalogue).kernels.removeprefix(KERNELS)
 
 
 @lru_cache(None)

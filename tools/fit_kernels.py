@@ -16,9 +16,9 @@ from scipy.optimize import least_squares
 from experiments.validation.reading.rows import Row, table
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.support.arrays import FloatArray
-from workloads.kernels.chip_share import rank_of
+from workloads.kernels.chip_share import KERNELS, rank_of
 from workloads.kernels.gemm import fill, gemm_table, roofline_s
-from workloads.kernels.times import gemm_s
+from workloads.kernels.times import gemm
 
 GRIDS = (
     ("a100-80gb", "bf16"),
@@ -43,7 +43,7 @@ SOFT = 0.1
 def held_out_errors(chip: str, precision: str) -> dict[str, FloatArray]:
     """Absolute errors on (n, k) pairs left out of the interpolation, by the rows of the product."""
     rank = rank_of(chip, precision, 1, None)
-    grid = gemm_table(rank.family.name, precision)
+    grid = gemm_table(rank.family.kernels.removeprefix(KERNELS), precision)
     if grid is None:
         raise LookupError(f"no measured GEMMs of {chip} in {precision}")
     mesh = np.meshgrid(grid.m, grid.n, grid.k, indexing="ij")
@@ -109,9 +109,9 @@ def sustained(chip: str, least_rows: int = 1024) -> float:
         if row.values["chip"] == chip and int(str(row.values["m"])) >= least_rows
     ]
     shape = np.array([_numbers(row, ("m", "n", "k", "kernel_s")) for row in rows]).T
-    part = f"kernels.{rank_of(chip, 'bf16', 1, None).family.name}"
+    part = rank_of(chip, "bf16", 1, None).family.kernels
     kept = shipped_catalogue().value(part, "gemm_sustained")
-    return float(np.median(gemm_s(chip, *shape[:3]) * kept / shape[3]))
+    return float(np.median(gemm(chip, *shape[:3]).seconds * kept / shape[3]))
 
 
 def main() -> None:

@@ -17,9 +17,8 @@ import numpy as np
 import pandas as pd
 
 from tools.as_user import KEYS, MEAN, recorded
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.support.errors import InputError
-from workloads.kernels.chip_share import family
 
 KINDS: Mapping[str, tuple[str, str]] = {
     "kernel": ("kernels", "fitted to kernels of the chip"),
@@ -129,7 +128,7 @@ def grades(catalogue: Catalogue) -> dict[str, Counter[str]]:
     grades_of = {}
     for chip in CHIPS:
         try:
-            part = f"kernels.{family(chip).name}"
+            part = chip_family(chip).kernels
             others = tuple(f"_{other}" for other in CHIPS if other != chip)
             grades_of[chip] = Counter(
                 entry.grade

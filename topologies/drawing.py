@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from topologies.clusters.cluster import Cluster
 from topologies.routing import clos
-from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
+from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import clos_ends, strides
 from topologies.shapes.scale_out import Layer, ScaleOut
 from topologies.support.units import format_rate, format_seconds
@@ -485,33 +485,27 @@ def _legend(axes: Axes, shape: Shape) -> None:
 
 
 def _kinds(shape: Shape) -> list[tuple[str, str]]:
-    if isinstance(shape, Torus):
-        drawn = [axis for axis in shape.axes[::-1] if axis.size > 1][: len(COLOURS)]
-        return [
-            (
-                COLOURS[list(shape.axes[::-1]).index(axis) % len(COLOURS)],
-                f"{axis.name}: {format_rate(axis.bandwidth_bytes_per_s)} a cable and direction, "
-                f"{time_text(axis.latency_ps)} a hop",
-            )
-            for axis in drawn
-        ]
-    if isinstance(shape, FullMesh | Switch | Clos):
-        end = "chip" if isinstance(shape, Switch) else "link"
-        rate = f"{format_rate(shape.bandwidth_bytes_per_s)} a {end} and direction"
-        text = f"{rate}, {time_text(shape.latency_ps)} a hop"
-        if not isinstance(shape, Clos):
-            return [(COLOURS[0], text)]
+    """Return the colour and the description of each kind of link."""
+    rows: Sequence[tuple[str, Axis | Tier | Clos | FullMesh | Switch]]
+    if isinstance(shape, Torus | Tiered):
+        lines = (shape.axes if isinstance(shape, Torus) else shape.tiers)[::-1]
+        rows = [(f"{line.name}: ", line) for line in lines]
+    elif isinstance(shape, Clos):
         layers = ("chip to leaf", "leaf to spine", "spine to core")[: shape.layers]
-        return [(COLOURS[level], f"{name}: {text}") for level, name in enumerate(layers)]
+        rows = [(f"{name}: ", shape) for name in layers]
+    else:
+        rows = [("", shape)]
+    end = "cable" if isinstance(shape, Torus) else "link"
+    end = "chip" if isinstance(shape, Tiered | Switch) else end
     return [
         (
-            COLOURS[number],
-            f"{tier.name}: {format_rate(tier.bandwidth_bytes_per_s)} a chip and direction, "
-            f"{time_text(tier.latency_ps)} a hop",
+            COLOURS[number % len(COLOURS)],
+            f"{name}{format_rate(line.bandwidth_bytes_per_s)} a {end} and direction, "
+            f"{time_text(line.latency_ps)} a hop",
         )
-        for number, tier in enumerate(shape.tiers[::-1][: len(COLOURS)])
-        if tier.size > 1
-    ]
+        for number, (name, line) in enumerate(rows)
+        if line.size > 1 or len(rows) == 1
+    ][: len(COLOURS)]
 
 
 # Distance between layers, and width of a row, in units of the axes.

@@ -75,10 +75,7 @@ def routes(
         return Routes(*single_routes(shape, starts, ends))
     if isinstance(shape, Switch):
         return _switch_routes(shape, starts, ends)
-    order = _order(axis_order, len(shape.sizes))
-    if isinstance(shape, Torus):
-        return _torus_routes(shape, starts, ends, order, tie)
-    return _tiered_routes(shape, starts, ends, order, tie)
+    return _axis_routes(shape, starts, ends, _order(axis_order, len(shape.sizes)), tie)
 
 
 def check_ends(count: int, src: IntArray, dst: IntArray) -> None:
@@ -111,40 +108,6 @@ def _coordinates(shape: Torus | Tiered, chips: IntArray) -> list[IntArray]:
     # Some chips are repeated, and to look a coordinate up is faster than to divide.
     every = coordinates(shape, np.arange(shape.chips))
     return [at.astype(np.int32)[chips] for at in every]
-
-
-def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], tie: int) -> Routes:
-    """Find routes on a torus: all pairs go along the first axis, then all along the next."""
-    at, to = _coordinates(shape, src), _coordinates(shape, dst)
-    ties_up = _ties_up(at, tie)
-    steps = [
-        _around(axis.size, at[a], to[a], ties_up) if axis.wrap else to[a] - at[a]
-        for a, axis in enumerate(shape.axes)
-    ]
-    hops, ptr, link = _room_for(steps)
-    table, stride = axis_links(shape), strides(shape.sizes)
-    chip, begin = src.astype(np.int64), ptr[:-1].copy()
-    for a in order:
-        moved = np.flatnonzero(hops[a])
-        way = np.where(steps[a][moved] > 0, UP, DOWN)
-        _walk(
-            link,
-            first=begin[moved],
-            place=2 * chip[moved] + way,
-            hops=hops[a][moved],
-            link_at=np.ascontiguousarray(table[:, a]).ravel(),
-            next_place=_next_places(shape, a),
-        )
-        begin += hops[a]
-        chip += (to[a] - at[a]) * stride[a]
-    return Routes(ptr, link)
-
-
-def _room_for(steps: list[IntArray]) -> tuple[list[IntArray], IntArray, IntArray]:
-    """Return hops of each pair along each axis, pointers, and an empty array for the links."""
-    hops = [np.abs(steps_along) for steps_along in steps]
-    ptr = pointers(np.sum(hops, axis=0))
-    return hops, ptr, np.empty(int(ptr[-1]), np.int32)
 
 
 def _walk(
@@ -196,47 +159,61 @@ def _around(size: int, at: IntArray, to: IntArray, ties_up: BoolArray) -> IntArr
     return np.where(upward, up, up - size)
 
 
-def _tiered_routes(
-    shape: Tiered, src: IntArray, dst: IntArray, order: list[int], tie: int
+def _axis_routes(
+    shape: Torus | Tiered, src: IntArray, dst: IntArray, order: list[int], tie: int
 ) -> Routes:
-    """Find routes on tiers: over a direct link, round a ring, or through a switch of each tier."""
+    """Find routes axis by axis: over a direct link, round a ring, or through a tier's switch."""
     at, to = _coordinates(shape, src), _coordinates(shape, dst)
     ties_up = _ties_up(at, tie)
-    steps = [
-        _around(tier.size, at[t], to[t], ties_up)
-        if tier.ring
-        else np.where(at[t] != to[t], np.int32(2 if shape.planes[t] else 1), np.int32(0))
-        for t, tier in enumerate(shape.tiers)
-    ]
-    hops, ptr, link = _room_for(steps)
+    steps = [_steps(shape, a, at[a], to[a], ties_up) for a in range(len(at))]
+    hops = [np.abs(along) for along in steps]
+    ptr = pointers(np.sum(hops, axis=0))
+    link = np.empty(int(ptr[-1]), np.int32)
     first, stride = _first_link(shape), strides(shape.sizes)
-    chip, begin = src.astype(np.int32), ptr[:-1].copy()
-    for t in order:
-        moved = np.flatnonzero(hops[t])
-        here, there, row, leaves = at[t][moved], to[t][moved], begin[moved], chip[moved]
-        arrives = leaves + (there - here) * stride[t]
-        if shape.planes[t]:
-            link[row] = first[t] + leaves
-            link[row + 1] = first[t] + shape.chips + arrives
-        elif shape.tiers[t].ring:
-            way = np.where(steps[t][moved] > 0, UP, DOWN)
+    table = axis_links(shape) if isinstance(shape, Torus) else None
+    chip, begin = src.astype(np.int64), ptr[:-1].copy()
+    for a in order:
+        moved = np.flatnonzero(hops[a])
+        here, there, row, leaves = at[a][moved], to[a][moved], begin[moved], chip[moved]
+        arrives = leaves + (there - here) * stride[a]
+        tier = None if isinstance(shape, Torus) else shape.tiers[a]
+        if tier is None or tier.ring:
+            along = first[a] + np.arange(2 * shape.chips) if table is None else table[:, a].ravel()
+            way = np.where(steps[a][moved] > 0, UP, DOWN)
             _walk(
                 link,
                 first=row,
                 place=2 * leaves + way,
-                hops=hops[t][moved],
-                link_at=first[t] + np.arange(2 * shape.chips),
-                next_place=_next_places(shape, t),
+                hops=hops[a][moved],
+                link_at=along,
+                next_place=_next_places(shape, a),
             )
+        elif tier.switches:
+            link[row] = first[a] + leaves
+            link[row + 1] = first[a] + shape.chips + arrives
         else:
-            link[row] = first[t] + leaves * shape.tiers[t].fan + there - (there > here)
-        begin += hops[t]
+            link[row] = first[a] + leaves * tier.fan + there - (there > here)
+        begin += hops[a]
         chip[moved] = arrives
     return Routes(ptr, link)
 
 
-def _first_link(shape: Tiered) -> list[int]:
+def _steps(
+    shape: Torus | Tiered, a: int, at: IntArray, to: IntArray, ties_up: BoolArray
+) -> IntArray:
+    """Return the hops of each pair along an axis or tier, positive upwards."""
+    if isinstance(shape, Torus):
+        axis = shape.axes[a]
+        return _around(axis.size, at, to, ties_up) if axis.wrap else to - at
+    if shape.tiers[a].ring:
+        return _around(shape.tiers[a].size, at, to, ties_up)
+    return np.where(at != to, np.int32(2 if shape.planes[a] else 1), np.int32(0))
+
+
+def _first_link(shape: Torus | Tiered) -> list[int]:
     """Return the row of each tier's first link among the folded links of the domain."""
+    if isinstance(shape, Torus):
+        return [0] * len(shape.axes)
     rows = [
         2 * shape.chips if planes else shape.chips * tier.fan
         for planes, tier in zip(shape.planes, shape.tiers, strict=True)
@@ -264,7 +241,6 @@ class SharedPaths:
 
     ptr: IntArray  # (pairs + 1,): shared links of pair k are ``link[ptr[k]:ptr[k + 1]]``
     link: IntArray  # (crossings,): rows of :class:`SharedLinks`, upwards, then downwards
-    weight: IntArray  # (crossings,): rate of the link that 1 B/s of the pair takes [B/s]
     latency_ps: IntArray  # (pairs,): time of one step from memory to memory over the path [ps]
 
     def __len__(self) -> int:
@@ -329,4 +305,4 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     extra = np.array(fabric.climb_ps, np.int64)
     climb_ps = extra[np.minimum(top, len(extra) - 1)]
     latency_ps = np.where(apart, fabric.latency_ps + climb_ps, 0)
-    return SharedPaths(ptr, link, np.ones(len(link), np.int32), latency_ps)
+    return SharedPaths(ptr, link, latency_ps)

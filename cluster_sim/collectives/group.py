@@ -118,6 +118,13 @@ class Group:
         return _filled_box(self)
 
     @property
+    def box(self) -> Box:
+        """The box that the group fills, for algorithms that suit no group without one."""
+        if self.filled_box is None:
+            raise InputError(f"{self} fills no box of a torus. Use another algorithm.")
+        return self.filled_box
+
+    @property
     def ascending(self) -> bool:
         """Return whether the chips stand in the order of their numbers."""
         return bool((self.chips[1:] > self.chips[:-1]).all())

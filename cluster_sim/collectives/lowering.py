@@ -33,7 +33,7 @@ from cluster_sim.schedule.table import (
     Schedule,
     transfer_ps,
 )
-from topologies.support.arrays import BoolArray, IntArray, distinct, pointers
+from topologies.support.arrays import BoolArray, IntArray, distinct, pointers, runs
 
 WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
 """Labels of ops. ``issue``: a CC-Core starts a message. ``pass``: a hop to a chip on the way.
@@ -172,10 +172,10 @@ class Shares:
     def flows(self, op: IntArray, channel: IntArray, reduces: BoolArray, cap: IntArray) -> Flows:
         """Return the flows of ops, no faster than ``cap``, with the shares of their channels."""
         count = np.diff(self.ptr)[channel]
-        ptr = pointers(count)
-        row = np.arange(ptr[-1]) + np.repeat(self.ptr[:-1][channel] - ptr[:-1], count)
+        row = runs(self.ptr[:-1][channel], count)
         weight = np.where(np.repeat(reduces, count), self.added[row], self.copy[row])
-        return Flows(op.astype(np.int32), cap, ptr, self.resource[row], weight.astype(np.int32))
+        ends = op.astype(np.int32), cap, pointers(count)
+        return Flows(*ends, self.resource[row], weight.astype(np.int32))
 
 
 def shares(

@@ -355,12 +355,7 @@ def compose_v(
     """Build an all-to-all-v from the bytes (ranks, ranks) of rank i for rank j [B]."""
     check_matrix(sent_bytes, group.ranks)
     name = _choose_algorithm_v(group, algorithm)
-    filled = group.filled_box if name == DIMENSION_ORDERED.name else None
-    messages = (
-        direct(group, sent_bytes)
-        if filled is None
-        else dimension_ordered(group, filled, sent_bytes)
-    )
+    write = dimension_ordered if name == DIMENSION_ORDERED.name else direct
     facts: Facts = {
         "collective": KIND,
         "algorithm": name,
@@ -370,7 +365,8 @@ def compose_v(
         "size_bytes": buffer_bytes(sent_bytes),
         "ideal": ideal or group.cluster.plain,
     }
-    return lowered(messages, [group], fabric(group.cluster, group.domains, ideal=ideal), facts)
+    covered = fabric(group.cluster, group.domains, ideal=ideal)
+    return lowered(write(group, sent_bytes), [group], covered, facts)
 
 
 def measure_v(

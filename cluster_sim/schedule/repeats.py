@@ -19,6 +19,7 @@ from cluster_sim.schedule.table import (
     IntArray,
     Schedule,
     pointers,
+    runs,
 )
 
 
@@ -114,9 +115,7 @@ def flows_of_copies(whole: Schedule, origin: IntArray) -> Flows:
 
 def _rows(ptr: IntArray, picked: IntArray) -> IntArray:
     """Return the rows ``ptr[k]:ptr[k + 1]`` of each k in ``picked``, one k after the other."""
-    length = np.diff(ptr)[picked]
-    begin = ptr[picked] - (np.cumsum(length) - length)
-    return np.repeat(begin, length) + np.arange(int(length.sum()))
+    return runs(ptr[picked], np.diff(ptr)[picked])
 
 
 @dataclass(frozen=True, eq=False)

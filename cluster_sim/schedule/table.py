@@ -15,6 +15,7 @@ import numpy.typing as npt
 from topologies.support.arrays import BoolArray as BoolArray
 from topologies.support.arrays import IntArray as IntArray
 from topologies.support.arrays import pointers as pointers
+from topologies.support.arrays import runs as runs
 from topologies.support.units import PS_PER_S as PS_PER_S
 
 FIXED, FLOW, JOIN = 0, 1, 2  # kinds of op (rule 1)
@@ -131,6 +132,13 @@ class Resources:
         columns = (self.kind, self.owner, self.peer, self.lane)
         picked = zip(*(column[rows].tolist() for column in columns), strict=True)
         return [self._name(*row) for row in picked]
+
+    def coded(self, resource: IntArray) -> tuple[IntArray, list[str]]:
+        """Return the code of each of these numbers, and the names of codes, ``-`` for none."""
+        # Formatting a name is slow, so only those that occur are made, each once.
+        numbers, code = np.unique(resource, return_inverse=True)
+        held = numbers[numbers >= 0]
+        return code, ["-"] * (len(numbers) - len(held)) + self.names(held)
 
     def _name(self, kind: int, owner: int, peer: int, lane: int) -> str:
         text = f"{self.kinds[kind]}:{self.node_name(owner)}"

@@ -98,7 +98,7 @@ def to_table(schedule: Schedule, times: Times) -> pa.Table:
     """Return a table of the ops: kind, resource, times, bytes, labels, and edges to other ops."""
     columns: dict[str, Any] = {
         "kind": _dictionary(schedule.kind, KINDS),
-        "resource": _dictionary(*_resource_names(schedule)),
+        "resource": _dictionary(*schedule.resources.coded(schedule.resource)),
         "resource_number": schedule.resource,
     }
     columns |= {name: getattr(times, name) for name in TIMES}
@@ -184,12 +184,6 @@ def from_table(table: pa.Table) -> tuple[Schedule, Times]:
         stopped_ps=header["stopped_ps"],
     )
     return schedule, times
-
-
-def _resource_names(schedule: Schedule) -> tuple[IntArray, list[str]]:
-    numbers, code = np.unique(schedule.resource, return_inverse=True)
-    names = schedule.resources.names(numbers[numbers >= 0])
-    return code, ["-"] * int((numbers < 0).sum()) + names
 
 
 def _dictionary(code: IntArray, names: Any) -> pa.DictionaryArray:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 TIME_COLUMNS = ("ready", "start", "end")
 ENGINES = ("fast", "reference")
-NO_RESOURCE_NAME = "-"
 
 Picks = int | str | Sequence[int] | Sequence[str] | IntArray
 """Choice of resources: numbers, names (``link:0-1``), patterns (``link:*``) or kinds (``link``)."""
@@ -136,7 +135,7 @@ class Trace:
         schedule, rows = self.schedule, self.rows(ranks, resources, ops)
         columns: dict[str, Any] = {
             "kind": categorical(schedule.kind[rows], KINDS),
-            "resource": resource_names(schedule, rows),
+            "resource": categorical(*schedule.resources.coded(schedule.resource[rows])),
             "status": categorical(self.times.status[rows], STATUSES),
         }
         exact = {name: getattr(self.times, f"{name}_ps")[rows] for name in TIME_COLUMNS}
@@ -240,15 +239,6 @@ def categorical(code: IntArray, names: Sequence[str]) -> Any:
     if len(unique) != len(names):
         code = unique.get_indexer(pd.Index(names))[code]
     return pd.Categorical.from_codes(code.astype(np.int32), categories=unique)
-
-
-def resource_names(schedule: Schedule, rows: IntArray) -> Any:
-    """Return the printed resource of each of these ops as a categorical, ``-`` for none."""
-    # Formatting a name is slow, so only those that occur are made, each once.
-    numbers, code = np.unique(schedule.resource[rows], return_inverse=True)
-    held = numbers[numbers >= 0]
-    names = schedule.resources.names(held)
-    return categorical(code, [NO_RESOURCE_NAME, *names] if len(held) < len(numbers) else names)
 
 
 def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:

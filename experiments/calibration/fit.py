@@ -26,7 +26,6 @@ from topologies.catalogue.reader import COLUMNS, Entry
 from topologies.clusters.names import cluster
 from topologies.support.arrays import BoolArray, FloatArray
 from topologies.support.errors import InputError
-from workloads.kernels.chip_share import family
 from workloads.training.program.groups import SharedParts
 
 Predict = Callable[[Catalogue], FloatArray]
@@ -431,7 +430,7 @@ def _known(row: Mapping[str, Any], catalogue: Catalogue) -> bool:
 def kernel_constants(rows: Rows, catalogue: Catalogue) -> list[Constant]:
     """Constants of the kernels of the rows' chip, the most important first."""
     chip = str(rows[0]["chip"])
-    part = f"kernels.{family(chip, catalogue).name}"
+    part = chip_family(chip, catalogue).kernels
     pairs = [(f"{name}_{chip}", name) for name in KERNEL_CONSTANTS]
     names = [(part, of_chip if catalogue.has(part, of_chip) else name) for of_chip, name in pairs]
     neuron = chip_family(chip, catalogue).is_neuron
@@ -474,7 +473,7 @@ def fit_training(rows: Rows, catalogue: Catalogue, shipped: Catalogue) -> Consta
 
 def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:
     """Constants of training steps on a chip, the most important first."""
-    part = f"kernels.{family(chip, catalogue).name}"
+    part = chip_family(chip, catalogue).kernels
     names = [("training", f"{name}_{chip}") for name in TRAINING_CONSTANTS]
     names += [(part, name) for name in (*HOST_CONSTANTS, "gemm_sustained", "host_dispatch")]
     return _constants(names, catalogue)

@@ -22,7 +22,7 @@ from topologies.clusters.names import machine
 from topologies.shapes.basic import Torus
 from topologies.support.files.reading import csv_rows
 from workloads.economics import kind_in_words, kind_of_price
-from workloads.kernels.times import gemm_s
+from workloads.kernels.times import gemm
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
@@ -294,7 +294,7 @@ def _amount(row: Mapping[Any, Any], quantity: str) -> float:
     if quantity in row or not isinstance(row["chip"], str):
         return float(row.get(quantity, math.nan))
     if quantity == "tensor_engine_use":
-        seconds = float(gemm_s(row["chip"], PRODUCT, PRODUCT, PRODUCT, precision="fp8"))
+        seconds = float(gemm(row["chip"], PRODUCT, PRODUCT, PRODUCT, precision="fp8").seconds)
         return 2 * PRODUCT**3 / seconds / shipped_catalogue().value(row["chip"], "fp8_matmul")
     if quantity.startswith("decoded_by_"):
         users = int(quantity.rpartition("_")[2])

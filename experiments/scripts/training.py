@@ -12,12 +12,11 @@ from cluster_sim.progress import Watch, unwatched
 from experiments.figures.training import lines, stacked_rows
 from experiments.reports.plan_rows import brief
 from experiments.scripts.support import Steps, each
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as named
 from topologies.clusters.names import machine
 from topologies.support.errors import InputError
-from workloads.kernels.chip_share import family
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search.search import search
@@ -302,7 +301,7 @@ def _fabric(cluster: str, share: float) -> Cluster:
     catalogue, plain = shipped_catalogue(), machine(cluster)
     if not share:
         return plain
-    part = f"kernels.{family(plain.chip).name}"
+    part = chip_family(plain.chip).kernels
     template = catalogue.entry(plain.chip, "hbm_bandwidth")  # any row; what matters is replaced
     sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
     rows = [

@@ -257,7 +257,6 @@ def _is_isomorphic(
     )
 
 
-ENDINGS = (".graphml", ".json")
 LARGEST_BYTES = 64_000_000  # largest file that is read [B]; 4,096 chips take about a tenth of it
 CHIPS = ("chip", "npu", "gpu", "accelerator")  # values of ``kind`` that mean a chip
 SWITCH = "switch"

@@ -1,4 +1,4 @@
-"""Names of array types, and faster versions of two functions of numpy."""
+"""Names of array types, and what numpy lacks or does slowly."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ def pointers(lengths: npt.ArrayLike) -> IntArray:
     ptr = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ptr[1:])
     return ptr
+
+
+def runs(first: npt.ArrayLike, lengths: npt.ArrayLike) -> IntArray:
+    """Return the integers from each first one on, as many as its length, run after run.
+
+    >>> runs([5, 0], [2, 3])
+    array([5, 6, 0, 1, 2])
+    """
+    ptr, counts = pointers(lengths), np.asarray(lengths)
+    return np.asarray(np.arange(ptr[-1]) + np.repeat(np.asarray(first) - ptr[:-1], counts))
 
 
 def present(codes: IntArray) -> tuple[IntArray, IntArray]:

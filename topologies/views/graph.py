@@ -266,16 +266,6 @@ def layer_table(cluster: Cluster) -> pd.DataFrame:
     >>> layer_table(cluster("rainier"))["groups"].tolist()
     [7812, 123, 7, 1]
     """
-    _, layers = clos(cluster)
-    return pd.DataFrame(
-        [
-            {
-                "layer": layer.name,
-                "groups": layer.groups,
-                "chips_per_group": layer.chips,
-                "up_bytes_per_s": layer.up_bytes_per_s,
-                "up_links": layer.up_links,
-            }
-            for layer in layers
-        ]
-    )
+    names = {"name": "layer", "chips": "chips_per_group"}
+    table = pd.DataFrame([asdict(layer) for layer in clos(cluster)[1]]).rename(columns=names)
+    return table[["layer", "groups", "chips_per_group", "up_bytes_per_s", "up_links"]]

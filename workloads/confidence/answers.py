@@ -22,7 +22,6 @@ from workloads.confidence.kinds import (
     collective_kind,
 )
 from workloads.confidence.split_conformal import interval
-from workloads.kernels.chip_share import family
 from workloads.kernels.precision import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def weight_width(precision: str) -> str:
 
 def kernels_assumed(chip: str, catalogue: Catalogue | None = None) -> bool:
     """Return whether the kernels of a chip rest on assumed numbers, by default the shipped ones."""
-    return family(chip, catalogue).provenance == "assumed"
+    return chip_family(chip, catalogue).provenance == "assumed"
 
 
 def collective_interval(

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue.catalogue import Catalogue, Entry, chip_family, shipped_catalogue
+from topologies.catalogue.catalogue import (
+    Catalogue,
+    ChipFamily,
+    Entry,
+    chip_family,
+    shipped_catalogue,
+)
 from topologies.support.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES, element_width
 
@@ -31,20 +37,11 @@ class Timing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Family:
-    """Chips that run the same kernels."""
-
-    name: str  # ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``
-    measured_on: str  # chip of the catalogue that its tables were measured on
-    provenance: str  # best provenance of a time that is taken from its tables
-
-
-@dataclass(frozen=True)
 class Rank:
     """Share of a chip that one rank has."""
 
     chip: str  # part of the catalogue
-    family: Family  # family whose kernels it runs
+    family: ChipFamily  # family whose kernels it runs
     peak_flops_per_s: float  # share of the matrix peak in the stated precision [FLOP/s]
     hbm_bytes_per_s: float  # share of the memory bandwidth [B/s]
     element_bytes: float  # bytes of an element of a GEMM's inputs
@@ -84,22 +81,16 @@ class Rank:
 
     def knows(self, quantity: str) -> bool:
         """Return whether the family has a constant."""
-        return self.catalogue.has(KERNELS + self.family.name, quantity)
+        return self.catalogue.has(self.family.kernels, quantity)
 
     def grade(self, quantity: str) -> str:
         """Return the grade of a constant."""
         return self._entry(quantity).grade
 
     def _entry(self, quantity: str) -> Entry:
-        part, chip_quantity = KERNELS + self.family.name, f"{quantity}_{self.chip}"
+        part, chip_quantity = self.family.kernels, f"{quantity}_{self.chip}"
         has_own = self.catalogue.has(part, chip_quantity)
         return self.catalogue.entry(part, chip_quantity if has_own else quantity)
-
-
-def family(chip: str, catalogue: Catalogue | None = None) -> Family:
-    """Return the family whose kernels a chip runs, as the catalogue names it."""
-    row = chip_family(chip, catalogue)
-    return Family(row.kernels.removeprefix(KERNELS), row.measured_on, row.provenance)
 
 
 class Part(TypedDict, total=False):
@@ -119,7 +110,7 @@ def rank_of(
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     return Rank(
         chip=chip,
-        family=family(chip, catalogue),
+        family=chip_family(chip, catalogue),
         peak_flops_per_s=_peak(catalogue, chip, precision) / ranks_per_chip,
         hbm_bytes_per_s=catalogue.value(chip, "hbm_bandwidth") / ranks_per_chip,
         element_bytes=ELEMENT_BYTES.get(precision, 2.0),

@@ -15,10 +15,10 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, ChipFamily
 from topologies.support.arrays import FloatArray
 from topologies.support.files.reading import csv_lines
-from workloads.kernels.chip_share import Family, Rank, Timing, plain, rank_of, worst
+from workloads.kernels.chip_share import KERNELS, Rank, Timing, plain, rank_of, worst
 from workloads.kernels.precision import ELEMENT_BYTES, Format, element_width
 
 How = tuple[str, str, int, Catalogue | None, bool, str]
@@ -57,7 +57,7 @@ def _many(lengths: Sequence[npt.ArrayLike], how: How) -> Timing:
     precision, rank = how[1], rank_of(*share)
     weight_bytes = ELEMENT_BYTES[weights] if weights else rank.element_bytes
     sides = np.broadcast_arrays(*(np.asarray(side, float) for side in lengths))
-    if rank.family.name == "trainium":
+    if rank.family.kernels == f"{KERNELS}trainium":
         sustained = _sustained(rank, precision)
         grade = "interpolated" if rank.grade("gemm_sustained") != "assumed" else "assumed"
         # Where the other input's bytes would count, instructions take longer than both.
@@ -133,17 +133,18 @@ def roofline_s(
 
 
 @cache
-def _factors(family: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
+def _factors(family: ChipFamily, precision: str) -> tuple[GemmTable, FloatArray, str]:
     """Grid, logarithms of measured time over roofline time, and provenance for a precision."""
-    table, grade = gemm_table(family.name, precision), "measured"
+    name = family.kernels.removeprefix(KERNELS)
+    table, grade = gemm_table(name, precision), "measured"
     if table is None:
         # Instructions handle the scales of micro-scaled formats, which run as the plain ones do.
         precision, grade = element_width(precision), "interpolated"
-        table = gemm_table(family.name, precision)
+        table = gemm_table(name, precision)
     if table is None:
-        table, grade, precision = gemm_table(family.name, "bf16"), "assumed", "bf16"
+        table, grade, precision = gemm_table(name, "bf16"), "assumed", "bf16"
     if table is None:
-        raise LookupError(f"no measured GEMMs of {family.name}")
+        raise LookupError(f"no measured GEMMs of {name}")
     mesh = np.meshgrid(table.m, table.n, table.k, indexing="ij")
     measured_on = rank_of(family.measured_on, precision, 1, None)
     modelled = roofline_s(measured_on, np.ones(()), *mesh)

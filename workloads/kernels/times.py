@@ -1,8 +1,8 @@
 """Time of one kernel on one rank: GEMMs, attention, element-wise work, look-ups.
 
 Every function takes a chip's catalogue name and shapes (integers, or arrays that broadcast) and
-returns a :class:`Timing`, which has seconds and their provenance. Functions whose names end in
-``_s`` return only the seconds. Backward GEMMs are GEMMs of other shapes: for ``y = x w`` with x (m,
+returns a :class:`Timing`, which has seconds and their provenance; functions whose names end in
+``_s`` return only seconds. Backward GEMMs are GEMMs of other shapes: for ``y = x w`` with x (m,
 k) and w (k, n), the data gradient is the product (m, n=k, k=n) and the weight gradient (m=k, n,
 k=m).
 
@@ -30,8 +30,8 @@ from workloads.kernels.chip_share import Part, Rank, Timing, plain, rank_of, wor
 from workloads.kernels.gemm import gemm
 
 __all__ = [
-    "AttentionShape", "Timing", "attention", "attention_s", "decode_attention", "elementwise",
-    "elementwise_s", "gather", "gemm", "gemm_s", "host_dispatch_s", "passes", "step_overhead_s",
+    "AttentionShape", "Timing", "attention", "decode_attention", "elementwise",
+    "gather", "gemm", "host_dispatch_s", "passes", "step_overhead_s",
     "unfused_attention", "worst",
 ]  # fmt: skip
 
@@ -100,21 +100,6 @@ def _streamed(rank: Rank, share: str, size_bytes: npt.ArrayLike) -> Timing:
     seconds = rank.constant("launch") + np.asarray(size_bytes, float) / rate
     provenance = "measured" if rank.grade(share) == "measured" else "assumed"
     return Timing(plain(seconds), worst(rank.family.provenance, provenance))
-
-
-def gemm_s(chip: str, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, **how: Any) -> Any:
-    """Return the seconds of :func:`gemm`, which has the same parameters."""
-    return gemm(chip, m, n, k, **how).seconds
-
-
-def attention_s(chip: str, shape: AttentionShape, **how: Any) -> Any:
-    """Return the seconds of :func:`attention`, which has the same parameters."""
-    return attention(chip, shape, **how).seconds
-
-
-def elementwise_s(chip: str, size_bytes: npt.ArrayLike, **how: Any) -> Any:
-    """Return the seconds of :func:`elementwise`, which has the same parameters."""
-    return elementwise(chip, size_bytes, **how).seconds
 
 
 def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:

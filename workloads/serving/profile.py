@@ -3,7 +3,7 @@
 An iteration runs some tokens through all layers: one for each request that decodes, and a piece of
 a prompt for each request that is prefilled. Its time is the sum of
 
-- the matrix products of those tokens on one rank (:func:`workloads.kernels.times.gemm_s`), which
+- the matrix products of those tokens on one rank (:func:`workloads.kernels.times.gemm`), which
   stream the weights once;
 - attention over the cached keys and values;
 - two all-reduces in each layer over the tensor-parallel group, with a floor and a rate;

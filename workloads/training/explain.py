@@ -10,10 +10,9 @@ import numpy as np
 from cluster_sim.plot.perfetto import MOST_CHIPS, Counter, counter
 from cluster_sim.schedule.table import PS_PER_S
 from cluster_sim.trace.trace import Trace
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.support.arrays import IntArray
-from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
 from workloads.training.layers.steps import LayerOp
 from workloads.training.memory.memory import chunk_activations, memory, stack_of
@@ -90,7 +89,7 @@ def input_table(run: Iteration) -> list[dict[str, Any]]:
 def _inputs(cluster: Cluster) -> list[dict[str, Any]]:
     catalogue, chip = cluster.numbers, cluster.chip
     wanted = [(chip, name) for name in catalogue.quantities(chip) if name in _CHIP]
-    kernels = f"kernels.{family(chip, catalogue).name}"
+    kernels = chip_family(chip, catalogue).kernels
     wanted += [(kernels, name) for name in _read_for(chip, catalogue, kernels)]
     if cluster.scale_out and cluster.scale_out.name in catalogue.parts():
         fabric = cluster.scale_out.name

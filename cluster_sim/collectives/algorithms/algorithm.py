@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from cluster_sim.collectives.call import KINDS, RING_KINDS, CollectiveCall
-from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import (
     PACKET_BYTES,
@@ -195,6 +195,20 @@ def has_pairs(group: Group) -> bool:
     return group.ranks_per_chip % 2 == 0
 
 
+def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
+    """Count the accesses if every rank receives each byte that it lacks once, and nothing else."""
+    # The vendor states the accesses for a chunk between two ranks (communication_costs).
+    ranks = call.ranks
+    if ranks == 1:
+        return Fraction(0)
+    if call.kind == "permute":
+        return Fraction(ranks * costs.copy_accesses)
+    gather, scatter = (ranks - 1) * costs.copy_accesses, (ranks - 1) * costs.reduce_accesses
+    if call.kind == "all-reduce":
+        return Fraction(gather + scatter)
+    return Fraction(scatter if call.kind == "reduce-scatter" else gather)
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """One way to run some collective operations.
@@ -211,16 +225,18 @@ class Algorithm:
         One line on what the algorithm does.
     kinds : tuple of str
         Operations that it can run.
-    suits : function of a call
-        Whether the algorithm makes sense for the group of a call of one of these kinds.
     messages : function of a call and costs
         Messages between ranks, without regard to links.
     message_count : function of a call and costs
         Number of rows of ``messages``, joins included, without building them.
     rounds : function of a call and costs
         Number of rounds that follow one another.
+    suits : function of a call
+        Whether the algorithm makes sense for the group of a call of one of these kinds; by default
+        for any.
     memory_accesses : function of a call and costs
-        Reads and writes in all memories for each byte of the buffer.
+        Reads and writes in all memories for each byte of the buffer; by default those of bytes that
+        arrive once.
     stands_for : function of a call and costs
         Time of the call without a simulation of all its messages, such as from a few ranks that
         stand for all [ps]; None where all messages have to be simulated.
@@ -247,11 +263,13 @@ class Algorithm:
     name: str
     summary: str
     kinds: tuple[str, ...]
-    suits: Callable[[CollectiveCall], bool]
     messages: Callable[[CollectiveCall, CommunicationCosts], Messages]
     message_count: Callable[[CollectiveCall, CommunicationCosts], int]
     rounds: Callable[[CollectiveCall, CommunicationCosts], int]
-    memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction]
+    suits: Callable[[CollectiveCall], bool] = lambda call: True
+    memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction] = (
+        each_byte_arrives_once
+    )
     stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = lambda call, costs: (
         None
     )
@@ -270,28 +288,6 @@ class Algorithm:
     def runs(self, call: CollectiveCall) -> bool:
         """Return whether the algorithm can run a call and makes sense for its group."""
         return call.kind in self.kinds and self.suits(call)
-
-
-def filled_box(call: CollectiveCall, algorithm: str) -> Box:
-    """Return the box of a torus that a group fills, or refuse the algorithm that needs one."""
-    filled = call.group.filled_box
-    if filled is None:
-        raise InputError(f"{algorithm} needs a group that fills a box of a torus")
-    return filled
-
-
-def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Count the accesses if every rank receives each byte that it lacks once, and nothing else."""
-    # The vendor states the accesses for a chunk between two ranks (communication_costs).
-    ranks = call.ranks
-    if ranks == 1:
-        return Fraction(0)
-    if call.kind == "permute":
-        return Fraction(ranks * costs.copy_accesses)
-    gather, scatter = (ranks - 1) * costs.copy_accesses, (ranks - 1) * costs.reduce_accesses
-    if call.kind == "all-reduce":
-        return Fraction(gather + scatter)
-    return Fraction(scatter if call.kind == "reduce-scatter" else gather)
 
 
 def pairs_share(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
@@ -367,17 +363,19 @@ def ops_foreseen(
     return len(calls) * int(algorithm.message_count(first, costs) * (issued + hops))
 
 
+def hops_along(shape: Torus, src: IntArray, dst: IntArray) -> IntArray:
+    """Count the links along each axis between chips of a torus, int64 (axes, pairs)."""
+    apart = np.abs(np.stack(coordinates(shape, src)) - np.stack(coordinates(shape, dst)))
+    axes = [(axis.wrap, axis.size) for axis in shape.axes]
+    wraps, sizes = (np.array(column)[:, None] for column in zip(*axes, strict=True))
+    return np.where(wraps, np.minimum(apart, sizes - apart), apart)
+
+
 def hop_counts(shape: Shape, src: IntArray, dst: IntArray) -> IntArray:
     """Count the links between chips of a domain, int64 (pairs,); on a torus in closed form."""
-    if not isinstance(shape, Torus):
-        return np.asarray(routes(shape, src, dst).hops)
-    hops = np.zeros(len(src), np.int64)
-    for at, to, axis in zip(
-        coordinates(shape, src), coordinates(shape, dst), shape.axes, strict=True
-    ):
-        apart = np.abs(at - to)
-        hops += np.minimum(apart, axis.size - apart) if axis.wrap else apart
-    return hops
+    if isinstance(shape, Torus):
+        return np.asarray(hops_along(shape, src, dst).sum(axis=0))
+    return np.asarray(routes(shape, src, dst).hops)
 
 
 def _hops(group: Group) -> float:

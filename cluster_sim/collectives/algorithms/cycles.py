@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from topologies.support.files.reading import csv_rows
 Colours = list[list[int]]
 """Permutations of the chips, each as the list of the next chip of every chip. Together they colour
 the arcs of the box, so that no arc is in two of them more often than its capacity allows."""
+Part = TypeVar("Part")
 
 BLOCK = 1000  # random moves drawn at once
 COURAGE = 0.02
@@ -50,19 +52,20 @@ class Grid:
         return int(np.prod(self.sizes))
 
 
-def arcs(grid: Grid) -> Colours:
-    """Return all arcs as permutations, one for each axis, direction and unit of capacity."""
+def arcs(grid: Grid) -> list[Colours]:
+    """Return each axis's arcs as permutations, one for each direction and unit of capacity."""
     chips = np.arange(grid.chips).reshape(grid.sizes)
-    colours: Colours = []
-    for axis, (size, wrap, units) in enumerate(
-        zip(grid.sizes, grid.wraps, grid.units, strict=True)
-    ):
-        if size == 1:
-            continue
-        ways = (-1, 1) if wrap else (1,)
-        for way in ways:
-            colours += [np.roll(chips, way, axis).ravel().tolist() for _ in range(units)]
-    return colours
+    return [
+        [
+            np.roll(chips, way, axis).ravel().tolist()
+            for way in ((-1, 1) if wrap else (1,))
+            for _ in range(units)
+        ]
+        for axis, (size, wrap, units) in enumerate(
+            zip(grid.sizes, grid.wraps, grid.units, strict=True)
+        )
+        if size > 1
+    ]
 
 
 def cycles_of(permutation: list[int]) -> int:
@@ -79,8 +82,11 @@ def cycles_of(permutation: list[int]) -> int:
     return count
 
 
-def exchange(first: list[int], second: list[int], start: int) -> None:
+def exchange(first: list[int], second: list[int], start: int) -> Colours | None:
     """Exchange the arcs of two permutations along the alternating closed trail through a chip."""
+    if first[start] == second[start]:
+        return None
+    first, second = list(first), list(second)
     previous = {target: chip for chip, target in enumerate(first)}
     chip, last = start, first[start]
     while True:
@@ -88,65 +94,57 @@ def exchange(first: list[int], second: list[int], start: int) -> None:
         # Now two arcs of the first permutation lead to one chip: go on where the older of them
         # leaves.
         if first[chip] == last:
-            return
+            return [first, second]
         chip = previous[first[chip]]
 
 
-def _draws(
-    rng: np.random.Generator, limits: list[int], moves: int
-) -> Iterator[tuple[list[int], float]]:
-    """Draw random moves: numbers below their limits, and one between 0 and 1."""
+def _merged(
+    parts: list[Part],
+    wanted: int,
+    limits: Sequence[int],
+    moves: int,
+    rng: np.random.Generator,
+    exchanged: Callable[..., list[Part] | None],
+    count: Callable[[Part], int],
+) -> list[Part] | None:
+    """Let parts exchange arcs at random until each of the first ``wanted`` is one cycle."""
+    counts = [count(part) for part in parts]
+    # A move draws two parts, and numbers below ``limits`` that say where they exchange.
+    limits = [len(parts), len(parts), *limits]
     for _ in range(0, moves, BLOCK):
         picks = rng.integers(0, limits, (BLOCK, len(limits))).tolist()
-        yield from zip(picks, rng.random(BLOCK).tolist(), strict=True)
-
-
-def search(
-    grid: Grid, wanted: int, rng: np.random.Generator, moves: int = 200_000
-) -> Colours | None:
-    """Find ``wanted`` directed Hamiltonian cycles within the capacity of the box, or None."""
-    colours = arcs(grid)
-    if wanted > len(colours):
-        return None
-    colours = sorted(colours, key=cycles_of)
-    counts = [cycles_of(colour) for colour in colours]
-    limits = [len(colours), len(colours), grid.chips]
-    for (a, b, chip), luck in _draws(rng, limits, moves):
-        if all(count == 1 for count in counts[:wanted]):
-            return colours[:wanted]
-        if a == b or colours[a][chip] == colours[b][chip]:
-            continue
-        first, second = list(colours[a]), list(colours[b])
-        exchange(first, second, chip)
-        new = cycles_of(first), cycles_of(second)
-        gain = sum(counts[k] - count for k, count in zip((a, b), new, strict=True) if k < wanted)
-        if gain >= 0 or luck < COURAGE * 2.0**gain:
-            colours[a], colours[b] = first, second
-            counts[a], counts[b] = new
+        for (a, b, *where), luck in zip(picks, rng.random(BLOCK).tolist(), strict=True):
+            if all(cycles == 1 for cycles in counts[:wanted]):
+                return parts[:wanted]
+            pair = None if a == b else exchanged(parts[a], parts[b], *where)
+            if pair is None:
+                continue
+            new = [count(part) for part in pair]
+            gain = sum(counts[k] - now for k, now in zip((a, b), new, strict=True) if k < wanted)
+            if gain >= 0 or luck < COURAGE * 2.0**gain:
+                parts[a], parts[b] = pair
+                counts[a], counts[b] = new
     return None
 
 
-def undirected(grid: Grid, rng: np.random.Generator, moves: int = 400_000) -> Colours | None:
+def search(grid: Grid, wanted: int, rng: np.random.Generator) -> Colours | None:
+    """Find ``wanted`` directed Hamiltonian cycles within the capacity of the box, or None."""
+    colours = sorted(chain.from_iterable(arcs(grid)), key=cycles_of)
+    if wanted > len(colours):
+        return None
+    return _merged(colours, wanted, [grid.chips], 200_000, rng, exchange, cycles_of)
+
+
+def undirected(grid: Grid, rng: np.random.Generator) -> Colours | None:
     """Find Hamiltonian cycles that use all cables when each is run both ways, or None."""
     factors = _factors(grid)
     if factors is None:
         return None
-    counts = [_rings(factor) for factor in factors]
-    limits = [len(factors), len(factors), grid.chips, 2, 2]
-    for (a, b, p, side, way), luck in _draws(rng, limits, moves):
-        if all(count == 1 for count in counts):
-            return [_directed(factor) for factor in factors]
-        square = None if a == b else _square(factors[a], factors[b], p, side, way)
-        if square is None:
-            continue
-        first, second = [list(row) for row in factors[a]], [list(row) for row in factors[b]]
-        _exchange_square(first, second, square)
-        new = _rings(first), _rings(second)
-        gain = counts[a] + counts[b] - sum(new)
-        if gain >= 0 or luck < COURAGE * 2.0**gain:
-            factors[a], factors[b] = first, second
-            counts[a], counts[b] = new
-    return None
+    whole, limits = len(factors), [grid.chips, 2, 2]
+    rings = _merged(
+        factors, whole, limits, 400_000, rng, _exchanged, lambda factor: _directed(factor)[1]
+    )
+    return None if rings is None else [_directed(factor)[0] for factor in rings]
 
 
 Factor = list[list[int]]
@@ -155,74 +153,47 @@ Factor = list[list[int]]
 
 def _factors(grid: Grid) -> list[Factor] | None:
     """Return the cables as factors; None where a line has an odd number: a ring takes two."""
-    chips = np.arange(grid.chips).reshape(grid.sizes)
     factors: list[Factor] = []
-    for axis, (size, wrap, units) in enumerate(
-        zip(grid.sizes, grid.wraps, grid.units, strict=True)
-    ):
-        if size == 1:
-            continue
-        up = np.roll(chips, -1, axis).ravel().tolist()
-        down = np.roll(chips, 1, axis).ravel().tolist()
-        if not wrap and units % 2:
+    for along in arcs(grid):
+        half = len(along) // 2
+        if len(along) % 2:
             return None
-        both = [list(pair) for pair in zip(up, down, strict=True)]
-        factors += [[list(row) for row in both] for _ in range(units if wrap else units // 2)]
+        # Arcs up and arcs down; along two chips, where these are the same, two units of them.
+        for up, down in zip(along[:half], along[half:], strict=True):
+            factors.append([list(pair) for pair in zip(up, down, strict=True)])
     return factors
 
 
-def _rings(factor: Factor) -> int:
-    seen = [False] * len(factor)
-    count = 0
+def _directed(factor: Factor) -> tuple[list[int], int]:
+    """Return the next chip of every chip along the rings of a factor, and their number."""
+    following, rings = [-1] * len(factor), 0
     for start in range(len(factor)):
-        if not seen[start]:
-            count += 1
-            previous, at = -1, start
-            while not seen[at]:
-                seen[at] = True
-                left, right = factor[at]
-                previous, at = at, right if left == previous else left
-    return count
+        rings += following[start] < 0
+        previous, at = -1, start
+        while following[at] < 0:
+            left, right = factor[at]
+            following[at] = right if left == previous else left
+            previous, at = at, following[at]
+    return following, rings
 
 
-def _directed(factor: Factor) -> list[int]:
-    """Return the next chip of every chip along the single ring of a factor, in one direction."""
-    following = [0] * len(factor)
-    previous, at = -1, 0
-    for _ in range(len(factor)):
-        left, right = factor[at]
-        following[at] = right if left == previous else left
-        previous, at = at, following[at]
-    return following
-
-
-def _square(
-    first: Factor, second: Factor, p: int, side: int, way: int
-) -> tuple[int, int, int, int] | None:
-    """Find chips whose cables p-q and s-r are in one factor, q-s and r-p in the other."""
-    q = first[p][side]
-    r = second[p][way]
-    if q == r:
+def _exchanged(first: Factor, second: Factor, p: int, side: int, way: int) -> list[Factor] | None:
+    """Exchange the opposite cables p-q and s-r of a square of two factors; None without one."""
+    q, r = first[p][side], second[p][way]
+    opposite = [s for s in second[q] if s not in (p, r) and s in first[r]] if q != r else []
+    if not opposite:
         return None
-    for s in second[q]:
-        if s not in (p, r) and s in first[r]:
-            return p, q, s, r
-    return None
-
-
-def _exchange_square(first: Factor, second: Factor, square: tuple[int, int, int, int]) -> None:
-    """Let two factors exchange the opposite cables of a square; every chip keeps two neighbours."""
-    p, q, s, r = square
-    for factor, (a, b), (c, d), targets in (
-        (first, (p, q), (s, r), ((q, s), (r, p))),
-        (second, (q, s), (r, p), ((p, q), (s, r))),
-    ):
-        for x, y in ((a, b), (c, d)):
+    s = opposite[0]
+    pair = [[list(row) for row in factor] for factor in (first, second)]
+    one, other = ((p, q), (s, r)), ((q, s), (r, p))
+    for factor, left, taken in zip(pair, (one, other), (other, one), strict=True):
+        for x, y in left:
             factor[x].remove(y)
             factor[y].remove(x)
-        for x, y in targets:
+        for x, y in taken:
             factor[x].append(y)
             factor[y].append(x)
+    return pair
 
 
 def rank_order(following: list[int]) -> IntArray:
@@ -243,7 +214,7 @@ class BoxCycles:
 
 def most(grid: Grid) -> int:
     """Bound the directed cycles that a box can carry, by degree and the cut across each axis."""
-    degree = len(arcs(grid))
+    degree = sum(map(len, arcs(grid)))
     cuts = [
         units * (2 if wrap else 1) * grid.chips // size
         for size, wrap, units in zip(grid.sizes, grid.wraps, grid.units, strict=True)
@@ -257,19 +228,15 @@ def find(grid: Grid, rng: np.random.Generator) -> BoxCycles:
     # With an odd number of cycles in a bipartite box the signs of the permutations can rule out
     # what the capacities allow; twice as many cycles with half the share each are not ruled out.
     doubled = Grid(grid.sizes, grid.wraps, tuple(2 * units for units in grid.units))
-    for graph in (grid, doubled):
-        wanted = most(graph)
-        if wanted == len(arcs(graph)):
-            paired = undirected(graph, rng)
-            if paired is not None:
-                return BoxCycles(np.array([rank_order(colour) for colour in paired]), True)
-        single = search(graph, wanted, rng)
-        if single is not None:
-            return BoxCycles(np.array([rank_order(colour) for colour in single]), False)
-    for wanted in range(most(grid) - 1, 0, -1):
-        single = search(grid, wanted, rng)
-        if single is not None:
-            return BoxCycles(np.array([rank_order(colour) for colour in single]), False)
+    tries = [(graph, most(graph)) for graph in (grid, doubled)]
+    tries += [(grid, wanted) for wanted in range(most(grid) - 1, 0, -1)]
+    for graph, wanted in tries:
+        uses_all = wanted == sum(map(len, arcs(graph)))
+        paired = undirected(graph, rng) if uses_all else None
+        colours = search(graph, wanted, rng) if paired is None else paired
+        if colours is not None:
+            orders = np.array([rank_order(colour) for colour in colours])
+            return BoxCycles(orders, both_ways=paired is not None)
     raise ValueError(f"no Hamiltonian cycle found in {grid}")
 
 
@@ -280,32 +247,14 @@ SEARCH_LIMIT = 4096
 """Chips of the largest box that is searched for cycles; a larger one gets a snake."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cycles:
-    """Directed cycles through the same ranks."""
-
-    order: IntArray  # (cycles, ranks): ranks in the order of visiting
-    weight: IntArray  # (cycles,): by which the payload is divided among the cycles
-
-    @property
-    def both_ways(self) -> Cycles:
-        """Each cycle followed by its reverse; two ranks or fewer have only one way round."""
-        if self.order.shape[1] <= 2:
-            return self
-        turned = np.stack([self.order, self.order[:, ::-1]], axis=1)
-        order = turned.reshape(-1, self.order.shape[1])
-        return cycles(order, np.repeat(self.weight, 2))
+def both_ways(rings: IntArray) -> IntArray:
+    """Return each ring and its reverse; two ranks or fewer have only one way round."""
+    ranks = rings.shape[1]
+    return rings if ranks <= 2 else np.stack([rings, rings[:, ::-1]], axis=1).reshape(-1, ranks)
 
 
-def cycles(order: IntArray, weight: IntArray | int = 1) -> Cycles:
-    """Make cycles of these orders; a single weight applies to each of them."""
-    orders = np.atleast_2d(np.asarray(order, np.int32))
-    weights = np.broadcast_to(np.asarray(weight, np.int64), len(orders)).copy()
-    return Cycles(orders, weights)
-
-
-def one_ring(group: Group) -> Cycles:
-    """Return the ring of a group: of the cycles of its box, that with fewest steps on slow axes."""
+def one_ring(group: Group) -> IntArray:
+    """Return a group's ring, int32 (1, ranks): the cycle of its box with fewest slow steps."""
     filled = ordered_box(group)
     if filled is None or len(filled.sizes) <= 1:  # on a line its own order is the ring
         return _with_cores(np.arange(len(group.chips))[None, :], group)
@@ -317,37 +266,37 @@ def one_ring(group: Group) -> Cycles:
     return _with_cores(filled.chip_at[orders[[int(np.argmin(steps))]]], group)
 
 
-def all_rings(group: Group, share_bytes: int | None = None) -> Cycles:
-    """Return directed cycles that use a group's fabric most; for its own order, both ways."""
+def all_rings(group: Group, share_bytes: int | None = None) -> IntArray:
+    """Return rings, int32 (rings, ranks), that use a group's fabric most, one payload each."""
     # ``share_bytes``: payload for each message that a chip sends along one cycle [B]; by default
     # CC-Cores are taken to issue messages faster than links carry them.
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
-        return _with_cores(mesh_rings(len(group.chips)), group).both_ways
+        return both_ways(_with_cores(mesh_rings(len(group.chips)), group))
     filled = ordered_box(group)
     if filled is None:
-        return one_ring(group).both_ways
+        return both_ways(one_ring(group))
     # A chip has one cable along a side of two chips, else two.
     cables = sum(1 if size == 2 else 2 for size in filled.sizes)
     # The Neuron runtime runs cycles that share no cable, each both ways: measured with nccom-test
     # on 16 ranks of Trn1 (8 chips), which are as fast as 8 ranks and half as fast as 32.
     has_one_cycle = cables == THREE_CABLES and len(set(filled.rates)) == 1
     if is_trainium(group.cluster) and has_one_cycle:
-        return one_ring(group).both_ways
+        return both_ways(one_ring(group))
     costs = communication_costs(group.cluster)
     issue_s = Fraction(0)
     if costs.issue_ps and share_bytes is not None:
         issued = max(1, share_bytes) * costs.cc_slots
         issue_s = Fraction(costs.slices * costs.issue_ps, issued * PS_PER_S)
     best = _hamiltonian(filled, issue_s)
-    orders = _with_cores(filled.chip_at[best.orders], group)
-    return orders.both_ways if best.both_ways else orders
+    rings = _with_cores(filled.chip_at[best.orders], group)
+    return both_ways(rings) if best.both_ways else rings
 
 
-def _with_cores(order: IntArray, group: Group) -> Cycles:
+def _with_cores(order: IntArray, group: Group) -> IntArray:
     """Turn orders of chips into orders of ranks: the ranks of a chip follow one another."""
     ranks_per_chip = group.ranks_per_chip
     ranks = order[..., None] * ranks_per_chip + np.arange(ranks_per_chip)
-    return cycles(ranks.reshape(len(order), -1))
+    return np.asarray(ranks.reshape(len(order), -1), np.int32)
 
 
 def _hamiltonian(box: Box, issue_s: Fraction = Fraction(0)) -> BoxCycles:

@@ -7,15 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import (
-    Algorithm,
-    each_byte_arrives_once,
-    filled_box,
-)
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import schedule_of_few
-from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import (
     EVERY,
     Channels,
@@ -32,7 +28,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.routing import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates, domain_links
-from topologies.support.arrays import BoolArray, IntArray, distinct, pointers
+from topologies.support.arrays import BoolArray, IntArray, distinct, pointers, runs
 
 
 def mesh(call: CollectiveCall) -> Messages:
@@ -66,28 +62,15 @@ def mesh(call: CollectiveCall) -> Messages:
     )
 
 
-def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
-    """Write an all-reduce in which every rank sends its whole buffer to every other: one step."""
-    src, _, channels = _all_pairs(ranks)
+def _whole_buffers(call: CollectiveCall, src: IntArray, dst: IntArray) -> Messages:
+    """Write one step in which each source sends its whole buffer to its receiver."""
     return one_chunk_messages(
-        channel=ranks + np.arange(len(src), dtype=np.int32),
+        channel=np.arange(len(src)),
         first=np.zeros(len(src), np.int32),
-        reduce=True,
-        channels=channels,
-        chunks=Chunks.table([size_bytes], EVERY, EVERY),
-        ranks=ranks,
-    )
-
-
-def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
-    """Write a broadcast in one step: rank 0 sends the whole buffer to each other rank."""
-    dst = np.arange(1, ranks, dtype=np.int32)
-    return one_chunk_messages(
-        channel=dst - 1,
-        first=np.zeros(ranks - 1, np.int32),
-        channels=Channels.table(np.zeros(ranks - 1, np.int32), dst),
-        chunks=Chunks.table([size_bytes], 0, EVERY),
-        ranks=ranks,
+        reduce=call.reduces,
+        channels=Channels.table(src, dst),
+        chunks=Chunks.table([call.size_bytes], EVERY if call.reduces else 0, EVERY),
+        ranks=call.ranks,
     )
 
 
@@ -110,7 +93,8 @@ def _two_phases(ranks: int, dst: IntArray) -> Edges:
 
 def _mesh_messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "broadcast":
-        return mesh_broadcast(call.ranks, call.size_bytes)
+        others = np.arange(1, call.ranks)
+        return _whole_buffers(call, np.zeros_like(others), others)
     return mesh(call)
 
 
@@ -125,19 +109,16 @@ MESH = Algorithm(
     name="mesh",
     summary="every shard straight to its owner, and back to all",
     kinds=(*RING_KINDS, "broadcast"),
-    suits=lambda call: True,
     messages=_mesh_messages,
     message_count=_mesh_count,
     rounds=lambda call, costs: call.ways if call.ranks > 1 else 0,
-    memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )
 SINGLE_STEP_MESH = Algorithm(
     name="single-step-mesh",
     summary="the whole buffer to everybody",
     kinds=("all-reduce",),
-    suits=lambda call: True,
-    messages=lambda call, costs: single_step_mesh(call.ranks, call.size_bytes),
+    messages=lambda call, costs: _whole_buffers(call, *_all_pairs(call.ranks)[:2]),
     message_count=lambda call, costs: call.ranks * (call.ranks - 1),
     rounds=lambda call, costs: int(call.ranks > 1),
     # Each rank receives the whole buffer of every other rank.
@@ -166,9 +147,10 @@ def direct(group: Group, size_bytes: int | IntArray) -> Messages:
     )
 
 
-def dimension_ordered(group: Group, box: Box, size_bytes: int | IntArray) -> Messages:
+def dimension_ordered(group: Group, size_bytes: int | IntArray) -> Messages:
     """Write messages that travel axis by axis, hop by hop, on a box of one rank a chip."""
     src, dst, step, whole = _sized_pairs(group, size_bytes)
+    box = group.box
     if not len(src):
         return no_messages(Chunks.table([], src, dst), group.ranks)
     shape, local = group.cluster.shape, group.chips % group.cluster.chips_per_domain
@@ -208,14 +190,13 @@ def _routed(
     link = np.concatenate([leg.link for leg in legs])
     order = np.lexsort((begin, -hops))
     pair, size, hops, begin = pair[order], size[order], hops[order], begin[order]
-    ptr = pointers(hops)
-    along = np.arange(ptr[-1]) + np.repeat(begin - ptr[:-1], hops)
+    along = runs(begin, hops)
     each = np.arange(len(pair), dtype=np.int32)
     return one_chunk_messages(
         channel=each,
         first=each,
         step=step[pair],
-        channels=Channels.table(src[pair], dst[pair], ptr, link[along]),
+        channels=Channels.table(src[pair], dst[pair], pointers(hops), link[along]),
         chunks=Chunks.table(size, src[pair], dst[pair]),
         ranks=ranks,
     )
@@ -273,9 +254,6 @@ def permute(ranks: int, size_bytes: int) -> Messages:
     )
 
 
-NAME = "dimension-ordered"
-
-
 def _direct(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "permute":
         return permute(call.ranks, call.size_bytes)
@@ -290,7 +268,7 @@ def _direct_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
 def _ordered_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the messages: one for each pair and order of axes, two where the pair is half-way."""
     pairs = call.ranks * (call.ranks - 1)
-    return len(filled_box(call, NAME).sizes) * (pairs + _tied_pairs(call.group))
+    return len(call.group.box.sizes) * (pairs + _tied_pairs(call.group))
 
 
 MOST_COUNTED = 512
@@ -329,13 +307,9 @@ def _whole_end_first(
 ) -> bool:
     """Run whole messages and their parts by axes, and say whether the former end first."""
     group = Group(cluster, np.frombuffer(chips, np.int64))
-    call = CollectiveCall("all-to-all", group, size_bytes)
     whole, parts = (
         run(schedule_of_few(messages, cluster, group.chips, costs)).total_ps
-        for messages in (
-            direct(group, size_bytes),
-            dimension_ordered(group, filled_box(call, NAME), size_bytes),
-        )
+        for messages in (direct(group, size_bytes), dimension_ordered(group, size_bytes))
     )
     return whole <= parts
 
@@ -360,23 +334,18 @@ DIRECT = Algorithm(
     name="direct",
     summary="all-to-all pair by pair; permute to the next rank",
     kinds=("all-to-all", "permute"),
-    suits=lambda call: True,
     messages=_direct,
     message_count=lambda call, costs: call.ranks * _direct_rounds(call, costs),
     rounds=_direct_rounds,
-    memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )
 DIMENSION_ORDERED = Algorithm(
-    name=NAME,
+    name="dimension-ordered",
     summary="all-to-all hop by hop, split over the axis orders and both ways round at ties",
     kinds=("all-to-all",),
     suits=lambda call: call.group.ranks_per_chip == 1 and call.group.filled_box is not None,
-    messages=lambda call, costs: dimension_ordered(
-        call.group, filled_box(call, NAME), call.size_bytes
-    ),
+    messages=lambda call, costs: dimension_ordered(call.group, call.size_bytes),
     message_count=_ordered_count,
     rounds=lambda call, costs: call.ranks - 1,
-    memory_accesses=each_byte_arrives_once,
     crosses_links=True,
 )

@@ -20,10 +20,10 @@ from cluster_sim.collectives.algorithms.algorithm import (
     pairs_share,
     stage_slices,
 )
-from cluster_sim.collectives.algorithms.cycles import one_ring
+from cluster_sim.collectives.algorithms.cycles import both_ways, one_ring
 from cluster_sim.collectives.algorithms.stages import (
-    Leg,
     Part,
+    Stage,
     cube_parts,
     fuse_pairs,
     is_cube,
@@ -220,7 +220,7 @@ def runs_inside(call: CollectiveCall) -> Inside:
     if drives_pairs(inside):
         kangaring = kangaring_parts(inside, call.size_bytes)
         return Inside(kangaring, len(kangaring), pairs=True)
-    rings = [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
+    rings = [Part((order[None, :],)) for order in both_ways(one_ring(inside))]
     return Inside(rings, 1 if inside.ranks_per_chip == 1 else len(rings))
 
 
@@ -231,7 +231,7 @@ def over_domains(lines: IntArray, ranks: IntArray) -> IntArray:
 
 HOPS = 3  # ops of a message between domains: its issue, and the two adapters
 
-Legs = list[tuple[list[Leg], int]]
+InnerStages = list[tuple[list[Stage], int]]
 """Stages inside a domain, and weight, of each part of the payload."""
 
 
@@ -298,37 +298,37 @@ def _simulated_ps(alike: _Alike) -> int:
     domains, cores = math.prod(alike.radices), alike.ranks_per_chip
     group = Group(alike.cluster, alike.chips(domains).ravel(), cores)
     call = CollectiveCall(alike.kind, group, alike.size_bytes)
-    one_chip_legs = _legs_of_one_chip(group)
-    chips = alike.chips(FEW)[:, :1] if one_chip_legs else alike.chips(FEW)
+    one_chip_stages = _stages_of_one_chip(group)
+    chips = alike.chips(FEW)[:, :1] if one_chip_stages else alike.chips(FEW)
     chips = np.repeat(chips.ravel(), cores)
     ranks = np.arange(chips.size).reshape(FEW, -1)
     across = np.ascontiguousarray(ranks.T).astype(np.int32)
     inside = runs_inside(call)
-    inner = one_chip_legs or _inner_legs(inside.parts, ranks)
+    inner = one_chip_stages or _inner_stages(inside.parts, ranks)
 
-    def schedule_of(outer: list[Leg], slices: int) -> Schedule:
+    def schedule_of(outer: list[Stage], slices: int) -> Schedule:
         """Schedule of few messages with these steps between groups."""
-        parts = [([*legs, *outer], weight) for legs, weight in inner]
+        parts = [([*stages, *outer], weight) for stages, weight in inner]
         messages = inside.marked(staged_by_few(call, ranks.size, parts, slices))
         return schedule_of_few(messages, alike.cluster, chips, alike.costs)
 
     if alike.doubles:
-        stages = [Leg(across, size, size - 1, doubles=True) for size in alike.radices]
+        stages = [Stage(across, size, size - 1, doubles=True) for size in alike.radices]
         fewer = min(alike.slices, max(1, MOST_OPS // len(schedule_of(stages, 1))))
         return run(schedule_of(stages, fewer)).total_ps
     ops = HOPS * call.ways * ranks.size * len(inner) * domains
     fewer = min(alike.slices, max(1, MOST_OPS // ops))
     return repeated_rounds_ps(
-        lambda rounds: schedule_of([Leg(across, domains, rounds)], fewer), domains - 1
+        lambda rounds: schedule_of([Stage(across, domains, rounds)], fewer), domains - 1
     )
 
 
-def _inner_legs(parts: Sequence[Part], ranks: IntArray) -> Legs:
+def _inner_stages(parts: Sequence[Part], ranks: IntArray) -> InnerStages:
     """Return the stages inside the domains that are simulated, with all their ranks."""
     return [
         (
             [
-                Leg(over_domains(lines, ranks), lines.shape[1], lines.shape[1] - 1)
+                Stage(over_domains(lines, ranks), lines.shape[1], lines.shape[1] - 1)
                 for lines in part.lines
             ],
             part.weight,
@@ -337,22 +337,23 @@ def _inner_legs(parts: Sequence[Part], ranks: IntArray) -> Legs:
     ]
 
 
-def _legs_of_one_chip(group: Group) -> Legs:
+def _stages_of_one_chip(group: Group) -> InnerStages:
     """Return stages for one chip of each domain where all fill a torus and are alike; else none."""
     first = inside_first(group)
     filled = first.filled_box
     if group.ranks_per_chip > 1 or filled is None or not all(filled.wraps) or not filled.sizes:
         return []
-    legs: dict[int, Leg] = {}
+    by_link: dict[int, Stage] = {}
     parts = []
     for part in torus_parts(filled):
-        local_legs = [_leg_to_itself(first, lines) for lines in part.lines]
-        # Parts that use the same link share a leg, and so its channels.
-        parts.append(([legs.setdefault(link, leg) for link, leg in local_legs], part.weight))
+        local_stages = [_stage_to_itself(first, lines) for lines in part.lines]
+        # Parts that use the same link share a stage, and so its channels.
+        shared = [by_link.setdefault(link, stage) for link, stage in local_stages]
+        parts.append((shared, part.weight))
     return parts
 
 
-def _leg_to_itself(group: Group, lines: IntArray) -> tuple[int, Leg]:
+def _stage_to_itself(group: Group, lines: IntArray) -> tuple[int, Stage]:
     """Return the link from the first chip to the next of its line, and a stage over that link."""
     line, place = (int(axis[0]) for axis in np.nonzero(lines == 0))
     local = group.chips % group.cluster.chips_per_domain
@@ -360,7 +361,7 @@ def _leg_to_itself(group: Group, lines: IntArray) -> tuple[int, Leg]:
     link = int(routes(group.cluster.shape, local[:1], local[[next_chip]]).link[0])
     # The chip stands for the whole line: it sends to itself what the next chip would receive.
     one_rank_lines = np.arange(FEW, dtype=np.int32)[:, None]
-    return link, Leg(one_rank_lines, lines.shape[1], lines.shape[1] - 1, link)
+    return link, Stage(one_rank_lines, lines.shape[1], lines.shape[1] - 1, link)
 
 
 def hierarchical(call: CollectiveCall, slices: int) -> Messages:

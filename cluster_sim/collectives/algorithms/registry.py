@@ -52,12 +52,6 @@ takes a step for each of them, and its schedule grows with the square of their n
 Preferences = tuple[Algorithm, ...]  # algorithms in order of preference
 
 
-def automatic(call: CollectiveCall, sensible: Sequence[Algorithm]) -> Algorithm:
-    """Choose the algorithm that ``auto`` stands for, among those that make sense for a call."""
-    preferred = (*_preferences(call), *sensible)
-    return next(algorithm for algorithm in preferred if algorithm in sensible)
-
-
 def _preferences(call: CollectiveCall) -> Preferences:
     """List algorithms that are preferred for a call, whether they make sense for it or not."""
     group = call.group
@@ -157,7 +151,7 @@ def choose_algorithm(call: CollectiveCall, algorithm: str | Algorithm = AUTO) ->
         return algorithm
     sensible = suitable(call)
     if algorithm == AUTO:
-        return automatic(call, sensible)
+        return next(each for each in (*_preferences(call), *sensible) if each in sensible)
     names = [each.name for each in sensible]
     if isinstance(algorithm, Algorithm):
         raise InputError(_senseless(algorithm.name, call, names))

@@ -17,10 +17,9 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     broadcast_slices,
-    each_byte_arrives_once,
     waits_for_receivers,
 )
-from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, cycles, one_ring
+from cluster_sim.collectives.algorithms.cycles import all_rings, both_ways, one_ring
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import (
     MOST_OPS,
@@ -39,8 +38,6 @@ from cluster_sim.collectives.messages import (
     cut,
     no_messages,
     one_chunk_messages,
-    shards,
-    share,
 )
 from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import CommunicationCosts
@@ -62,8 +59,8 @@ RANKS_OF_FEW = 3
 """Ranks of a ring that stands for a longer one; with two, a ring and its reverse would be equal."""
 
 
-def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
-    """Write a call over weighted cycles of its ranks, each cycle's share cut into ``slices``."""
+def ring(call: CollectiveCall, rings: IntArray, slices: int = 1) -> Messages:
+    """Write a call over cycles of its ranks, each cycle's share cut into ``slices``."""
     # 2 (n - 1) rounds of size / n bytes for an all-reduce, n - 1 for others (Patarasuk & Yuan,
     # 2009).
     rounds, reducing = (call.ranks - 1) * call.ways, (call.ranks - 1) * call.reduces
@@ -73,25 +70,25 @@ def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
     return replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
 
 
-def ring_chunks(call: CollectiveCall, rings: Cycles, slices: int) -> Chunks:
+def ring_chunks(call: CollectiveCall, rings: IntArray, slices: int) -> Chunks:
     """Cut the payload into a chunk for each cycle, slice and position, numbered in this order."""
-    order = np.repeat(rings.order, slices, axis=0)
-    weights = np.repeat(rings.weight, slices)
-    pieces = np.take_along_axis(shards(call.size_bytes, call.ranks, weights), order, axis=1)
+    order = np.repeat(rings, slices, axis=0)
+    shards = cut(cut(call.size_bytes, call.ranks), len(order)).T
+    pieces = np.take_along_axis(shards, order, axis=1)
     return Chunks.table(
         pieces, source=EVERY if call.reduces else order, target=EVERY if call.gathers else order
     )
 
 
 def ring_rounds(
-    rings: Cycles, slices: int, chunks: Chunks, rounds: int, *, reducing: int
+    rings: IntArray, slices: int, chunks: Chunks, rounds: int, *, reducing: int
 ) -> Messages:
     """Write rounds of rings, the first ``reducing`` of which add to what the receiver holds."""
-    count, ranks = rings.order.shape
+    count, ranks = rings.shape
     parts = count * slices
     if rounds == 0:
         return no_messages(chunks, ranks)
-    channels = Channels.table(rings.order, np.roll(rings.order, -1, axis=1))
+    channels = Channels.table(rings, np.roll(rings, -1, axis=1))
     round_ = np.arange(rounds, dtype=np.int32)[:, None, None]
     channel = np.repeat(np.arange(count * ranks, dtype=np.int32).reshape(count, ranks), slices, 0)
     messages = one_chunk_messages(
@@ -126,7 +123,7 @@ def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
     return Edges(ptr, np.ravel(starts + following), np.broadcast_to(np.int64(0), edges))
 
 
-def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) -> Rounds | None:
+def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: IntArray) -> Rounds | None:
     """Write a call over rings as rounds; None for too few, and for several domains."""
     ranks = call.ranks
     if call.kind not in RING_KINDS or len(call.group.domains) > 1 or ranks <= RANKS_OF_FEW:
@@ -159,13 +156,13 @@ def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) ->
 
 
 def _round_by_round_ps(
-    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[CollectiveCall], Cycles]
+    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[CollectiveCall], IntArray]
 ) -> int | None:
     """Return the time of all messages, some rounds at a time [ps]; None where all fit at once."""
     if call.kind not in RING_KINDS:
         return None
     rings = rings_of(call)
-    messages = len(rings.order) * costs.slices * call.ways * call.ranks**2
+    messages = len(rings) * costs.slices * call.ways * call.ranks**2
     if messages < ROUNDS_FROM:
         return None
     if messages > MOST_MESSAGES and len(call.group.domains) == 1:
@@ -198,7 +195,7 @@ def _few_rounds_ps(
     # where it was compared (123 and 82 ranks over 62 domains).
     blocks = cut(-(-call.size_bytes // call.ranks), costs.slices)
     chunks = Chunks.table(np.repeat(blocks, len(chips)), EVERY, EVERY)
-    few, reducing = cycles(np.arange(len(chips))), (ranks - 1) * call.reduces
+    few, reducing = np.arange(len(chips))[None], (ranks - 1) * call.reduces
 
     def schedule_of(rounds: int) -> Schedule:
         messages = ring_rounds(few, costs.slices, chunks, call.ways * rounds, reducing=reducing)
@@ -229,13 +226,12 @@ def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
     return _few_rounds_ps(call, slowest, level, chips, RANKS_OF_FEW)
 
 
-def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
+def chain_broadcast(cycles: IntArray, size_bytes: int, slices: int) -> Messages:
     """Write a broadcast from rank 0 along cycles, slice after slice, each cycle with its share."""
-    count, ranks = cycles.order.shape
-    start = np.argmax(cycles.order == 0, axis=1)
-    order = np.stack([np.roll(cycle, -by) for cycle, by in zip(cycles.order, start, strict=True)])
-    sizes = np.concatenate([cut(int(part), slices) for part in share(size_bytes, cycles.weight)])
-    chunks = Chunks.table(sizes, 0, EVERY)
+    count, ranks = cycles.shape
+    start = np.argmax(cycles == 0, axis=1)
+    order = np.stack([np.roll(cycle, -by) for cycle, by in zip(cycles, start, strict=True)])
+    chunks = Chunks.table(cut(cut(size_bytes, count), slices), 0, EVERY)
     if ranks == 1:
         return no_messages(chunks, ranks)
     parts = count * slices
@@ -260,7 +256,7 @@ def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
 def _ring_algorithm(
     name: str,
     summary: str,
-    rings: Callable[[CollectiveCall], Cycles],
+    rings: Callable[[CollectiveCall], IntArray],
     few: Callable[[CollectiveCall, CommunicationCosts], int | None] = lambda call, costs: None,
 ) -> Algorithm:
     """Make an algorithm that runs over the rings which ``rings`` returns for a call."""
@@ -269,7 +265,7 @@ def _ring_algorithm(
         """Write the messages of all rings."""
         chains = rings(call)
         if call.kind == "broadcast":
-            slices = broadcast_slices(call, len(chains.order))
+            slices = broadcast_slices(call, len(chains))
             return chain_broadcast(chains, call.size_bytes, slices)
         return ring(call, chains, costs.slices)
 
@@ -277,7 +273,7 @@ def _ring_algorithm(
         """Count the messages of all rings without writing them."""
         if call.ranks == 1:
             return 0
-        count = len(rings(call).order)
+        count = len(rings(call))
         if call.kind == "broadcast":
             return count * broadcast_slices(call, count) * (call.ranks - 1)
         return count * costs.slices * call.ranks * (call.ranks - 1) * call.ways
@@ -285,7 +281,7 @@ def _ring_algorithm(
     def rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
         """Count the messages that follow one another along the longest chain."""
         if call.kind == "broadcast" and call.ranks > 1:
-            chains = len(rings(call).order)
+            chains = len(rings(call))
             return call.ranks - 2 + broadcast_slices(call, chains)
         return call.ways * (call.ranks - 1)
 
@@ -305,11 +301,9 @@ def _ring_algorithm(
         name=name,
         summary=summary,
         kinds=(*RING_KINDS, "broadcast"),
-        suits=lambda call: True,
         messages=messages,
         message_count=message_count,
         rounds=rounds,
-        memory_accesses=each_byte_arrives_once,
         stands_for=stands_for,
         streamed_ops=streamed_ops,
     )
@@ -321,7 +315,7 @@ RING = _ring_algorithm(
 BIDIRECTIONAL_RING = _ring_algorithm(
     "bidirectional-ring",
     "the cycle both ways, half the payload each",
-    lambda call: one_ring(call.group).both_ways,
+    lambda call: both_ways(one_ring(call.group)),
 )
 MULTI_RING = _ring_algorithm(
     "multi-ring",
@@ -334,7 +328,7 @@ REMEMBERED = 16  # groups whose links are remembered: a step calls each with man
 
 
 def rings_alone_ps(
-    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[CollectiveCall], Cycles]
+    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[CollectiveCall], IntArray]
 ) -> int | None:
     """Time of a call over rings that share nothing [ps]; None for others, and past the horizon."""
     group = call.group
@@ -344,14 +338,13 @@ def rings_alone_ps(
     if call.kind not in RING_KINDS or group.ranks == 1 or not (torus and alone):
         return None
     rings = rings_of(call)
-    steps = _steps(group.cluster, costs, group.chips.tobytes(), rings.order.tobytes())
+    steps = _steps(group.cluster, costs, group.chips.tobytes(), rings.tobytes())
     if steps is None:
         return None
     rate_bytes_per_s, latency_ps = steps
-    blocks_bytes = shards(call.size_bytes, group.ranks, np.repeat(rings.weight, costs.slices))
-    by_ring = blocks_bytes.reshape(len(rings.order), costs.slices, group.ranks)
-    in_order = np.take_along_axis(by_ring, rings.order[:, None], axis=2)
-    wire_ps = transfer_ps(in_order, np.array(rate_bytes_per_s)) * (in_order > 0)
+    blocks_bytes = ring_chunks(call, rings, costs.slices).size_bytes
+    blocks_bytes = blocks_bytes.reshape(len(rings), costs.slices, group.ranks)
+    wire_ps = transfer_ps(blocks_bytes, np.array(rate_bytes_per_s)) * (blocks_bytes > 0)
     rounds = call.ways * (group.ranks - 1)
     return last_end_ps(wire_ps, latency_ps, rounds)
 

@@ -9,13 +9,12 @@ halves, then rings run in which one rank of every pair takes part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
-    each_byte_arrives_once,
     has_pairs,
     levels,
     pairs_share,
@@ -59,17 +58,6 @@ class Part:
     doubles: int = 0  # last stages that go by doubled distances; all others are rings
 
 
-@dataclass(frozen=True, eq=False)
-class Leg:
-    """A stage that is run on a few ranks, in place of many that do the same at the same time."""
-
-    lines: IntArray  # (lines, ranks of a line): the few ranks, each in one line
-    length: int  # ranks of a line that they stand for: the buffer is cut into as many blocks
-    rounds: int  # that are run; all of them are length - 1
-    link: int | None = None  # over which a rank that stands for a whole line sends to itself
-    doubles: bool = False  # whether messages go by doubled distances, not round a ring
-
-
 def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter in stages; early slices go ahead."""
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
@@ -94,19 +82,18 @@ def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages
 
 
 def staged_by_few(
-    call: CollectiveCall, ranks: int, parts: Sequence[tuple[Sequence[Leg], int]], slices: int
+    call: CollectiveCall, ranks: int, parts: Sequence[tuple[Sequence[Stage], int]], slices: int
 ) -> Messages:
     """Write the stages of many like ranks as messages of ``ranks`` of them."""
     pieces = share(call.size_bytes, np.repeat([weight for _, weight in parts], slices))
     table, channels = Table.empty(), StageChannels(ranks)
     blocks: list[IntArray] = []
-    for (legs, _), piece in zip(parts, pieces.reshape(-1, slices), strict=True):
+    for (stages, _), piece in zip(parts, pieces.reshape(-1, slices), strict=True):
         down, left = [], piece
-        for leg in legs:
+        for stage in stages:
             # Blocks that differ by a byte all get the larger size.
-            left = -(-left // leg.length)
-            low, base = np.zeros(len(leg.lines), np.int64), len(blocks) * slices * ranks
-            down.append(Stage(leg.lines, low, 1, True, leg.rounds, base, leg.link, leg.doubles))
+            left = -(-left // stage.length)
+            down.append(replace(stage, base=len(blocks) * slices * ranks))
             blocks.append(left)
         up = [replace(stage, reduces=False) for stage in down[::-1]]
         add_stages(table, channels, down * call.reduces + up * call.gathers, ranks, slices)
@@ -153,11 +140,10 @@ def _stages(part: Part, ranks: int, base: int) -> tuple[list[Stage], list[Stage]
         low = number[lines[:, 0]] // width * width
         # A stage divides its line's interval into blocks, on one of which the next stage works.
         width //= lines.shape[1]
-        rounds = lines.shape[1] - 1
-        if rounds:
-            far = None, left <= part.doubles
-            down.append(Stage(lines, low, width, True, rounds, base, *far))
-            up.append(Stage(lines, low, width, False, rounds, base, *far))
+        if lines.shape[1] > 1:
+            ends = lines, lines.shape[1], lines.shape[1] - 1, None, left <= part.doubles
+            down.append(Stage(*ends, low=low, width=width, base=base))
+            up.append(replace(down[-1], reduces=False))
     return down, up[::-1]
 
 
@@ -166,16 +152,18 @@ NO_LINK = -1  # link of a channel whose route the fabric chooses
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One stage of one part of the payload, in all slices."""
+    """One stage of one part of the payload, in all slices; a few ranks may stand for many."""
 
     lines: IntArray  # (lines, ranks of a line): rings, as ranks in order; each rank is in one
-    low: IntArray  # (lines,): first chunk of each line's interval, counted within the part
-    width: int  # chunks of a block; a line's interval has one block for each of its ranks
-    reduces: bool  # of a reduce-scatter; otherwise of an all-gather
+    length: int  # ranks of a line, or of those that its few ranks stand for
     rounds: int  # messages of a rank that are run, one after the other in a ring
-    base: int = 0  # first chunk of the part
     link: int | None = None  # that all messages cross; by default the fabric chooses their routes
     doubles: bool = False  # whether messages go by doubled distances, not round a ring
+    reduces: bool = True  # of a reduce-scatter; otherwise of an all-gather
+    # (lines,) or (1,): first chunk of each line's interval, counted within the part
+    low: IntArray = field(default_factory=lambda: np.zeros(1, np.int64))
+    width: int = 1  # chunks of a block; a line's interval has one block for each of its ranks
+    base: int = 0  # first chunk of the part
 
     @property
     def offset(self) -> IntArray:
@@ -453,8 +441,8 @@ def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
         return None
     dimensions = group.ranks.bit_length() - 1
     level = with_one_latency(group, group.chips, 1)
-    legs = [Leg(np.arange(FEW, dtype=np.int32)[None, :], 2, 1)] * dimensions
-    messages = staged_by_few(call, FEW, [(legs, 1)] * dimensions, costs.slices)
+    pairs = [Stage(np.arange(FEW, dtype=np.int32)[None, :], 2, 1)] * dimensions
+    messages = staged_by_few(call, FEW, [(pairs, 1)] * dimensions, costs.slices)
     return run(
         schedule_of_few(messages, level, level.chips_per_domain * np.arange(FEW), costs)
     ).total_ps
@@ -468,7 +456,6 @@ RDH = Algorithm(
     messages=_messages,
     message_count=_message_count,
     rounds=_rounds,
-    memory_accesses=each_byte_arrives_once,
     stands_for=_one_rank_a_domain_ps,
 )
 
@@ -488,13 +475,13 @@ def kangaring_parts(group: Group, size_bytes: int) -> list[Part]:
     ranks_per_chip = group.ranks_per_chip
     pairs = np.arange(group.ranks, dtype=np.int32).reshape(-1, 2)
     messages = ranks_per_chip * group.ranks // 2  # of a chip, along each cycle
-    chips = all_rings(Group(group.cluster, group.chips), size_bytes // messages)
+    rings_of_chips = all_rings(Group(group.cluster, group.chips), size_bytes // messages)
     first_of_pairs = np.arange(ranks_per_chip // 2) * 2
     parts = []
-    for order, weight in zip(chips.order, chips.weight.tolist(), strict=True):
+    for order in rings_of_chips:
         primaries = np.ravel(order[:, None] * ranks_per_chip + first_of_pairs)
         rings = np.stack([primaries, primaries + 1]).astype(np.int32)
-        parts.append(Part((pairs, rings), weight))
+        parts.append(Part((pairs, rings)))
     return parts
 
 

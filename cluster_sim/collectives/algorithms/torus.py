@@ -14,7 +14,7 @@ import importlib.util
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
     each_byte_arrives_once,
-    filled_box,
     hop_counts,
     stage_slices,
 )
@@ -32,14 +31,14 @@ from cluster_sim.collectives.algorithms.ring import last_end_ps
 from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count, staged_rounds
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import schedule_of_few
-from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.group import Box
 from cluster_sim.collectives.messages import (
+    COLUMNS,
     Channels,
     Chunks,
     Messages,
     Table,
     cut,
-    no_messages,
     one_chunk_messages,
 )
 from cluster_sim.hardware.communication_costs import CommunicationCosts
@@ -57,19 +56,17 @@ def has_axes(call: CollectiveCall) -> bool:
     return filled is not None and len(filled.sizes) > 1
 
 
-def rounds_along_axes(call: CollectiveCall, algorithm: str) -> int:
+def rounds_along_axes(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the rounds of a collective along all axes; an all-to-all takes one for each axis."""
-    sizes = filled_box(call, algorithm).sizes
+    sizes = call.group.box.sizes
     return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
 
 
-def accesses_along_axes(
-    call: CollectiveCall, costs: CommunicationCosts, algorithm: str
-) -> Fraction:
+def accesses_along_axes(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
     """Count accesses for each byte; an all-to-all stores what it forwards at every axis."""
     if call.kind != "all-to-all":
         return each_byte_arrives_once(call, costs)
-    sizes = filled_box(call, algorithm).sizes
+    sizes = call.group.box.sizes
     moved = sum((Fraction(size - 1, size) for size in sizes), Fraction(0))
     return call.ranks * moved * costs.copy_accesses
 
@@ -177,17 +174,10 @@ LISTED_RANKS = 256
 exchange can be proven; beyond, a message is a single chunk."""
 
 
-def axis_exchange(
-    group: Group, filled: Box, size_bytes: int, orders: Sequence[list[int]] | None = None
-) -> Messages:
-    """Write an all-to-all on a box axis by axis, in all cyclic orders or in ``orders``."""
-    ranks, axes = group.ranks, len(filled.sizes)
-    if ranks == 1:
-        return no_messages(Chunks.table([], [], []), ranks)
-    if orders is None:
-        orders = _cyclic_orders(axes)
-    share = cut(cut(size_bytes, ranks), len(orders))
-    plan = _Plan(filled, ranks, listed=ranks <= LISTED_RANKS)
+def axis_exchange(call: CollectiveCall, orders: Sequence[list[int]]) -> Messages:
+    """Write an all-to-all on a box axis by axis, in some orders of the axes."""
+    share = cut(cut(call.size_bytes, call.ranks), len(orders))
+    plan = _Plan(call.group.box, call.ranks, listed=call.ranks <= LISTED_RANKS)
     for turn, order in enumerate(orders):
         plan.add_order(order, share[:, turn])
     return plan.finish()
@@ -196,26 +186,6 @@ def axis_exchange(
 def _cyclic_orders(axes: int) -> list[list[int]]:
     """Return the cyclic orders of axes, the last axis first."""
     return [np.roll(np.arange(axes)[::-1], -turn).tolist() for turn in range(axes)]
-
-
-@dataclass(frozen=True, eq=False)
-class _Stage:
-    """A stage of one order of axes: the messages along an axis, or the joins before them."""
-
-    order: list[int]  # axes in the order in which data travels along them
-    done: int  # axes of that order along which the data has travelled before
-    share: IntArray  # (ranks,): bytes that each rank has for each other rank in this order [B]
-    join: bool = False  # joins wait and move nothing
-
-    @property
-    def axes_before(self) -> list[int]:
-        """Axes along which the data has travelled before."""
-        return self.order[: self.done]
-
-    @property
-    def axes_after(self) -> list[int]:
-        """Axes along which the data still travels after these messages."""
-        return self.order[self.done if self.join else self.done + 1 :]
 
 
 class _Plan:
@@ -229,8 +199,7 @@ class _Plan:
         self.table = Table.empty()
         rank = np.arange(ranks, dtype=np.int32)
         self.src, self.dst, self.channels = [rank], [rank], ranks  # to itself, for joins
-        self.bytes: list[IntArray] = []
-        self.content: list[IntArray] = []
+        self.content: list[IntArray] = []  # pairs of ranks where messages are listed, else bytes
         self.shares: list[IntArray] = []
         self.filled = 0  # entries of content, or chunks, so far
         self.orders = 0
@@ -240,7 +209,7 @@ class _Plan:
         for number in range(len(order)):
             self._add_axis(order, number, share)
             if number + 1 < len(order):
-                self._add_joins(order, number + 1, share)
+                self._add_joins(order, number + 1)
         self.shares.append(share)
         self.orders += 1
 
@@ -261,9 +230,10 @@ class _Plan:
         is_last = number + 1 == len(order)
         edges = np.empty((peer.size, 0), np.int32) if is_last else (joins + peer).reshape(-1, 1)
         ends = np.tile(self.place, (width, 1)), target.reshape(-1, len(order))
-        self._add(_Stage(order, number, share), edges, channel, ends)
+        content = self._content(order[:number], order[number + 1 :], ends, share)
+        self._add(number, edges, channel, content)
 
-    def _add_joins(self, order: list[int], number: int, share: IntArray) -> None:
+    def _add_joins(self, order: list[int], number: int) -> None:
         """Add a join for each rank before the messages of axis ``order[number]``."""
         base = self.table.count + self.ranks + np.arange(self.ranks)[:, None]
         # A join leads to its rank's messages of the next axis. Data that does not move along that
@@ -271,39 +241,45 @@ class _Plan:
         targets = self.sizes[order[number]] - 1 + (number + 1 < len(order))
         onward = base + np.arange(targets) * self.ranks
         rank = np.arange(self.ranks, dtype=np.int32)
-        joins = _Stage(order, number, share, join=True)
-        self._add(joins, onward, rank, (self.place, self.place))
+        content = self._content(order[:number], order[number:], (self.place, self.place), None)
+        self._add(number - 1, onward, rank, content)
 
-    def _add(
-        self, stage: _Stage, edges: IntArray, channel: IntArray, ends: tuple[IntArray, IntArray]
-    ) -> None:
-        """Add messages between ``ends`` (coordinates), with the rows that wait for each."""
-        if self.listed:
-            ids = self._pairs(*ends, stage)
-            self.content.append(np.ravel(ids + self.orders * self.ranks**2))
-            width = ids.shape[1]
-        else:
-            nothing = np.zeros(len(channel), np.int64)
-            self.bytes.append(nothing if stage.join else self._bytes(ends[1], stage))
-            width = 1
+    def _add(self, step: int, edges: IntArray, channel: IntArray, content: IntArray) -> None:
+        """Add messages with their content, and with the rows that wait for each."""
+        self.content.append(content.ravel())
+        width = content.shape[1]
         self.table.add(
             edges.astype(np.int32),
             channel=channel,
             first=self.filled + np.arange(len(channel)) * width,
             count=np.full(len(channel), width),
             reduce=np.zeros(len(channel), np.int32),
-            step=np.full(len(channel), stage.done - stage.join),
+            step=np.full(len(channel), step),
             priority=np.zeros(len(channel), np.int32),
         )
         self.filled += len(channel) * width
 
-    def _pairs(self, src: IntArray, dst: IntArray, stage: _Stage) -> IntArray:
-        """Return each message's chunks, ``origin * ranks + destination``, ascending."""
+    def _content(
+        self,
+        before: list[int],
+        after: list[int],
+        ends: tuple[IntArray, IntArray],
+        share: IntArray | None,
+    ) -> IntArray:
+        """Return each message's chunks, ascending, or its bytes where none are listed."""
         # The origin may be anywhere along the axes travelled before, the destination along those
-        # after.
-        origins = self._along(src, stage.axes_before)[:, :, None]
-        destinations = self._along(dst, stage.axes_after)[:, None, :]
-        return np.sort((origins * self.ranks + destinations).reshape(len(src), -1), axis=1)
+        # after. A join, which has no share of the bytes, waits and moves nothing.
+        src, dst = ends
+        if self.listed:
+            origins = self._along(src, before)[:, :, None]
+            pairs = origins * self.ranks + self._along(dst, after)[:, None, :]
+            return np.sort(pairs.reshape(len(src), -1), axis=1) + self.orders * self.ranks**2
+        if share is None:
+            return np.zeros((len(src), 1), np.int64)
+        grid = share[self.rank_at].sum(axis=tuple(after), keepdims=True)
+        place = tuple(0 if axis in after else dst[:, axis] for axis in range(len(self.sizes)))
+        senders = int(np.prod([self.sizes[axis] for axis in before], dtype=np.int64))
+        return np.asarray(np.broadcast_to(grid[place], len(dst))[:, None] * senders)
 
     def _along(self, place: IntArray, axes: list[int]) -> IntArray:
         """Return the ranks at all coordinates along some axes from each place, (rows, ranks)."""
@@ -315,14 +291,6 @@ class _Plan:
         ]
         return self.rank_at[tuple(index)].reshape(len(place), -1)
 
-    def _bytes(self, dst: IntArray, stage: _Stage) -> IntArray:
-        """Return the bytes of each message, counted without listing its content."""
-        after = stage.axes_after
-        grid = stage.share[self.rank_at].sum(axis=tuple(after), keepdims=True)
-        place = tuple(0 if axis in after else dst[:, axis] for axis in range(len(self.sizes)))
-        origins = int(np.prod([self.sizes[axis] for axis in stage.axes_before], dtype=np.int64))
-        return np.asarray(np.broadcast_to(grid[place], len(dst)) * origins)
-
     def finish(self) -> Messages:
         """Return the messages of all orders, with the chunks that they carry."""
         channels = Channels.table(np.concatenate(self.src), np.concatenate(self.dst))
@@ -332,18 +300,18 @@ class _Plan:
             chunks = Chunks.table(sizes, pair // self.ranks, pair % self.ranks)
             chunks = replace(chunks, content=np.concatenate(self.content))
         else:
-            chunks = replace(Chunks.table(np.concatenate(self.bytes), 0, 0), is_tracked=False)
+            chunks = replace(Chunks.table(np.concatenate(self.content), 0, 0), is_tracked=False)
         return self.table.messages(channels, chunks, self.ranks)
 
 
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     if call.kind == "all-to-all":
-        return axis_exchange(call.group, filled_box(call, "torus"), call.size_bytes)
-    return staged(call, parts(filled_box(call, "torus")), stage_slices(call))
+        return axis_exchange(call, _cyclic_orders(len(call.group.box.sizes)))
+    return staged(call, parts(call.group.box), stage_slices(call))
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    filled = filled_box(call, "torus")
+    filled = call.group.box
     if call.kind == "all-to-all":
         axes = len(filled.sizes)
         return axes * call.ranks * (sum(filled.sizes) - axes + axes - 1)
@@ -355,11 +323,7 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
 def _lines_share_nothing(call: CollectiveCall) -> bool:
     """Return whether the lines along an axis are apart; those of an exchange must be alike, too."""
     cluster = call.group.cluster
-    torus = (
-        cluster.plain
-        and isinstance(cluster.shape, Torus)
-        and all(filled_box(call, "per-axis").wraps)
-    )
+    torus = cluster.plain and isinstance(cluster.shape, Torus) and all(call.group.box.wraps)
     return torus and (
         call.kind in RING_KINDS or (call.size_bytes % call.ranks == 0 and call.group.ascending)
     )
@@ -372,7 +336,7 @@ def line_by_line_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     """Return the time of an exchange from its lines [ps]; None where they share more."""
     if call.kind != "all-to-all" or not _lines_share_nothing(call):
         return None
-    sizes = filled_box(call, "torus").sizes
+    sizes = call.group.box.sizes
     orders = _cyclic_orders(len(sizes))
     share = cut(call.size_bytes // call.ranks, len(orders)).tolist()
     start = {(turn, order[0]): np.zeros(sizes, np.int64) for turn, order in enumerate(orders)}
@@ -403,7 +367,7 @@ def _run_lines(
     parts: Sequence[tuple[int, IntArray]],
 ) -> IntArray:
     """Return when all data along an axis has reached each rank, by place in the box [ps]."""
-    filled, cluster = filled_box(call, "torus"), call.group.cluster
+    filled, cluster = call.group.box, call.group.cluster
     chips = call.group.chip_of_rank[axis_lines(filled, axis)]
     # Each part is an order's bytes between two ranks, and when each rank has what it is to send
     # [ps].
@@ -453,7 +417,7 @@ def _lines(shape: tuple[int, ...], size_bytes: Sequence[int]) -> Messages:
 
 def _exchange_ops(call: CollectiveCall) -> int:
     """Count the ops of an exchange along all axes, by one order of them."""
-    filled, cluster = filled_box(call, "torus"), call.group.cluster
+    filled, cluster = call.group.box, call.group.cluster
     ops = call.ranks * len(filled.sizes)  # joins between axes, and at the end
     for axis, size in enumerate(filled.sizes):
         line = call.group.chip_of_rank[axis_lines(filled, axis)[0]] % cluster.chips_per_domain
@@ -466,7 +430,7 @@ def _torus_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
     """Count the ops of an exchange of which lines are run by themselves."""
     if call.kind != "all-to-all" or not _lines_share_nothing(call):
         return 0
-    return len(filled_box(call, "torus").sizes) * (_exchange_ops(call) - call.ranks) + call.ranks
+    return len(call.group.box.sizes) * (_exchange_ops(call) - call.ranks) + call.ranks
 
 
 TORUS = Algorithm(
@@ -476,19 +440,19 @@ TORUS = Algorithm(
     suits=has_axes,
     messages=_messages,
     message_count=_message_count,
-    rounds=lambda call, costs: rounds_along_axes(call, "torus"),
-    memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "torus"),
+    rounds=rounds_along_axes,
+    memory_accesses=accesses_along_axes,
     stands_for=line_by_line_ps,
     streamed_ops=_torus_ops,
 )
 
 
-def per_axis(call: CollectiveCall) -> Messages:
+def per_axis(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
     """Write a collective axis by axis on the box of a group, with barriers."""
-    filled, ranks = filled_box(call, "per-axis"), call.ranks
+    filled, ranks = call.group.box, call.ranks
     axes = range(len(filled.sizes))[::-1]
     if call.kind == "all-to-all":
-        messages = axis_exchange(call.group, filled, call.size_bytes, [list(axes)])
+        messages = axis_exchange(call, [list(axes)])
         stages = [(filled.sizes[axis] - 1) * ranks for axis in axes]
         return with_barriers(messages, stages, held=stages)
     messages = staged(call, [Part(tuple(axis_lines(filled, axis) for axis in axes))], 1)
@@ -514,24 +478,17 @@ def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]
         np.concatenate([edges.dst, np.repeat(barrier, ranks), *waiting]),
     )
 
-    def column(name: str, value: int) -> np.ndarray:
-        values = np.asarray(getattr(messages, name))
-        return np.append(values, np.full(barriers, value, values.dtype))
-
-    return replace(
-        messages,
-        channel=column("channel", 0),
-        first=column("first", 0),
-        count=column("count", 0),
-        reduce=column("reduce", 0),
-        step=np.append(messages.step, messages.step[ends - 1]),
-        priority=column("priority", 0),
-        edges=waits,
-    )
+    columns: dict[str, Any] = {name: getattr(messages, name) for name in COLUMNS}
+    columns |= {
+        name: np.append(values, np.zeros_like(values[:barriers]))
+        for name, values in columns.items()
+    }
+    columns["step"][rows:] = messages.step[ends - 1]
+    return replace(messages, **columns, edges=waits)
 
 
 def _per_axis_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    sizes = filled_box(call, "per-axis").sizes
+    sizes = call.group.box.sizes
     if call.kind == "all-to-all":
         return call.ranks * (sum(sizes) - 1) + len(sizes) - 1
     return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
@@ -543,12 +500,12 @@ def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
         return 0
     if call.kind in RING_KINDS:
         return _per_axis_count(call, costs) + call.ranks
-    return _exchange_ops(call) + len(filled_box(call, "per-axis").sizes) - 1
+    return _exchange_ops(call) + len(call.group.box.sizes) - 1
 
 
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Return the time from the clocks of every ring's links [ps]; None where more is shared."""
-    shape, filled = call.group.cluster.shape, filled_box(call, "per-axis")
+    shape, filled = call.group.cluster.shape, call.group.box
     if not (isinstance(shape, Torus) and _lines_share_nothing(call)):
         return None
     if call.kind == "all-to-all":
@@ -571,15 +528,12 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     return call.ways * total_ps
 
 
-PER_AXIS = Algorithm(
+PER_AXIS = replace(
+    TORUS,
     name="per-axis",
     summary="a ring, or an exchange, along one axis after the other, all ranks in step",
-    kinds=(*RING_KINDS, "all-to-all"),
-    suits=has_axes,
-    messages=lambda call, costs: per_axis(call),
+    messages=per_axis,
     message_count=_per_axis_count,
-    rounds=lambda call, costs: rounds_along_axes(call, "per-axis"),
-    memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "per-axis"),
     stands_for=ring_by_ring_ps,
     streamed_ops=_streamed_ops,
     streams_watched=True,

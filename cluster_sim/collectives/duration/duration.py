@@ -137,14 +137,6 @@ OPS_A_FLOW = 6
 """Memory that a flow takes with its arrival and the links that it shares, in multiples of an op."""
 
 
-def traffic(
-    cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike, size_bytes: npt.ArrayLike
-) -> Schedule:
-    """Schedule messages between chips of different domains, each as a flow and its arrival."""
-    paths = scale_out_paths(cluster, src, dst)
-    return _flows(cluster, paths, np.asarray(size_bytes))
-
-
 def exchange(call: CollectiveCall) -> Schedule:
     """Schedule an all-to-all's part between domains, with a flow for each pair of racks."""
     group, cluster = call.group, call.group.cluster
@@ -166,7 +158,7 @@ def exchange(call: CollectiveCall) -> Schedule:
     paths = scale_out_paths(cluster, first_chip[source], receiver)
     members = np.zeros(layers[0].groups, np.int64)
     members[first_chip // layers[0].chips] = chips
-    return _flows(cluster, paths, pairs[source, target] * chip_pair_bytes, members)
+    return flows_over(cluster, paths, pairs[source, target] * chip_pair_bytes, members)
 
 
 def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
@@ -189,23 +181,21 @@ def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
     return inside
 
 
-def _flows(
-    cluster: Cluster, paths: SharedPaths, work: IntArray, members: IntArray | None = None
+def flows_over(
+    cluster: Cluster, paths: SharedPaths, work: npt.ArrayLike, members: IntArray | None = None
 ) -> Schedule:
-    """Schedule a flow and its arrival for each path."""
-    links = shared_links(cluster)
+    """Schedule a flow of some bytes (work), and its arrival, for each path between domains."""
+    links, rate = shared_links(cluster), communication_costs(cluster).scale_out_bytes_per_s
     adapter: BoolArray = paths.link < 2 * cluster.chips
     crossed, capacity = paths.link.astype(np.int64), links.capacity_bytes_per_s.copy()
-    capacity[: 2 * cluster.chips] = communication_costs(cluster).scale_out_bytes_per_s
+    capacity[: 2 * cluster.chips] = rate
     # Chips of the group below each switch: a rack's adapters in one direction are one resource.
     if members is not None:
         chips = clos(cluster)[1][0].chips
         direction, chip = np.divmod(crossed[adapter], cluster.chips)
         rack = chip // chips
         crossed[adapter] = direction * cluster.chips + rack * chips
-        capacity[crossed[adapter]] = (
-            communication_costs(cluster).scale_out_bytes_per_s * members[rack]
-        )
+        capacity[crossed[adapter]] = rate * members[rack]
     used, resource = np.unique(crossed, return_inverse=True)
     count = len(paths)
     resources = Resources.concat(
@@ -224,7 +214,7 @@ def _flows(
         ),
         edges=Edges.from_pairs(2 * count, op, op + count, paths.latency_ps),
         resources=resources,
-        flows=Flows(op, cap, paths.ptr, resource.astype(np.int32), paths.weight),
+        flows=Flows(op, cap, paths.ptr, resource.astype(np.int32), np.ones_like(paths.link)),
     )
 
 

@@ -30,7 +30,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -333,20 +333,6 @@ class Nccl:
         return adapter_s
 
 
-class Machine(NamedTuple):
-    """Facts on which a cluster's constants depend."""
-
-    catalogue: Catalogue
-    chip: str
-    fabric: str  # empty where the cluster is a single domain
-    adapter_bytes_per_s: int  # of a chip, 0 without a fabric
-    port_bytes_per_s: int = 0  # of a chip, 0 for the catalogue's
-    # Excess of latencies over those of the catalogue, with which the constants were measured, of a
-    # step inside a domain and of one between domains.
-    later_ps: int = 0
-    far_later_ps: int = 0
-
-
 def covers(cluster: Cluster) -> bool:
     """Return whether the collectives of a cluster take NCCL's measured times."""
     fabric = _fabric(cluster)
@@ -365,55 +351,41 @@ def knows(cluster: Cluster) -> bool:
     return all(f"{kind}.{part}" in parts for kind in ("nccl", PART) for part in names)
 
 
+@functools.lru_cache(maxsize=256)
 def constants(cluster: Cluster) -> Nccl:
     """Look up the constants of a covered cluster."""
-    return constants_of(machine(cluster))
-
-
-@functools.lru_cache(maxsize=256)
-def machine(cluster: Cluster) -> Machine:
-    """Return the facts on which a covered cluster's constants depend."""
     catalogue, chip, shape = cluster.catalogue, cluster.chip, cluster.shape
     fabric = _fabric(cluster)
     if catalogue is None or not isinstance(shape, Switch | FullMesh):
         raise LookupError(f"{cluster.name} has no constants of NCCL")
     rate = catalogue.integer(chip, "links") * catalogue.integer(chip, "link_bandwidth")
-    cables = shape.size - 1 if isinstance(shape, FullMesh) else 1
-    has = shape.bandwidth_bytes_per_s * cables
-    port = 0 if has == rate else has
-    # Two links of a switch lie between two chips, and one of a mesh.
+    port = shape.bandwidth_bytes_per_s * (shape.size - 1 if isinstance(shape, FullMesh) else 1)
+    # Latencies may exceed those of the catalogue, with which the constants were measured. Two links
+    # of a switch lie between two chips, and one of a mesh.
     hops = 1 if isinstance(shape, FullMesh) else 2
     later_ps = hops * (shape.latency_ps - catalogue.ps(chip, "link_latency"))
-    if fabric is None:
-        return Machine(catalogue, chip, "", 0, port, later_ps)
-    far_later_ps = fabric.latency_ps - catalogue.ps(fabric.name, "step_latency")
-    rates = fabric.bandwidth_bytes_per_s, port
-    return Machine(catalogue, chip, fabric.name, *rates, later_ps, far_later_ps)
+    part = f"nccl.{chip}"
+    of_chip = (*CHIP, *SWITCH) if catalogue.has(part, SWITCH[0]) else CHIP
+    adapter, of_fabric, name = 0, dict[str, float](), ""
+    if fabric is not None:
+        adapter, name = fabric.bandwidth_bytes_per_s, fabric.name
+        names = (*FABRIC, *TREE) if catalogue.has(f"nccl.{name}", TREE[0]) else FABRIC
+        far_later_ps = fabric.latency_ps - catalogue.ps(name, "step_latency")
+        of_fabric = _later(catalogue, f"nccl.{name}", names, FAR_STEPS, far_later_ps)
+    return Nccl(
+        port=catalogue.value(chip, "scale_up_bandwidth") if port in (0, rate) else float(port),
+        adapter=float(adapter),
+        chip=_later(catalogue, part, of_chip, STEPS, later_ps),
+        fabric=of_fabric,
+        tuner=tuner(catalogue, chip, name, adapter),
+        beside=catalogue.value(*BESIDE),
+        level_rate=catalogue.value(*LEVEL_RATE),
+    )
 
 
 def _fabric(cluster: Cluster) -> ScaleOut | None:
     """Return the fabric between the domains of a cluster; None where there is only one domain."""
     return cluster.scale_out if cluster.domains > 1 else None
-
-
-@functools.cache
-def constants_of(facts: Machine) -> Nccl:
-    """Look up the constants of a machine."""
-    catalogue, chip, fabric = facts[:3]
-    chip_part, fabric_part = f"nccl.{chip}", f"nccl.{fabric}"
-    of_chip = (*CHIP, *SWITCH) if catalogue.has(chip_part, SWITCH[0]) else CHIP
-    of_fabric: tuple[str, ...] = ()
-    if fabric:
-        of_fabric = (*FABRIC, *TREE) if catalogue.has(fabric_part, TREE[0]) else FABRIC
-    return Nccl(
-        port=float(facts.port_bytes_per_s) or catalogue.value(chip, "scale_up_bandwidth"),
-        adapter=float(facts.adapter_bytes_per_s),
-        chip=_later(catalogue, chip_part, of_chip, STEPS, facts.later_ps),
-        fabric=_later(catalogue, fabric_part, of_fabric, FAR_STEPS, facts.far_later_ps),
-        tuner=tuner(catalogue, chip, fabric, facts.adapter_bytes_per_s),
-        beside=catalogue.value(*BESIDE),
-        level_rate=catalogue.value(*LEVEL_RATE),
-    )
 
 
 def _later(
@@ -433,20 +405,19 @@ def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
     """Time of a call that NCCL's constants cover [ps]; see :func:`load_of` for ``rings``."""
     if call.ranks == 1 or call.size_bytes == 0:
         return 0
-    return _time_ps(load_of(call, rings=rings), machine(call.group.cluster))
+    return _time_ps(load_of(call, rings=rings), call.group.cluster)
 
 
 def uneven_ps(group: Group, sent_bytes: IntArray) -> int:
     """Time of an all-to-all-v by a matrix of bytes (ranks, ranks) on such a cluster [ps]."""
     if group.ranks == 1 or not sent_bytes.any():
         return 0
-    return _time_ps(uneven_load(group, sent_bytes), machine(group.cluster))
+    return _time_ps(uneven_load(group, sent_bytes), group.cluster)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _time_ps(load: Load, facts: Machine) -> int:
-    costs = constants_of(facts)
-    return math.ceil(float(seconds(load, costs)) * PS_PER_S)
+def _time_ps(load: Load, cluster: Cluster) -> int:
+    return math.ceil(float(seconds(load, constants(cluster))) * PS_PER_S)
 
 
 def seconds(load: Load, costs: Nccl) -> Number:

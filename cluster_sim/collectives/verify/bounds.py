@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import fewest_accesses
+from cluster_sim.collectives.algorithms.algorithm import fewest_accesses, hops_along
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
@@ -258,18 +258,12 @@ def _distance(call: CollectiveCall) -> int:
 def _farthest_inside(shape: Shape, src: IntArray, dst: IntArray) -> int:
     """Return the largest latency between chips of one domain [ps]; on a torus in closed form."""
     if isinstance(shape, Torus):
-        total = np.zeros(len(src), np.int64)
-        for at, to, axis in zip(
-            coordinates(shape, src), coordinates(shape, dst), shape.axes, strict=True
-        ):
-            apart = np.abs(at - to)
-            hops = np.minimum(apart, axis.size - apart) if axis.wrap else apart
-            total += hops * axis.latency_ps
-        return _most(total)
+        latency_ps = np.array([axis.latency_ps for axis in shape.axes])
+        return _most(latency_ps @ hops_along(shape, src, dst))
     paths = routes(shape, src, dst)
     pair = np.repeat(np.arange(len(paths)), paths.hops)
-    latency_ps = domain_links(shape).latency_ps
-    return _most(np.bincount(pair, latency_ps[paths.link], len(paths)))
+    each_ps = domain_links(shape).latency_ps[paths.link]
+    return _most(np.bincount(pair, each_ps, len(paths)))
 
 
 def _most(values: IntArray | np.typing.NDArray[np.float64]) -> int:

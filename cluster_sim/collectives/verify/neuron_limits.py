@@ -44,7 +44,7 @@ def along_ring(group: Group) -> Group:
     if not group.ascending or len(group.domains) > 1 or not is_trainium(group.cluster):
         return group
     chips_only = Group(group.cluster, group.chips)
-    order = one_ring(chips_only).order[0]
+    order = one_ring(chips_only)[0]
     start = int(np.argmin(order))
     return Group(group.cluster, group.chips[np.roll(order, -start)], group.ranks_per_chip)
 

@@ -15,7 +15,7 @@ from cluster_sim.collectives.builder import Collective
 from cluster_sim.collectives.lowering import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
 from cluster_sim.collectives.messages import EVERY, Chunks
 from cluster_sim.schedule.table import Codes, Schedule
-from topologies.support.arrays import BoolArray, IntArray, distinct
+from topologies.support.arrays import BoolArray, IntArray, distinct, runs
 
 PROVEN, NOT_CHECKED = "proven", "not-checked"
 LARGEST_RANKS = 256  # ranks up to which a collective is proven by default
@@ -137,7 +137,7 @@ def _goals(chunks: Chunks, group_of_rank: IntArray) -> tuple[IntArray, IntArray]
     every = chunks.target == EVERY
     counts = np.where(every, size[chunks.group], 1)
     chunk = np.repeat(np.arange(len(chunks)), counts)
-    within = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
+    within = runs(0, counts)
     member = order[np.where(every[chunk], first[chunks.group[chunk]] + within, 0)]
     return np.where(every[chunk], member, chunks.target[chunk]).astype(np.int64), chunk
 
@@ -167,7 +167,7 @@ class Contributors:
         order = np.argsort(group_of_rank, kind="stable")
         size = np.bincount(group_of_rank)
         bit = np.empty(len(group_of_rank), np.int64)
-        bit[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+        bit[order] = runs(0, size)
         summed = (chunks.source == EVERY).any()
         widest = int(size.max(initial=1)) if summed else 1
         return cls(chunks, bit, size, (widest + 63) // 64)
@@ -239,8 +239,7 @@ def levels_of(schedule: Schedule) -> IntArray:
         done += len(front)
         depth += 1
         counts = edges.ptr[front + 1] - edges.ptr[front]
-        begin = np.repeat(edges.ptr[front] - (np.cumsum(counts) - counts), counts)
-        reached = edges.dst[begin + np.arange(counts.sum())]
+        reached = edges.dst[runs(edges.ptr[front], counts)]
         np.subtract.at(waiting, reached, 1)
         front = distinct(reached[waiting[reached] == 0])
     if done < ops:
@@ -269,12 +268,10 @@ def items_of(
     ops = np.flatnonzero(what != DONE)
     ops = ops[np.argsort(level[ops], kind="stable")]
     counts = op_label(schedule, "chunks")[ops].astype(np.int64)
-    begin = np.cumsum(counts) - counts
     first_item = np.full(len(schedule), -1, np.int64)
-    first_item[ops] = begin
+    first_item[ops] = np.cumsum(counts) - counts
     op = np.repeat(ops, counts)
-    within = np.arange(len(op)) - np.repeat(begin, counts)
-    place = op_label(schedule, "chunk")[op].astype(np.int64) + within
+    place = runs(op_label(schedule, "chunk")[ops], counts)
     items = Items(
         op=op,
         chunk=place if content is None else content[place],
@@ -306,9 +303,7 @@ def data_edges(
     low = np.maximum(first[src], first[dst])
     high = np.minimum(first[src] + count[src], first[dst] + count[dst])
     counts = np.maximum(0, high - low)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    source = np.repeat(first_item[src] + low - first[src], counts) + within
-    target = np.repeat(first_item[dst] + low - first[dst], counts) + within
+    source, target = (runs(first_item[ends] + low - first[ends], counts) for ends in (src, dst))
     order = np.argsort(target, kind="stable")
     source, target = source[order], target[order]
     return source, target, ~items.reduces[source] | ~items.arrives[source]
@@ -319,8 +314,7 @@ def _same_chunks(
 ) -> tuple[IntArray, IntArray]:
     """Return the items of the same chunk at both ends of each edge, in order of target."""
     counts = count[dst].astype(np.int64)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    target = np.repeat(first_item[dst], counts) + within
+    target = runs(first_item[dst], counts)
     # Items stand op by op, chunks ascending in each, so op and chunk together are a sorted key.
     span = int(items.chunk.max(initial=0)) + 1
     op_place = np.cumsum(np.append(False, items.op[1:] != items.op[:-1]))

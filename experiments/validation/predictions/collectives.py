@@ -35,7 +35,7 @@ from workloads.confidence.answers import (
     collective_shown,
     hull,
 )
-from workloads.kernels.times import elementwise_s, seen_by_host
+from workloads.kernels.times import elementwise, seen_by_host
 
 TOOLS = {FIRST_NCCOM: "the first nccom-test", ONE_PROCESS: "one process for all GPUs"}
 """Names of tools other than PyTorch whose own time a row contains."""
@@ -173,4 +173,4 @@ def beside_s(
     if not traffic:
         return 0.0
     each = max(1, ranks // chips)
-    return float(elementwise_s(chip, traffic, ranks_per_chip=each, catalogue=numbers))
+    return float(elementwise(chip, traffic, ranks_per_chip=each, catalogue=numbers).seconds)

@@ -12,7 +12,7 @@ from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catal
 from topologies.support.errors import InputError, check_choice
 from workloads.confidence.answers import kernel_shown
 from workloads.kernels import times
-from workloads.kernels.chip_share import family, rank_of
+from workloads.kernels.chip_share import rank_of
 from workloads.kernels.gemm import drain_s
 from workloads.kernels.precision import Format
 from workloads.kernels.times import Timing, seen_by_host, worst
@@ -46,7 +46,7 @@ def _loaded(values: Mapping[str, Any], catalogue: Catalogue) -> Catalogue:
     load = values.get("load")  # the name of a variant where the load makes a difference
     if load is None:
         return catalogue
-    part = f"kernels.{family(values['chip'], catalogue).name}"
+    part = chip_family(values["chip"], catalogue).kernels
     names = [entry.variant for entry in catalogue.variants(part, "gemm_sustained")]
     if load not in names:
         return catalogue

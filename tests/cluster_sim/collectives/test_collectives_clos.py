@@ -16,13 +16,14 @@ from cluster_sim.collectives import (
     whole,
 )
 from cluster_sim.collectives import CollectiveCall as Call
-from cluster_sim.collectives.duration.duration import exchange, traffic
+from cluster_sim.collectives.duration.duration import exchange, flows_over
 from cluster_sim.collectives.few_ranks import far_stages_ps, with_latency_of_stages
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from topologies.routing import scale_out_paths
 from topologies.shapes.basic import Switch
 from topologies.shapes.scale_out import Place, ScaleOut
 
@@ -38,6 +39,11 @@ def racks(oversubscription, radix=128, servers=16):
     machine = cluster(f"trn2.48xlarge:{servers}")
     scale_out = replace(machine.scale_out, oversubscription=Fraction(oversubscription), radix=radix)
     return replace(machine, scale_out=scale_out)
+
+
+def traffic(machine, src, dst, size):
+    """Schedule messages between chips of different domains, each as a flow and its arrival."""
+    return flows_over(machine, scale_out_paths(machine, src, dst), size)
 
 
 def seconds(machine, src, dst, size):

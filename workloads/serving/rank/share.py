@@ -13,7 +13,7 @@ from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.support.arrays import FloatArray
 from workloads.kernels.precision import Format, served_formats
-from workloads.kernels.times import elementwise_s, gemm_s
+from workloads.kernels.times import elementwise, gemm
 from workloads.models.model import ATTENTION, RECURRENCE, Model
 
 WITH_SCALES = ("fp8", "mxfp8", "fp4", "mxfp4")
@@ -191,12 +191,12 @@ class RankShare:
         return np.asarray(seconds - np.maximum(added_s, 0.0))
 
     def _launched_s(self, m: FloatArray, n: int, k: int, precision: str | Format) -> FloatArray:
-        seconds = gemm_s(self.cluster.chip, m, n, k, precision=precision, **self.part)
+        seconds = gemm(self.cluster.chip, m, n, k, precision=precision, **self.part).seconds
         return np.asarray(seconds, float)
 
     def pass_s(self, moved_bytes: FloatArray | float) -> FloatArray:
         """Return the time of kernels that move ``moved_bytes`` through memory [s]."""
-        seconds = elementwise_s(self.cluster.chip, moved_bytes, **self.part)
+        seconds = elementwise(self.cluster.chip, moved_bytes, **self.part).seconds
         return np.asarray(seconds, float)
 
     @property

@@ -18,7 +18,7 @@ from topologies.shapes.measures import scale_up_bytes_per_s
 from topologies.support.arrays import FloatArray
 from workloads.kernels.attention import decode_key_s, index_score_s, scattered
 from workloads.kernels.precision import ELEMENT_BYTES
-from workloads.kernels.times import AttentionShape, attention_s, decode_attention
+from workloads.kernels.times import AttentionShape, attention, decode_attention
 from workloads.models.model import ATTENTION, Experts, expert_parameters
 from workloads.serving.rank.share import RankShare
 
@@ -387,7 +387,7 @@ def _prefill_keys(rank: RankShare) -> KeyTimes:
     # below those without windows already.
     model, chip, heads = rank.model, rank.cluster.chip, rank.query_heads
     shape = AttentionShape(1, LONG_TOKENS, heads, rank.kv_heads, model.head_dim)
-    seconds = attention_s(chip, shape, **rank.part)
+    seconds = attention(chip, shape, **rank.part).seconds
     all_s = float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))
     index = model.indexer
     if model.low_rank:

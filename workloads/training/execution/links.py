@@ -34,7 +34,7 @@ from cluster_sim.trace.trace import run
 from topologies.clusters.cluster import Cluster
 from topologies.routing import clos, period
 from topologies.shapes.links import domain_links
-from topologies.support.arrays import FloatArray, IntArray, distinct_rows, present
+from topologies.support.arrays import FloatArray, IntArray, distinct_rows, pointers, present, runs
 from topologies.support.memory_limit import check_memory
 from workloads.training.execution import chunk_level
 from workloads.training.execution.lower import lower
@@ -440,12 +440,11 @@ def _shares(
     flow: IntArray, low: IntArray, high: IntArray, resource: IntArray, parts: IntArray
 ) -> Flows:
     """Return flows from rows of their shares, ``low`` to ``high`` of each."""
-    width = high - low
-    row = np.repeat(high - np.cumsum(width), width) + np.arange(width.sum())
+    row = runs(low, high - low)
     return Flows(
         flow.astype(np.int32),
         np.full(len(flow), chunk_level.PACE),
-        np.concatenate([[0], np.cumsum(width)]).astype(np.int64),
+        pointers(high - low),
         resource[row].astype(np.int32),
         parts[row].astype(np.int32),
     )

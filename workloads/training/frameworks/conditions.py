@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from topologies.catalogue.catalogue import chip_family
 from topologies.support.errors import InputError
 from topologies.support.options import setting
 
@@ -90,8 +91,6 @@ class Conditions:
 
 def _limited(cluster: Cluster, limit_w: float) -> bool:
     """Return whether a limit is below a chip's power, and refuse one that nobody measured."""
-    from workloads.kernels.chip_share import family
-
     catalogue = cluster.numbers
     most_w = catalogue.value(cluster.chip, "tdp", math.inf)
     if most_w < limit_w:
@@ -99,7 +98,7 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
             f"power_limit_w is {limit_w:g}, above the {most_w:g} W that {cluster.chip} takes at "
             "most. Leave it out."
         )
-    kernels = f"kernels.{family(cluster.chip, catalogue).name}"
+    kernels = chip_family(cluster.chip, catalogue).kernels
     measured = catalogue.has(kernels, "gemm_sustained") and any(
         row.variant == LIMITED for row in catalogue.variants(kernels, "gemm_sustained")
     )

@@ -15,7 +15,6 @@ from topologies.support.arguments import check_fields, check_names
 from topologies.support.errors import InputError, suggestion
 from topologies.support.files.yaml_documents import read_yaml
 from topologies.support.options import in_words
-from workloads.kernels.chip_share import family
 from workloads.models.model import Model
 from workloads.training.plan.plan import PLAN_FIELDS, check_field, framework_names
 
@@ -153,7 +152,7 @@ class Framework:
 
 def _on_the_chip(named: Variants, chip: str, base: Catalogue) -> list[tuple[str, str]]:
     """Paths and names of variants; those of kernels only where this chip's kernels have them."""
-    kernels, of_chip = f"kernels.{family(chip, base).name}", []
+    kernels, of_chip = chip_family(chip, base).kernels, []
     for path, name in named.items():
         if not path.startswith(OF_THE_CHIP):
             if path.startswith(f"{kernels}.") or not path.startswith("kernels."):

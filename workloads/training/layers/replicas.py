@@ -15,7 +15,7 @@ import numpy as np
 
 from topologies.catalogue.catalogue import chip_family
 from topologies.support.arrays import IntArray
-from workloads.kernels.chip_share import KERNELS, Timing, family, rank_of
+from workloads.kernels.chip_share import KERNELS, Timing, rank_of
 from workloads.kernels.times import PART, gemm, host_dispatch_s, step_overhead_s
 from workloads.training.layers.adapters import trained_share, trains, whole
 from workloads.training.layers.steps import (
@@ -64,7 +64,8 @@ def bucket_parameters(shapes: RankShapes) -> int:
     """Return the least number of parameters whose gradients are reduced together as a bucket."""
     # It follows from the plan's ``bucket_bytes``, else from the default of the library that trains
     # on the chip: on Trainium neuronx-distributed, elsewhere Megatron-LM.
-    plan, quantity = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.catalogue).name}"
+    kernels = chip_family(shapes.chip, shapes.catalogue).kernels
+    plan, quantity = shapes.plan, f"{OWN_BUCKET}_{kernels.removeprefix(KERNELS)}"
     if plan.bucket_bytes:
         return part(plan.bucket_bytes, GRADIENT_BYTES)
     if shapes.catalogue.has("training", quantity):
@@ -445,7 +446,7 @@ def occupied_share(shapes: RankShapes) -> float:
     # NCCL runs a block for each of its channels, two for each adapter, on a multiprocessor that it
     # shares with no kernel. Trainium has cores for collectives, and TPUs move data by themselves.
     chips = chip_family(shapes.chip, shapes.catalogue)
-    name = f"{KERNELS}{family(shapes.chip, shapes.catalogue).name}"
+    name = chip_family(shapes.chip, shapes.catalogue).kernels
     if chips.runtime == COMPILED or not shapes.catalogue.has(name, "exchange_processors"):
         return 0.0
     count = SERVER * shapes.catalogue.value(name, "exchange_processors")

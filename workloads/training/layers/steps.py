@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family
 from workloads.kernels import times as kernel_times
-from workloads.kernels.chip_share import Part, Timing, family
+from workloads.kernels.chip_share import Part, Timing
 from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.models.model import Layer, Model
 from workloads.training.plan.plan import ParallelPlan
@@ -224,7 +224,7 @@ class RankShapes:
     def _with_fewer_processors(self, alone: Timing) -> Timing:
         """Time of a kernel without the processors that communication occupies."""
         part, taken = (
-            f"kernels.{family(self.chip, self.catalogue).name}",
+            chip_family(self.chip, self.catalogue).kernels,
             "communication_processors",
         )
         if not self.catalogue.has(part, taken):

@@ -11,8 +11,8 @@ import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled
 from cluster_sim.schedule.table import PS_PER_S
+from topologies.catalogue.catalogue import chip_family
 from topologies.support.arrays import BoolArray, IntArray, present
-from workloads.kernels.chip_share import family
 from workloads.training.layers.steps import CC, CC_DP, ENGINE, STREAM_KINDS, LayerOp, RankShapes
 from workloads.training.plan.placement import Placement, server_share
 from workloads.training.plan.plan import ParallelPlan
@@ -52,7 +52,7 @@ def memory_bytes_per_s(shapes: RankShapes) -> int:
     chip, parts = shapes.chip, shapes.catalogue
     if not parts.has(chip, "hbm_in_collectives"):
         return 0
-    kernels = parts.value(f"kernels.{family(chip, parts).name}", "elementwise_efficiency")
+    kernels = parts.value(chip_family(chip, parts).kernels, "elementwise_efficiency")
     share = max(kernels, parts.value(chip, "hbm_in_collectives"))
     return int(share * parts.value(chip, "hbm_bandwidth")) // shapes.plan.ranks_per_chip
 

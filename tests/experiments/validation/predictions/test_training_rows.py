@@ -10,10 +10,9 @@ from experiments.validation.reading.rows import machines_for, read_text, table, 
 from experiments.validation.validate import as_told, predictor
 from tests.support.refusals import refused
 from tests.support.validation_rows import training_row
-from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.support.errors import InputError
-from workloads.kernels.chip_share import family
-from workloads.kernels.times import elementwise_s
+from workloads.kernels.times import elementwise
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.iteration import iteration
 
@@ -96,7 +95,7 @@ def test_adapters_of_mlperf_run_in_captured_graphs(name):
     rows = table("mlperf_lora").rows().rows
     row = next(row.values for row in rows if row.values["cluster"] == name)
     model, machine, plan = question(filled(row).values)
-    part = f"kernels.{family(machine.chip).name}"
+    part = chip_family(machine.chip).kernels
     catalogue = framework_of(plan, machine).on(machine, model).catalogue
     assert catalogue is not None
     eager = shipped_catalogue().value(part, "host_dispatch")
@@ -191,7 +190,7 @@ def beside(op, size_bytes=64 * MIB, chips=4):
 
 
 def test_every_call_over_several_chips_copies_the_longer_buffer_once():
-    copy_s = float(elementwise_s("trn2", 2 * 64 * MIB, ranks_per_chip=4))
+    copy_s = float(elementwise("trn2", 2 * 64 * MIB, ranks_per_chip=4).seconds)
     assert beside("all-reduce") == beside("all-gather") == pytest.approx(copy_s)
     assert beside("all-reduce", chips=1) == 0
     assert beside("all-to-all") == pytest.approx(3 * copy_s, rel=0.02)
