@@ -134,11 +134,11 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
     def write(run: Run, _: Any) -> None:
         """Write both tables and the whole answer."""
         columns, note = ("name", "first", "second", "ratio"), "\n".join(filter(None, sentences))
-        asked, came = (
+        questions, results = (
             [dict(zip(columns, row, strict=False)) for row in rows] for rows in (options, numbers)
         )
-        run.table("question", asked, title="Asked differently")
-        run.table("metrics", came, title="Came out differently", note=note)
+        run.table("question", questions, title="Asked differently")
+        run.table("metrics", results, title="Came out differently", note=note)
         run.json("results", answer, title="Results")
 
     call.answer(answer, show, write)
