@@ -210,7 +210,8 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
         (word,) = words
         return f"The row is {'within' if word == 'usual' else f'{word} than'} its 80 % interval."
     if set(words) == {"usual"}:
-        return f"All {words.total()} rows are within their 80 % intervals."
+        several = "Both" if words.total() == 2 else f"All {words.total():,}"
+        return f"{several} rows are within their 80 % intervals."
     counts = "".join(
         f"; {word} than nine of ten such machines: {words[word]}"
         for word in ("slower", "faster")
