@@ -110,12 +110,10 @@ def _plan(results: Document) -> str:
 
 def _serve(results: Document) -> str:
     if "deployments" in results:
-        best, demand = results["deployments"][0], results.get("demand")
-        whole = (
-            ""
-            if demand is None
-            else (f"; {demand['deployments']:,} of them serve {number(demand['requests_per_s'])}")
-        )
+        best, whole = results["deployments"][0], ""
+        if demand := results.get("demand"):
+            rate = number(demand["requests_per_s"])
+            whole = f"; {demand['deployments']:,} of them serve {rate} requests/s"
         return (
             f"{results['model']} on {results['cluster']}: {results['options']} serves most for "
             f"each chip, {number(best['max_rate_per_s'])} requests/s on {_counted(best)}{whole}"

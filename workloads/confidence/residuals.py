@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,6 @@ class Residuals:
         rows = rows or [row for row in self.rows if chip_family(row.chip).runtime == runtime]
         rows = rows or list(self.rows)
         return max((int(getattr(row, degree)) for row in rows), default=1)
-
-    @cached_property
-    def assumed_chips(self) -> frozenset[str]:
-        """Chips on which steps were measured whose kernels rest on assumed numbers."""
-        rows = (row for row in self.rows if row.family_of_kind == "training")
-        return frozenset(row.chip for row in rows if row.assumed)
 
     def under(self, chip: str, framework: str) -> Residuals:
         """Residuals of a framework's steps on a chip."""

@@ -220,9 +220,7 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
         if of_kind.rows and size > largest:
             doublings = math.log2(size / largest)
             factors.append((doubled**doublings, f"{degree} {size:,} beyond {largest:,}"))
-    # Rows of such a chip whose numbers were assumed as well have shown how far off these are.
-    chips = residuals.assumed_chips
-    if prediction.assumed and generation(prediction.chip) not in map(generation, chips):
+    if prediction.assumed:
         factors.append((ASSUMED, "assumed numbers"))
     return tuple(factors)
 
@@ -295,15 +293,6 @@ def least_half_width(prediction: Prediction, residuals: Residuals, wider: float 
     return UNMEASURED if tables else UNMEASURED * wider
 
 
-class Tails(NamedTuple):
-    """Quantiles of how far measured steps lay beyond either end of their hulls, in logarithms."""
-
-    down: float
-    up: float
-    rows: int
-    tables: int
-
-
 def likeness(row: Residual, question: Prediction) -> float:
     """Return how much a measured step counts for a question: 1 where it is like it in all."""
     weight = math.exp(-(((min(row.filled, 1.0) - min(question.filled, 1.0)) / MEMORY) ** 2) / 2)
@@ -343,7 +332,7 @@ def step_tails(question: Prediction, residuals: Residuals) -> tuple[float, float
 def _step_basis(prediction: Prediction, residuals: Residuals) -> str:
     """Say which steps the interval comes from, and how many of them are of such chips."""
     kind, stated, name = prediction.kind, prediction.stated, prediction.framework
-    every, _ = _steps(stated, residuals)
+    every = [row for row in _steps(stated, residuals)[0] if likeness(row, prediction)]
     rows = [row for row in every if row.kind == kind]
     domain = (name, generation(prediction.chip))
     alike = sum((row.framework, generation(row.chip)) == domain for row in rows)

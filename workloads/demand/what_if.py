@@ -151,6 +151,7 @@ def _raising(
     times = factor if match["factor"] is None else float(match["factor"])
 
     def change(horizon: Horizon) -> Horizon:
+        """Multiply the demand of a run."""
         demand = horizon.demand
         first = minute_at(demand, match, begin(demand))
         if first >= demand.minutes:

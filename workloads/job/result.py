@@ -35,6 +35,7 @@ DAY_S = 86400.0
 Share = TypeVar("Share", float, FloatArray)
 LOW, HIGH = 0.1, 0.9  # quantiles of the runs between which 80 % of them lie
 WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")  # parts in which chips compute
+OF_FAILURES = ("lost_work", "detection", "restart", "waiting_for_spares", "fewer_replicas")
 
 
 @display.by_facts("Training job")
@@ -93,6 +94,12 @@ class JobResult:
             part: sum(outcome.parts_ms[part] for outcome in self.outcomes) / total
             for part in self.job.parts
         }
+
+    @property
+    def failures_s(self) -> float:
+        """Time that failures cost, as the mean over the runs [s]."""
+        lost_ms = [sum(outcome.parts_ms[part] for part in OF_FAILURES) for outcome in self.outcomes]
+        return sum(lost_ms) / len(lost_ms) / 1000
 
     @property
     def goodput(self) -> float:

@@ -152,9 +152,9 @@ class ReplicaInputs:
         None,
         "Share of a chip's memory for weights and cached keys and values, as vLLM's "
         "--gpu-memory-utilization and SGLang's --mem-fraction-static",
-        least=0,
+        least=0.01,
         most=1,
-        default="the engine's: 0.9, and by SGLang what the chip's prompts leave",
+        default="the engine's: 0.9, and by SGLang what remains beside its prompts and graphs",
     )
 
 

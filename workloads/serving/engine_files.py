@@ -192,8 +192,8 @@ def _waits(value: Any, keys: Keys) -> str | None:
 
 def _share(value: Any, _all: Keys) -> float:
     """Share of a chip's memory."""
-    if not 0 < float(value) <= 1:
-        raise ValueError("a number above 0 and up to 1")
+    if not 0.01 <= float(value) <= 1:
+        raise ValueError("a number from 0.01 to 1")
     return float(value)
 
 

@@ -382,8 +382,9 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> tuple[floa
         more = f"more {unit}s, such as --tp {enough}"
         if enough > most:
             more = "a cluster of chips with more memory"
-        if rank.memory_share is not None:
-            more = f"a --memory-share above {share:g}, or {more}"
+        least = math.ceil(100 * weights / whole) / 100
+        if rank.memory_share is not None and least < 1:
+            more = f"a --memory-share above {least:g}, or {more}"
         smaller = "a smaller precision, such as fp8, or " * (rank.precision == "bf16")
         raise InputError(
             f"{model.name} has {weights / 1e9:,.1f} GB of weights, {held} "

@@ -39,7 +39,7 @@ def serving_remarks(
 
 
 def _raised_share(replica: Profile) -> Iterator[str]:
-    """Say that weights fit in more memory alone than the engine takes by itself."""
+    """Say that the weights need more memory than the engine takes by itself."""
     if share := replica.raised_share:
         yield (
             f"SGLang's own share of a chip's memory does not hold the weights; {share:g} of it is "

@@ -45,8 +45,7 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     )
     shown = {**document, "spares": f"{spares:,} {of_chips}"}
     if failures := document["failures"]:
-        lost = sum(share for part, share in result.breakdown.items() if part in OF_FAILURES)
-        shown["lost_s"] = lost * document["days"] * 86_400 / failures
+        shown["lost_s"] = result.failures_s / failures
     shown |= {} if result.goal is None else {"interval": sure}
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
     basis = document.get("price_basis")
@@ -65,8 +64,6 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     print_text(f"80 % of runs lie {between}: {ends.basis}.")
 
 
-OF_FAILURES = ("lost_work", "detection", "restart", "waiting_for_spares", "fewer_replicas")
-"""Parts of the time that failures cost."""
 RESULTS = (
     Column("goodput", "goodput", write="{:.1%}".format),
     Column("failures", "failures", write="{:,.1f}".format),

@@ -191,9 +191,10 @@ def _print(shared: Sharing, results: Mapping[str, Any]) -> None:
         print_text(sentence)
     if shared.others:
         lost = f"{shared.simulated[shared.best].lost(shared.best_alone_s):.2%}"
+        verdict = shared.verdict.replace("p", "P", 1)
         print_text(
-            f"{shared.verdict.capitalize()}: {lost} of the jobs' chip-hours against each job "
-            "alone in its best placement."
+            f"{verdict}: {lost} of the jobs' chip-hours against each job alone in its best "
+            "placement."
         )
     if shared.periods:
         _print_periods(results)

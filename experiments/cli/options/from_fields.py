@@ -475,6 +475,7 @@ def _group(hint: Any) -> _Group:
     )
 
     def build(entered: Mapping[str, Any]) -> Any:
+        """Build what the command receives from what was entered."""
         values = {key: entered[key] for key in options}
         if stated:
             return {key: value for key, value in values.items() if value is not None}

@@ -60,13 +60,6 @@ def test_every_table_has_the_same_weight():
     assert step_tails(question, _two_tables().without("small")) == (0.0, 0.1)
 
 
-def test_assumed_numbers_widen_until_steps_on_such_a_chip_were_measured():
-    question = Prediction(TENSOR, "gb200", 8, 1, 64, assumed=True)
-    measured = replace(_row("b", 0.1), chip="b200", assumed=True)
-    assert widening(question, _two_tables()) == ASSUMED
-    assert widening(question, Residuals((*_two_tables().rows, measured))) == 1.0
-
-
 @pytest.mark.parametrize(("prediction", "factor"), [
     (Prediction(TENSOR, "h100", 8, 1, 64), 1.0),
     (Prediction(TENSOR, "h100", 32, 1, 64), DOUBLED["tp"] ** 2),

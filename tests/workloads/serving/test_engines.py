@@ -198,7 +198,8 @@ def test_a_share_of_memory_is_stated_raised_or_refused():
     assert held("llama-3.1-8b", memory_share=0.5) == (pytest.approx(0.5), 0)
     assert held("llama-3.1-70b") == (pytest.approx(0.95), 0.95)
     assert held("llama-3.1-70b", memory_share=0.9) == (pytest.approx(0.9), 0)
-    refused("a --memory-share above 0.8, or more", held, "llama-3.1-70b", memory_share=0.8)
+    refused("a --memory-share above 0.83, or more", held, "llama-3.1-70b", memory_share=0.8)
+    refused("fp8, or a cluster of chips with more", held, "llama-3.1-405b", memory_share=1.0)
     remarks = cs.serve("llama-3.1-70b", place, tp=2, scheduler="sglang", count=20).remarks
     assert any("launch it with --mem-fraction-static 0.95" in remark for remark in remarks)
 

@@ -19,6 +19,7 @@ from workloads.models.model import (
     layer_flops,
     training_flops,
 )
+from workloads.training.frameworks.framework import framework
 from workloads.training.iteration import iteration
 from workloads.training.layers.feed_forward import load
 from workloads.training.layers.layer import backward, forward
@@ -150,7 +151,8 @@ def test_shared_experts_work_while_copies_travel():
 
 
 def test_the_host_issues_the_product_of_every_expert():
-    share = shipped_catalogue().value("training", "expert_issue")
+    share = shipped_catalogue().value("kernels.h100", "expert_issue")
+    assert share == shipped_catalogue().value("training", "expert_issue")
     some, alone = (
         {step.name: step.issued for step in steps_of(SPARSE, "h100", {"dp": 16, "ep": ep})[0]}
         for ep in (2, 16)
@@ -161,7 +163,7 @@ def test_the_host_issues_the_product_of_every_expert():
 
 
 def test_pytorch_multiplies_the_tokens_of_all_experts_in_one_kernel():
-    chosen = {"training.expert_issue": "grouped", "kernels.b200.grouped_efficiency": "pytorch"}
+    chosen = {"kernels.b200.expert_issue": "grouped", "kernels.b200.grouped_efficiency": "pytorch"}
     several, one = shipped_catalogue(), shipped_catalogue().with_variants(chosen)
     rates = {"bf16": one.value("kernels.b200", "grouped_efficiency"), "mxfp8": 1}
     for precision, rate in rates.items():
@@ -172,6 +174,17 @@ def test_pytorch_multiplies_the_tokens_of_all_experts_in_one_kernel():
             for name in {"experts.up", "experts.up.data", "experts.down.weight"} & {*each}:
                 assert together[name].issued == 1 < each[name].issued
                 assert together[name].seconds == pytest.approx(each[name].seconds / rate)
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "transformers"])
+def test_experts_are_issued_one_by_one_where_no_kernel_takes_all(name):
+    def issued(place, stack=name):
+        numbers = framework(stack).on(cluster(place), SPARSE).numbers
+        shapes = RankShapes(SPARSE, plan(dp=16, ep=2), cluster(place).chip, numbers)
+        return by_name(forward(shapes, moe=True))["experts.up"].issued
+
+    assert issued("dgx-h100") == issued("dgx-b200") == 1 < issued("dgx-a100")
+    assert issued("dgx-h100", "transformers:2026-01") == issued("dgx-a100")
 
 
 def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own():

@@ -421,7 +421,8 @@ def link_time(chunks: Schedule) -> LinkTime:
         for to in bounds.tolist()
     ]
     fullest = np.diff(until, axis=0).max(axis=1, initial=0)
-    tenths = np.ceil(np.round(LOADS * fullest / np.maximum(1, lasting), 6))  # of a full one ten
+    # In tenths of a full resource; rounded, as floats make 0.3 * 10 a little more than 3.
+    tenths = np.ceil(np.round(LOADS * fullest / np.maximum(1, lasting), 6))
     loads, phase = np.unique(tenths, return_inverse=True)
     phase_ps = np.bincount(phase, lasting).astype(np.int64)
     # What is before the first message, or after the last, is of the phase beside it.

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 from cluster_sim.collectives.duration.expert_library import MERGING, known, visited
 from topologies.catalogue.catalogue import NCCL, Catalogue, chip_family
-from workloads.kernels.chip_share import Timing, rank_of
+from workloads.kernels.chip_share import Rank, Timing, rank_of
 from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import Experts
 from workloads.training.layers.steps import (
@@ -173,7 +173,7 @@ def merged_exchange(catalogue: Catalogue | None, chip: str) -> bool:
 
 def _own_passes(shapes: RankShapes) -> float:
     """Passes over experts' tokens by kernels of their own: to sort, and to activate and cast."""
-    rank = rank_of(shapes.chip, "bf16", 1, shapes.catalogue)
+    rank = _rank(shapes)
     passes = rank.constant("expert_passes") if rank.knows("expert_passes") else 2
     # Products take activations and casts over only in fp8.
     return passes if ELEMENT_BYTES.get(shapes.plan.precision, TWO) < TWO else max(1, passes)
@@ -325,7 +325,7 @@ def _experts(shapes: RankShapes) -> Experts:
 def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
     """Batched product of the rank's experts, of (m, k) × (k, n) each."""
     timing = shapes.gemm(m, n, k, load(shapes).local)
-    rank = rank_of(shapes.chip, "bf16", 1, shapes.catalogue)
+    rank = _rank(shapes)
     if rank.knows("grouped_efficiency") and ELEMENT_BYTES.get(shapes.plan.precision, TWO) == TWO:
         timing = timing._replace(seconds=timing.seconds / rank.constant("grouped_efficiency"))
     return _for_each(name, shapes, timing)
@@ -334,8 +334,14 @@ def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
 def _for_each(name: str, shapes: RankShapes, timing: Timing) -> LayerOp:
     """Kernel of each expert of the rank, with the time of all."""
     # The host prepares that of each expert, which takes longer the more experts there are.
-    further = (load(shapes).local - 1) * shapes.catalogue.value("training", "expert_issue")
-    return kernel(name, timing)._replace(issued=1 + further)
+    rank, usual = _rank(shapes), shapes.catalogue.value("training", "expert_issue")
+    share = rank.constant("expert_issue") if rank.knows("expert_issue") else usual
+    return kernel(name, timing)._replace(issued=1 + (load(shapes).local - 1) * share)
+
+
+def _rank(shapes: RankShapes) -> Rank:
+    """Return what is known of the kernels of the rank's chip."""
+    return rank_of(shapes.chip, "bf16", 1, shapes.catalogue)
 
 
 def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False) -> list[LayerOp]:

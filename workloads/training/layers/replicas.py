@@ -446,7 +446,7 @@ def occupied_share(shapes: RankShapes) -> float:
     # NCCL runs a block for each of its channels, two for each adapter, on a multiprocessor that it
     # shares with no kernel. Trainium has cores for collectives, and TPUs move data by themselves.
     chips = chip_family(shapes.chip, shapes.catalogue)
-    name = chip_family(shapes.chip, shapes.catalogue).kernels
+    name = chips.kernels
     if chips.runtime == COMPILED or not shapes.catalogue.has(name, "exchange_processors"):
         return 0.0
     count = SERVER * shapes.catalogue.value(name, "exchange_processors")
