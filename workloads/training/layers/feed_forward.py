@@ -233,7 +233,7 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
         *_cast(shapes, "experts.down.cast", work.inner),
         _product("experts.down", shapes, work.tiled, width, work.inner),
         *_counted(shapes, "experts.down.bias", BIAS_FORWARD_BYTES * experts.bias),
-        *_counted(shapes, "experts.weights", _around(shapes, "forward")),
+        *_weighed(shapes, "experts.weights", "forward"),
         *_regroup(shapes, "experts.unsort"),
         *combine,
         *after,
@@ -264,7 +264,7 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
         *_waiting(
             [
                 *_regroup(shapes, "experts.unsort.data"),
-                *_counted(shapes, "experts.weights.data", _around(shapes, "backward")),
+                *_weighed(shapes, "experts.weights.data", "backward"),
                 *_counted(shapes, "experts.down.bias.data", BIAS_BACKWARD_BYTES * experts.bias),
                 *_cast(shapes, "experts.down.cast.data", width),
                 _product("experts.down.data", shapes, work.tiled, work.inner, width),
@@ -364,6 +364,12 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
 def _around(shapes: RankShapes, direction: str) -> float:
     """Traffic for an element of a copy by kernels beside those that move and multiply it [B]."""
     return shapes.catalogue.value("training", f"expert_bytes_{direction}")
+
+
+def _weighed(shapes: RankShapes, name: str, direction: str) -> list[LayerOp]:
+    """Kernels that weigh and order the tokens of all experts, issued once for all of them."""
+    steps = _counted(shapes, name, _around(shapes, direction))
+    return [step._replace(issued=1) for step in steps]
 
 
 def _counted(shapes: RankShapes, name: str, element_bytes: float) -> list[LayerOp]:
