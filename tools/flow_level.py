@@ -1,7 +1,7 @@
 """Cost of sharing links inside a step that ``--level flow`` finds, beside all messages written out.
 
 ``python -m tools.flow_level`` draws plans of a small model below oversubscribed switches and prints
-each step at three levels. These are the last figures of docs/background/training.md on the level.
+each step at three levels: the figures of 32 plans in docs/background/training.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.front import train
 
-PLANS = 16  # drawn among all degrees, and again among those whose tp spans two domains with ZeRO 2
+PLANS = 16  # drawn among all degrees, and again with ZeRO 2 and a tp over two domains or four
 LEVELS = ("collective", "flow", "chunk")
 
 

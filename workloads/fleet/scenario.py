@@ -202,7 +202,7 @@ def scenario(
     tariff = _tariff(options.money, regions)
     shares: Sequence[Share] = [(models, None)] if isinstance(models, Model) else models
     demand, served = divided(demand, shares) if shares else (demand, ())
-    now = demand.times(1 - tier.share) if tier and tier.share else demand  # what may not wait
+    now = demand.times(1 - tier.share) if tier else demand  # what may not wait
     window = cut_to_period(now, period.days, period.start_day)
     kinds = kinds_from(machines, window.demand, served, options, regions)
     window = in_regions(window, regions) if regions else window

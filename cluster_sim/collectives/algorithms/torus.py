@@ -480,7 +480,7 @@ def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]
 
     columns: dict[str, Any] = {name: getattr(messages, name) for name in COLUMNS}
     columns |= {
-        name: np.append(values, np.zeros_like(values[:barriers]))
+        name: np.append(values, np.zeros(barriers, values.dtype))
         for name, values in columns.items()
     }
     columns["step"][rows:] = messages.step[ends - 1]

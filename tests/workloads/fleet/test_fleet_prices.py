@@ -31,7 +31,8 @@ def test_a_bad_price_file_is_refused_before_capacity_is_simulated(tmp_path, monk
     monkeypatch.setattr("workloads.fleet.setup.serving.capacity_table", never)
     (bad := tmp_path / "price.csv").write_text("hour,usd_per_mwh\n25,10\n")
     with pytest.raises(
-        InputError, match=r"hour must be 0 to 23 of a day, .* in one row each; it has 1"
+        InputError,
+        match=r"hour must be 0 to 23 of a day, .* in one row each. Rows: 1, different hours: 1",
     ):
         cs.run_fleet("trn2-ultraserver:2", model="llama-3.1-8b", days=0.1, price=bad)
 

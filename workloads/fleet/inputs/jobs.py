@@ -176,6 +176,9 @@ class TrainingJob:
                 f"job {self.name}: post_training is {self.post_training!r}; it is of a job that "
                 "trains, and this one evaluates."
             )
+        interval_s = self.checkpoint_every_s
+        if (interval_s is not None and not interval_s > 0) or self.state_bytes < 0:
+            raise InputError(f"job {self.name}: the checkpoint interval must be above 0 s.")
         if self.arrives_s < 0 or not self.work_tokens > 0 or self.deadline_s <= self.arrives_s:
             raise InputError(
                 f"job {self.name}: it arrives at {self.arrives_s:g} s with a deadline at "

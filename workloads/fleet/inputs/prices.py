@@ -158,7 +158,7 @@ def _quotes(table: pd.DataFrame, where: str, weighs: tuple[float, float], hours:
         if len(hour) not in CYCLES or not np.array_equal(hour[times], np.arange(len(hour))):
             raise InputError(
                 f"{where}: hour must be 0 to 23 of a day, or 0 to 167 of a week from Monday on, in "
-                f"one row each; it has {len(hour):,}."
+                f"one row each. Rows: {len(hour):,}, different hours: {len(set(hour)):,}."
             )
     else:
         moments = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")

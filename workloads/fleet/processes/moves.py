@@ -203,10 +203,11 @@ def dispatch(world: World) -> None:
         there = world.ledger.count(Role.EVALUATION) + world.joining[Role.EVALUATION]
         if there < world.evaluation.units:
             units = _lendable(world)[: world.evaluation.units - there]
-            resident = world.ledger.loaded[units] != NOBODY
-            world.ledger.put(units[resident], Role.EVALUATION, world.now)
-            loading = load_phases(world, world.home, compiled=True)[:2]
-            _lead(world, units[~resident], loading, Role.EVALUATION)
+            if len(units):
+                resident = world.ledger.loaded[units] != NOBODY
+                world.ledger.put(units[resident], Role.EVALUATION, world.now)
+                loading = load_phases(world, world.home, compiled=True)[:2]
+                _lead(world, units[~resident], loading, Role.EVALUATION)
 
 
 def _lendable(world: World) -> IntArray:

@@ -1,4 +1,4 @@
-"""Services, the kinds of units that answer them, and the queues of their requests."""
+"""Services, the kinds of units that answer them, how these fail, and the queues of requests."""
 
 from __future__ import annotations
 
