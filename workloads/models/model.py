@@ -78,12 +78,7 @@ class Indexer:
     @property
     def columns(self) -> int:
         """Columns of the products of the hidden state: a token's key, and weights of the heads."""
-        return self.dim * (1 if self.one_key else 4) + self.heads * self.weighs
-
-    @property
-    def one_key(self) -> bool:
-        """Whether each token has a key of its own, alone or to be pooled."""
-        return self.tokens == 1 or self.pooled
+        return self.dim * (1 if self.tokens == 1 or self.pooled else 4) + self.heads * self.weighs
 
 
 @dataclass(frozen=True)
@@ -549,7 +544,7 @@ def index_size(model: Model) -> Size:
         return Size(0, 0)
     rank = model.latent.query_rank if model.latent else model.low_rank and model.low_rank.queries
     queries = (rank or model.hidden) * index.heads * index.dim
-    vectors = 2 if index.one_key else 1 + 2 * index.tokens  # places within a summary
+    vectors = 2 if index.tokens == 1 or index.pooled else 1 + 2 * index.tokens  # places in a sum
     return Size(queries + model.hidden * index.columns, vectors * index.dim)
 
 

@@ -145,9 +145,6 @@ USUAL_CACHE = {"vllm": "bf16", "sglang": "bf16"}
 """Precision of the cache by engines whose ``--kv-cache-dtype auto`` is the model's own type,
 whatever its weights have (vLLM's and SGLang's pages on quantized KV caches). TensorRT-LLM does as
 the checkpoint says, and NVIDIA's of 8 bits and fewer say FP8."""
-OF_FREE = "tensorrt-llm"
-"""Engine whose share of memory is one of what weights, products and graphs leave free, for the
-cache alone (``free_gpu_memory_fraction`` of its ``KvCacheConfig``)."""
 OVERHEADS = (
     *("iteration_overhead", "request_iteration", "graph_tokens", "masked_selection"),
     *("layer_host", "scan_chunk", "cache_share", "request_states", "delta_states"),

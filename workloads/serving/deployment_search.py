@@ -26,13 +26,7 @@ from workloads.kernels.precision import SERVING
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS
-from workloads.serving.batching import (
-    OF_FREE,
-    USUAL_CACHE,
-    Batching,
-    batching_from,
-    engine_numbers,
-)
+from workloads.serving.batching import USUAL_CACHE, Batching, batching_from, engine_numbers
 from workloads.serving.deployment import (
     Deployed,
     Deployment,
@@ -225,7 +219,7 @@ class ServingOptions:
         sizes: Mapping[str, Any] = {
             "precision": precision, "ep": self.ep or 1, "cache_precision": cache,
             "attention_dp": self.attention_dp, "memory_share": self.memory_share,
-            "of_free": batching.engine == OF_FREE,
+            "of_free": batching.engine == "tensorrt-llm",
         }  # fmt: skip
         replica = profile(model, cluster, tp=tp, catalogue=numbers, **sizes)
 

@@ -40,10 +40,9 @@ def serving_remarks(
 
 def _raised_shares(deployment: Deployment) -> Iterator[str]:
     """Say which replicas have weights that need more memory than the engine takes by itself."""
-    chips = {deployment.profile: "chip's memory"}
-    if deployment.prompts:
-        chips[deployment.prompt_profile] = "chip's memory, where prompts run alone,"
-    for replica, memory in chips.items():
+    memory_of = {deployment.prompt_profile: "chip's memory, where prompts run alone,"}
+    memory_of[deployment.profile] = "chip's memory"  # of both where they are alike
+    for replica, memory in memory_of.items():
         if share := replica.raised_share:
             yield (
                 f"SGLang's own share of a {memory} does not hold the weights; {share:g} of it is "

@@ -204,8 +204,8 @@ def test_a_share_of_memory_is_stated_raised_or_refused():
     remarks = cs.serve("llama-3.1-70b", place, tp=2, **how).remarks
     assert any("launch it with --mem-fraction-static 0.95" in remark for remark in remarks)
     apart = cs.serve("llama-3.1-70b", place, tp=4, disaggregate="1:1", prefill_tp=2, **how).remarks
-    said = [remark for remark in apart if "--mem-fraction-static" in remark]
-    assert ["where prompts run alone, does not hold" in remark for remark in said] == [True]
+    raised = [remark for remark in apart if "--mem-fraction-static" in remark]
+    assert ["where prompts run alone, does not hold" in remark for remark in raised] == [True]
 
 
 def test_tensorrt_llms_share_of_memory_is_one_of_what_the_weights_leave():
