@@ -93,9 +93,9 @@ def layers(read: Reader) -> dict[str, Any]:
     if any(layer.keys != "last" for layer in layout):
         count = read.count("index_n_heads", f"{BLOCKS}.sparse_num_index_heads")
         width = read.count("index_head_dim", f"{BLOCKS}.sparse_index_dim")
-        sums = {layer.summaries.tokens for layer in layout if layer.summaries}
-        tokens = min(sums, default=1)  # selected ones are the finer
-        fields = {"indexer": Indexer(count, width, weighs=not read.has(BLOCKS), tokens=tokens)}
+        pool, weighs = read.count("index_kpool", default=1), not read.has(BLOCKS)
+        finest = min((one.summaries.tokens for one in layout if one.summaries), default=pool)
+        fields = {"indexer": Indexer(count, width, weighs, finest, pooled=pool > 1)}
     alike = len({replace(layer, experts=False) for layer in layout}) == 1
     if regular and not mixes and alike and not (wide or read.has("o_lora_rank")):
         # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.

@@ -73,11 +73,12 @@ class Indexer:
     dim: int  # width of a head, and of the key that a cache stores for each token
     weighs: bool = True  # whether heads have weights for one sum; else each selects by itself
     tokens: int = 1  # tokens that one of its keys sums up, see ``Summaries``
+    pooled: bool = False  # whether such a key is the mean of those of its tokens, as in GLM-5.3
 
     @property
     def columns(self) -> int:
         """Columns of the products of the hidden state: a token's key, and weights of the heads."""
-        return self.dim * (1 if self.tokens == 1 else 4) + self.heads * self.weighs
+        return self.dim * (1 if self.tokens == 1 or self.pooled else 4) + self.heads * self.weighs
 
 
 @dataclass(frozen=True)
@@ -543,7 +544,7 @@ def index_size(model: Model) -> Size:
         return Size(0, 0)
     rank = model.latent.query_rank if model.latent else model.low_rank and model.low_rank.queries
     queries = (rank or model.hidden) * index.heads * index.dim
-    vectors = 2 if index.tokens == 1 else 1 + 2 * index.tokens  # places within a summary
+    vectors = 2 if index.tokens == 1 or index.pooled else 1 + 2 * index.tokens  # places in a sum
     return Size(queries + model.hidden * index.columns, vectors * index.dim)
 
 

@@ -151,7 +151,8 @@ class ReplicaInputs:
     memory_share: float | None = setting(
         None,
         "Share of a chip's memory for weights and cached keys and values, as vLLM's "
-        "--gpu-memory-utilization and SGLang's --mem-fraction-static",
+        "--gpu-memory-utilization and SGLang's --mem-fraction-static; by TensorRT-LLM the share "
+        "for the cache of what they leave, as its free_gpu_memory_fraction",
         least=0.01,
         most=1,
         default="the engine's: 0.9, and by SGLang what remains beside its prompts and graphs",

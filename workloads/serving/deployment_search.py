@@ -219,6 +219,7 @@ class ServingOptions:
         sizes: Mapping[str, Any] = {
             "precision": precision, "ep": self.ep or 1, "cache_precision": cache,
             "attention_dp": self.attention_dp, "memory_share": self.memory_share,
+            "of_free": batching.engine == "tensorrt-llm",
         }  # fmt: skip
         replica = profile(model, cluster, tp=tp, catalogue=numbers, **sizes)
 

@@ -242,6 +242,8 @@ TENSORRT: Mapping[str, Key] = {
     "dtype": SIXTEEN_BITS,
     "kv-cache-dtype": choice("cache_precision", CACHE),
     "kv-cache-config.dtype": choice("cache_precision", CACHE),
+    "kv-cache-free-gpu-memory-fraction": MEMORY,
+    "kv-cache-config.free-gpu-memory-fraction": MEMORY,
     "batch-wait-timeout-iters": Key("gather", _waits),
     "batch-wait-max-tokens-ratio": Key("", lambda _value, _all: "read with the passes"),
     "speculative-config.max-draft-len": PROPOSALS,

@@ -366,7 +366,7 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> tuple[floa
     whole = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue)
     usual = catalogue.entry(chip_family(chip, catalogue).serving, "memory_share")
     share, raised = rank.memory_share, 0.0
-    if share is None:
+    if share is None or rank.of_free:
         share = usual.value
         # One that follows from the server's own rule, and nobody stated, may be raised by its user.
         if weights >= whole * share and usual.grade == "derived":
@@ -383,14 +383,16 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> tuple[floa
         if enough > most:
             more = "a cluster of chips with more memory"
         least = math.ceil(100 * weights / whole) / 100
-        if rank.memory_share is not None and least < 1:
+        if rank.memory_share is not None and not rank.of_free and least < 1:
             more = f"a --memory-share above {least:g}, or {more}"
         smaller = "a smaller precision, such as fp8, or " * (rank.precision == "bf16")
         raise InputError(
             f"{model.name} has {weights / 1e9:,.1f} GB of weights, {held} "
             f"{budget / 1e9:,.1f} GB; use {smaller}{more}."
         )
-    return budget - weights, raised
+    # What weights, products and graphs leave free is what the engine's usual share makes of it.
+    free = (rank.memory_share or usual.value) / usual.value if rank.of_free else 1.0
+    return free * (budget - weights), raised
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int) -> float:

@@ -11,8 +11,8 @@ from topologies.support.errors import InputError
 from topologies.support.units import format_seconds
 from workloads.models.model import Model
 from workloads.serving.batching import engine_numbers
-from workloads.serving.deployment import Deployed
-from workloads.serving.profile import Profile, profile
+from workloads.serving.deployment import Deployed, Deployment
+from workloads.serving.profile import profile
 
 LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
 FULL = 0.75  # mean share of the slots in use from which users of a closed loop queue for one
@@ -34,18 +34,21 @@ def serving_remarks(
     engine = "" if batching.date else batching.engine
     older = _older(cluster, engine, document["tpot_s"]["p50"])
     grouped = _in_groups(model, cluster, deployed, document["prompt_tokens_mean"])
-    share = _raised_share(deployed.deployment.profile)
+    share = _raised_shares(deployed.deployment)
     return [*share, *grouped, *_of_requests(deployed, document), *older, *unsure_share(document)]
 
 
-def _raised_share(replica: Profile) -> Iterator[str]:
-    """Say that the weights need more memory than the engine takes by itself."""
-    if share := replica.raised_share:
-        yield (
-            f"SGLang's own share of a chip's memory does not hold the weights; {share:g} of it is "
-            f"taken, so launch it with --mem-fraction-static {share:g}, or state another as "
-            "--memory-share."
-        )
+def _raised_shares(deployment: Deployment) -> Iterator[str]:
+    """Say which replicas have weights that need more memory than the engine takes by itself."""
+    memory_of = {deployment.prompt_profile: "chip's memory, where prompts run alone,"}
+    memory_of[deployment.profile] = "chip's memory"  # of both where they are alike
+    for replica, memory in memory_of.items():
+        if share := replica.raised_share:
+            yield (
+                f"SGLang's own share of a {memory} does not hold the weights; {share:g} of it is "
+                f"taken (assumed), so launch it with --mem-fraction-static {share:g}, or state "
+                "another as --memory-share."
+            )
 
 
 def _of_requests(deployed: Deployed, document: Mapping[str, Any]) -> Iterator[str]:

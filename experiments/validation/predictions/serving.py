@@ -126,6 +126,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         or USUAL_CACHE.get(values.get("scheduler") or ""),
         attention_dp=groups,
         memory_share=values.get("memory_share"),
+        of_free=values.get("scheduler") == "tensorrt-llm",
     )
     copies = 1 if groups > 1 else _copies(values, whole)
     answer = _steady_state(replica, values, whole, copies)

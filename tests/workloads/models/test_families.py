@@ -25,6 +25,8 @@ from workloads.models.model import (
     all_attention_flops,
     attention_flops,
     forward_flops,
+    index_flops,
+    index_size,
     keys_seen,
     layer_flops,
     mixer_size,
@@ -174,6 +176,22 @@ def test_layers_of_kimi_linear_are_counted_from_one():
     whole = [place for place, layer in enumerate(model.each_layer, 1) if layer.mixer == "attention"]
     assert whole == [4, 8, 12, 16, 20, 24, 27]
     assert model.recurrence.state == 32 * 128 * 128
+
+
+def test_every_fourth_layer_of_glm_flash_attends_and_the_first_three_are_dense():
+    model = named("zai-org/GLM-5.3-Flash")
+    whole = [place for place, layer in enumerate(model.each_layer) if layer.mixer == "attention"]
+    assert whole == list(range(3, 45, 4))
+    assert [layer.experts for layer in model.each_layer].index(True) == 3
+    assert model.recurrence.state == 64 * 128 * 128
+
+
+def test_an_indexer_of_pooled_keys_scores_one_for_each_pool():
+    model = named("glm-5.3-flash")
+    pooled = model.of_kind(model.each_layer[3])
+    each = replace(pooled, indexer=replace(pooled.indexer, tokens=1, pooled=False))
+    assert (pooled.indexer.tokens, index_size(pooled)) == (16, index_size(each))
+    assert 16 * index_flops(pooled, 4096) == index_flops(each, 4096)
 
 
 def test_the_gates_of_kimi_are_factored_or_whole():

@@ -55,6 +55,7 @@ weights agree within a ten-millionth."""
 ROUNDED = {
     "deepseek-v3.2": 671e9, "falcon-h1-7b": 7.586e9, "gemma-3-12b": 11.77e9,
     "gemma-4-26b-a4b": 25.2e9, "gemma-4-31b": 30.7e9, "glm-5": 744e9, "glm-5.2": 744e9,
+    "glm-5.3-flash": 313e9,  # by its class in transformers, and 320 with its head by NVIDIA's guide
     "granite-4.0-h-small": 32.2e9, "kimi-k3": 2.78e12, "kimi-linear-48b-a3b": 49.12e9,
     "llama-4-maverick": 400e9, "minimax-m3": 427e9, "ministral-3-14b": 13.5e9,
     "nemotron-3-super-120b-a12b": 120.6e9, "nemotron-3-ultra-550b-a55b": 550e9,
@@ -86,6 +87,7 @@ def test_published_counts_with_a_prediction_head_are_exact():
     shared = named("glm-5.2").with_prediction_heads(1)
     indexer = sum(index_size(shared.of_kind(shared.each_layer[0])))
     assert shared.parameters + indexer == 753_329_940_480
+    assert named("glm-5.3-flash").with_prediction_heads(1).parameters == pytest.approx(320e9, 0.005)
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "Qwen/Qwen3-32B", "Llama-3.1-8B-Instruct",

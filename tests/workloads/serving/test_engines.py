@@ -200,8 +200,30 @@ def test_a_share_of_memory_is_stated_raised_or_refused():
     assert held("llama-3.1-70b", memory_share=0.9) == (pytest.approx(0.9), 0)
     refused("a --memory-share above 0.83, or more", held, "llama-3.1-70b", memory_share=0.8)
     refused("fp8, or a cluster of chips with more", held, "llama-3.1-405b", memory_share=1.0)
-    remarks = cs.serve("llama-3.1-70b", place, tp=2, scheduler="sglang", count=20).remarks
+    how = {"scheduler": "sglang", "count": 20}
+    remarks = cs.serve("llama-3.1-70b", place, tp=2, **how).remarks
     assert any("launch it with --mem-fraction-static 0.95" in remark for remark in remarks)
+    apart = cs.serve("llama-3.1-70b", place, tp=4, disaggregate="1:1", prefill_tp=2, **how).remarks
+    raised = [remark for remark in apart if "--mem-fraction-static" in remark]
+    assert ["where prompts run alone, does not hold" in remark for remark in raised] == [True]
+
+
+def test_tensorrt_llms_share_of_memory_is_one_of_what_the_weights_leave():
+    place, whole = cluster("dgx-h100"), 2 * usable_hbm_bytes("h100", SHIPPED)
+
+    def cache(share):
+        stated = {"memory_share": share, "of_free": True, "catalogue": SHIPPED}
+        return profile(cs.model("llama-3.1-70b"), place, tp=2, **stated)
+
+    usual = cache(None)
+    assert usual.kv_budget_bytes + usual.weights_bytes == pytest.approx(0.9 * whole)
+    assert cache(0.9).kv_budget_bytes == usual.kv_budget_bytes
+    assert cache(0.45).kv_budget_bytes == pytest.approx(usual.kv_budget_bytes / 2)
+    how = {"tp": 2, "scheduler": "tensorrt-llm", "count": 2}
+    served = cs.serve("llama-3.1-70b", place, memory_share=0.45, **how)
+    assert served.replica.kv_budget_bytes == pytest.approx(usual.kv_budget_bytes / 2)
+    stated = {"memory_share": 0.5, "of_free": True, "catalogue": SHIPPED}
+    refused("fp8, or a cluster of", profile, cs.model("llama-3.1-405b"), place, tp=8, **stated)
 
 
 def test_a_stated_share_of_memory_and_that_of_other_engines_stay():
@@ -241,6 +263,7 @@ TENSORRT = """
 cat > config.yml <<EOF
 kv_cache_config:
     dtype: fp8
+    free_gpu_memory_fraction: 0.8
 batch_wait_timeout_iters: 20
 batch_wait_max_tokens_ratio: 0.9
 enable_attention_dp: true
@@ -262,7 +285,7 @@ SGLANG = (
     ("pod.yaml", MANIFEST, {"scheduler": "vllm", "tp": 4, "slots": 32}, (), ()),
     ("serve.sh", TENSORRT, {
         "scheduler": "tensorrt-llm", "tp": 8, "ep": 4, "slots": 512, "chunk": 8192,
-        "cache_precision": "fp8", "gather": "20:0.9", "attention_dp": 8,
+        "cache_precision": "fp8", "gather": "20:0.9", "attention_dp": 8, "memory_share": 0.8,
     }, ("extra-llm-api-options",), ()),
     ("serve.sh", SGLANG, {
         "scheduler": "sglang", "tp": 8, "slots": 256, "chunk": 16384, "poll": 10,
@@ -395,8 +418,6 @@ FIELDS = st.fixed_dictionaries(
 )  # fmt: skip
 def test_a_written_launch_is_read_as_it_was(tmp_path_factory, engine, fields, divided, precision):
     stated = dict(fields)
-    if engine == "tensorrt-llm":  # whose share is of what the weights leave
-        stated.pop("memory_share", None)
     if divided and fields["tp"] > 1:
         stated["ep"] = fields["tp"]
     if precision and engine != "tensorrt-llm":

@@ -44,6 +44,7 @@ class RankShare:
     ep: int = 1
     cache_precision: str | None = None  # where it is stated, see :attr:`cached_as`
     memory_share: float | None = None  # of the chip's memory for weights and cache, where stated
+    of_free: bool = False  # whether it is one of what weights leave (free_gpu_memory_fraction)
     of_experts: bool = False  # whether products are those of routed experts, see :attr:`experts`
     # Groups of ranks that divide the requests; each has the whole model but the routed experts,
     # which all of them divide
