@@ -41,6 +41,8 @@ from workloads.training.execution.chunk_level import (
     LEAST,
     PACE,
     PARTS,
+    Called,
+    _taking_turns,
     as_flow,
     call_schedule,
     expand,
@@ -51,7 +53,7 @@ from workloads.training.execution.chunk_level import (
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.lower import lower
 from workloads.training.execution.turns import PARTS as TURN_PARTS
-from workloads.training.execution.turns import Turns, in_turns, shortest_turns, turn_bytes
+from workloads.training.execution.turns import Turns, in_turns, ops_of, shortest_turns, turn_bytes
 from workloads.training.iteration import iteration
 
 SHORT = Model("short", 2, 1024, 16, 4, 64, 4096, 32_000)
@@ -382,6 +384,18 @@ def test_parts_are_a_quarter_of_the_shortest_messages_and_no_less_than_a_packet(
         out = [[call_schedule(group, "send", size)] for size in sizes[-count:]]
         turns = turn_bytes([*out, [_collective("send", [0, 1], 2**24)]], least)
         assert turns == (2**24 // TURN_PARTS.links, part)
+
+
+def test_parts_at_adapters_get_longer_where_ops_would_be_too_many():
+    two = cluster("trn2.48xlarge:2")
+    group, least = Group(two, np.array([0, two.chips_per_domain])), Turns(2**16, 2**12)
+    long, short = (call_schedule(group, "send", size) for size in (2**20, 2**14))
+    calls = [[Called(each, np.arange(3))] for each in (long, short)]
+    ops = {part: ops_of([(long, 3), (short, 3)], Turns(2**16, part)) for part in (2**12, 2**13)}
+    assert ops[2**12] == 3 * sum(len(in_turns(each, least)) for each in (long, short))
+    for most, part in ((ops[2**12], 2**12), (ops[2**12] - 1, 2**13), (1, 2**16)):
+        cut = _taking_turns(calls, least, most)
+        assert len(cut[0].pattern) == len(in_turns(long, Turns(2**16, part)))
 
 
 def test_priorities_of_one_collective_are_none_against_another():

@@ -112,6 +112,14 @@ def in_turns(alone: Schedule, part_bytes: Turns) -> Schedule:
     )
 
 
+def ops_of(calls: Iterable[tuple[Schedule, int]], part_bytes: Turns) -> int:
+    """Count the ops of collectives in parts of these lengths [B], each called so many times."""
+    several = list(calls)
+    ops = {id(one): one for one, _ in several}
+    counts = {key: int(_parts(one, part_bytes).sum()) for key, one in ops.items()}
+    return sum(counts[id(one)] * count for one, count in several)
+
+
 def on_queues(chunks: Schedule) -> BoolArray:
     """Return which ops hold a link or an adapter, which serves one at a time."""
     return np.append(chunks.resources.slots == 1, False)[chunks.resource]
