@@ -329,9 +329,10 @@ def broadcast_slices(call: CollectiveCall, chains: int) -> int:
     return max(1, min(most, call.size_bytes // (chains * PACKET_BYTES)))
 
 
-BYTES_AN_OP = 115
-"""Peak memory of building and running a schedule for each op [B]: measured as 113 B for the 154 M
-ops of a ring of 4,096 chips of Trn2, and 102 B on plain wire."""
+BYTES_AN_OP = 150
+"""Peak memory of building and running a schedule for each op [B]. Measured: rings 107 to 113 B, rdh
+123, direct all-to-alls 120, meshes 111 to 114 on Trn2 and 131 on a switch of 1,500 chips, and 150
+on a full mesh of as many, which has as many links as its gather has ops."""
 SAMPLED_PAIRS = 1024  # pairs of chips from whose mean distance that of all pairs is estimated
 
 

@@ -312,7 +312,7 @@ TREE = ("tree_step", "tree_efficiency")
 """Constants of a fabric whose network plugin picks trees in protocol LL128."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # so that times are remembered by it, and hold no cluster
 class Nccl:
     """Constants of one chip on one machine, by the names of ``CHIP``, ``SWITCH``, ``FABRIC``, …"""
 
@@ -405,19 +405,19 @@ def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
     """Time of a call that NCCL's constants cover [ps]; see :func:`load_of` for ``rings``."""
     if call.ranks == 1 or call.size_bytes == 0:
         return 0
-    return _time_ps(load_of(call, rings=rings), call.group.cluster)
+    return _time_ps(load_of(call, rings=rings), constants(call.group.cluster))
 
 
 def uneven_ps(group: Group, sent_bytes: IntArray) -> int:
     """Time of an all-to-all-v by a matrix of bytes (ranks, ranks) on such a cluster [ps]."""
     if group.ranks == 1 or not sent_bytes.any():
         return 0
-    return _time_ps(uneven_load(group, sent_bytes), group.cluster)
+    return _time_ps(uneven_load(group, sent_bytes), constants(group.cluster))
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _time_ps(load: Load, cluster: Cluster) -> int:
-    return math.ceil(float(seconds(load, constants(cluster))) * PS_PER_S)
+def _time_ps(load: Load, costs: Nccl) -> int:
+    return math.ceil(float(seconds(load, costs)) * PS_PER_S)
 
 
 def seconds(load: Load, costs: Nccl) -> Number:

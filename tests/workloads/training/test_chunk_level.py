@@ -41,6 +41,8 @@ from workloads.training.execution.chunk_level import (
     LEAST,
     PACE,
     PARTS,
+    Called,
+    _taking_turns,
     as_flow,
     call_schedule,
     expand,
@@ -50,8 +52,8 @@ from workloads.training.execution.chunk_level import (
 )
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.lower import lower
-from workloads.training.execution.turns import LEAST_TURN_BYTES, in_turns, turn_bytes
 from workloads.training.execution.turns import PARTS as TURN_PARTS
+from workloads.training.execution.turns import Turns, in_turns, ops_of, shortest_turns, turn_bytes
 from workloads.training.iteration import iteration
 
 SHORT = Model("short", 2, 1024, 16, 4, 64, 4096, 32_000)
@@ -343,7 +345,9 @@ def test_alone_a_collective_in_turns_takes_the_time_of_whole_messages(drawn):
     group = Group(fabric, np.array(sorted(chips)))
     whole = call_schedule(group, kind, drawn.draw(st.integers(0, 2**25)))
     longest = int(whole.size_bytes.max())
-    cut = in_turns(whole, drawn.draw(st.integers(longest // 16 + 1, longest + 1)))
+    cut = in_turns(
+        whole, Turns(*(drawn.draw(st.integers(longest // 16 + 1, longest + 1)) for _ in "LA"))
+    )
     times, engine = run(whole).times, drawn.draw(st.sampled_from(["fast", "reference"]))
     parts = run(cut, engine=engine).times
     assert parts.total_ps == times.total_ps
@@ -357,7 +361,7 @@ def test_a_short_message_waits_for_a_part_of_a_long_queue_and_not_for_all_of_it(
     gather, send = _collective("all-gather", [0, 1], 2**26), _collective("send", [0, 1], 2**18)
     alone_ps, whole_ps = run(send).total_ps, run(gather).total_ps
     for turns, most in ((False, 1.01), (True, 0.05)):
-        both = [in_turns(each, 2**16) if turns else each for each in (gather, send)]
+        both = [in_turns(each, Turns(2**16, 2**16)) if turns else each for each in (gather, send)]
         ends = run(merge(*both)).times.end_ps[len(both[0]) :]
         waits_ps = int(ends.max()) - alone_ps
         assert 0 < waits_ps <= most * whole_ps
@@ -365,12 +369,33 @@ def test_a_short_message_waits_for_a_part_of_a_long_queue_and_not_for_all_of_it(
 
 
 def test_parts_are_a_quarter_of_the_shortest_messages_and_no_less_than_a_packet():
-    for sizes, least in (
-        ([[8], [2**21, 2**10], [2**24]], 2**21 // TURN_PARTS), ([[8]], LEAST_TURN_BYTES),
-        ([[8], [2**21, 2**10], [2**24], [2**17]], LEAST_TURN_BYTES),
+    """Messages to the next server are cut into eighths, and no less than a packet of an adapter."""
+    least = shortest_turns(TRN2.numbers)
+    assert least == (2**16, 8928)
+    for sizes, part in (
+        ([[8], [2**21, 2**10], [2**24]], 2**21 // TURN_PARTS.links), ([[8]], least.links),
+        ([[8], [2**21, 2**10], [2**24], [2**17]], least.links),
     ):  # fmt: skip
         exchanges = [[_collective("send", [0, 1], size) for size in each] for each in sizes]
-        assert turn_bytes(exchanges) == least
+        assert turn_bytes(exchanges, least) == (part, least.adapters)
+    two, sizes = cluster("trn2.48xlarge:2"), (2**16, 2**20)
+    for count, part in ((1, 2**20 // TURN_PARTS.adapters), (2, least.adapters)):
+        group = Group(two, np.array([0, two.chips_per_domain]))
+        out = [[call_schedule(group, "send", size)] for size in sizes[-count:]]
+        turns = turn_bytes([*out, [_collective("send", [0, 1], 2**24)]], least)
+        assert turns == (2**24 // TURN_PARTS.links, part)
+
+
+def test_parts_at_adapters_get_longer_where_ops_would_be_too_many():
+    two = cluster("trn2.48xlarge:2")
+    group, least = Group(two, np.array([0, two.chips_per_domain])), Turns(2**16, 2**12)
+    long, short = (call_schedule(group, "send", size) for size in (2**20, 2**14))
+    calls = [[Called(each, np.arange(3))] for each in (long, short)]
+    ops = {part: ops_of([(long, 3), (short, 3)], Turns(2**16, part)) for part in (2**12, 2**13)}
+    assert ops[2**12] == 3 * sum(len(in_turns(each, least)) for each in (long, short))
+    for most, part in ((ops[2**12], 2**12), (ops[2**12] - 1, 2**13), (1, 2**16)):
+        cut = _taking_turns(calls, least, most)
+        assert len(cut[0].pattern) == len(in_turns(long, Turns(2**16, part)))
 
 
 def test_priorities_of_one_collective_are_none_against_another():
@@ -379,6 +404,6 @@ def test_priorities_of_one_collective_are_none_against_another():
     staged = compose(call, "torus").schedule
     assert staged.priority.max() > 0
     ring = _collective("all-gather", [0, 4], 2**27)
-    cut = [in_turns(each, 2**16) for each in (ring, staged)]
+    cut = [in_turns(each, Turns(2**16, 2**16)) for each in (ring, staged)]
     ends = run(merge(*cut)).times.end_ps
     assert ends[len(cut[0]) :].max() < 0.6 * ends[: len(cut[0])].max()

@@ -41,7 +41,14 @@ from topologies.clusters.cluster import Cluster
 from topologies.support.arrays import IntArray, distinct_rows
 from topologies.support.errors import InputError
 from topologies.support.memory_limit import check_memory
-from workloads.training.execution.turns import in_turns, on_queues, turn_bytes
+from workloads.training.execution.turns import (
+    Turns,
+    in_turns,
+    on_queues,
+    ops_of,
+    shortest_turns,
+    turn_bytes,
+)
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.groups import group_of
 from workloads.training.program.program import OWN, Exchange, Program
@@ -92,7 +99,7 @@ def expand(
     by_exchange = list(_collectives(program, cluster, down, as_flows=as_flows))
     called = [call for calls in by_exchange for call in calls]
     if not (as_flows or whole):
-        called = _taking_turns(by_exchange)
+        called = _taking_turns(by_exchange, shortest_turns(cluster.numbers), MOST_OPS_OUT)
     del by_exchange  # what is not cut or ended takes as much memory again
     called = _ended(called)
     standing = len(collectives) + sum(len(call.pattern) for call in called)
@@ -208,10 +215,16 @@ def _holding_adapters(called: list[Called], first_calls: list[int]) -> list[Call
     ]
 
 
-def _taking_turns(by_exchange: list[list[Called]]) -> list[Called]:
-    """Cut the collectives of each exchange into parts that take turns on the links they share."""
+def _taking_turns(by_exchange: list[list[Called]], least: Turns, most: int) -> list[Called]:
+    """Cut the collectives of each exchange into parts that take turns on the links they share.
+
+    Parts at adapters get longer, up to ``least.links``, where they make more than ``most`` ops.
+    """
     patterns = [{id(call.pattern): call.pattern for call in calls} for calls in by_exchange]
-    part_bytes = turn_bytes(each.values() for each in patterns)
+    part_bytes = turn_bytes((each.values() for each in patterns), least)
+    calls = [(call.pattern, len(call.join)) for calls in by_exchange for call in calls]
+    while part_bytes.adapters < least.links and ops_of(calls, part_bytes) > most:
+        part_bytes = part_bytes._replace(adapters=min(least.links, 2 * part_bytes.adapters))
     cut = {key: in_turns(one, part_bytes) for each in patterns for key, one in each.items()}
     return [replace(call, pattern=cut[id(call.pattern)]) for calls in by_exchange for call in calls]
 
