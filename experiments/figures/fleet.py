@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -69,22 +69,24 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: Mapping[str, int], titl
 
 
 def _finding(frame: pd.DataFrame, chips_per_unit: Mapping[str, int]) -> str:
-    several = len(chips_per_unit) > 1
-
-    def chips(*roles: str) -> float:
-        """Sum the chips in some roles over all minutes."""
-        return sum(
-            count * float(frame[f"{kind}_{role}_units" if several else f"{role}_units"].sum())
-            for kind, count in chips_per_unit.items()
-            for role in roles
-        )
-
-    trains = chips("training", "evaluation", "checkpointing") / chips(*STACK)
-    batch = float(frame["batch_units"].sum()) and chips("batch") / chips(*STACK)
+    trained, answered, whole = (
+        float(_chips(frame, chips_per_unit, roles).sum())
+        for roles in (("training", "evaluation", "checkpointing"), ("batch",), STACK)
+    )
+    trains, batch = trained / whole, answered / whole
     waits = f", {batch:.0%} answer batch requests" if batch else ""
     offered = frame["offered_requests"]
     kept = (frame["slo_attainment"] * offered).sum() / max(float(offered.sum()), 1e-300)
     return f"{trains:.0%} of the chip-hours train{waits}, {kept:.2%} of the requests are in time"
+
+
+def _chips(
+    frame: pd.DataFrame, chips_per_unit: Mapping[str, int], roles: Sequence[str]
+) -> pd.Series[float]:
+    """Chips of all kinds of units in some roles, in each row of a frame."""
+    prefixes = {f"{kind}_" * (len(chips_per_unit) > 1): n for kind, n in chips_per_unit.items()}
+    each = [frame[f"{of}{role}_units"] * n for of, n in prefixes.items() for role in roles]
+    return pd.concat(each, axis=1).sum(axis=1)
 
 
 def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
@@ -113,18 +115,11 @@ def scenarios_figure(
     """Draw several scenarios: chips that serve, chips that train, requests within the SLO."""
     figure, panels = canvas(11, 8, 3, 1, sharex=True, height_ratios=(3, 3, 2))
     shades = colors(lines)
-    prefixes = {
-        f"{kind}_" if len(chips_per_unit) > 1 else "": n for kind, n in chips_per_unit.items()
-    }
     for name, frame in lines.items():
         coarse = _coarse(frame)
         time, style = coarse.index.to_numpy(), "-" if name == next(iter(lines)) else "--"
         serves, trains = (
-            sum(
-                coarse[f"{kind}{role}_units"] * n / 1000
-                for kind, n in prefixes.items()
-                for role in roles
-            )
+            _chips(coarse, chips_per_unit, roles) / 1000
             for roles in (("serving",), ("training", "evaluation"))
         )
         curves = (serves, trains, 100 * coarse["slo_attainment"])

@@ -17,7 +17,6 @@ from experiments.reports.formatting import (
     values_of,
 )
 from experiments.reports.plan_rows import (
-    DEFAULTS,
     estimates,
     frame,
     own_row,
@@ -31,6 +30,7 @@ from workloads.search.search import Finalist, Search
 from workloads.training.memory.memory import FREE
 from workloads.training.plan.other_tools import plan_yaml
 from workloads.training.plan.plan import PLAN_FIELDS
+from workloads.training.plan.stages import DEFAULTS
 from workloads.training.program.breakdown import PARTS
 from workloads.training.usual_plan import fields_of, named
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.reports.formatting import values_of
 from workloads.confidence.interval import Interval
 from workloads.training.memory.memory import Memory
-from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
 from workloads.training.usual_plan import differing, fields_of, hull, tied, training_interval
 
@@ -111,6 +110,3 @@ def brief(search: Search, top: int) -> pd.DataFrame:
     rows.insert(0, "cluster", search.cluster.name)
     rows.insert(0, "model", search.model.name)
     return rows
-
-
-DEFAULTS = ParallelPlan()

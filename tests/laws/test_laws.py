@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.laws import draws
+from tests.laws.changes import in_other_units, own
+from tests.laws.law import Law
 from tests.laws.laws import COLLECTIVES, LAWS, QUEUES
 
 QUICK = [law for law in (*COLLECTIVES, *QUEUES) if law.holds == "=="]
@@ -24,6 +27,12 @@ def test_a_cheap_law_holds(law):
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 def test_a_law_holds_widely(law):
     assert not violations(law, CASES)
+
+
+def test_a_step_in_other_units_is_as_sure_over_the_plans_that_it_leaves_open(other_plans):
+    ends = ("interval.low", "interval.high")  # those over all plans, which other laws leave out
+    law = Law("other units are as sure", own(draws.train), in_other_units, "==", ends)
+    assert not violations(law, 2)
 
 
 def test_laws_have_names_of_their_own_and_there_are_enough():

@@ -57,6 +57,13 @@ def present(codes: IntArray) -> tuple[IntArray, IntArray]:
     return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[codes]
 
 
+def first_places(codes: IntArray) -> IntArray:
+    """Return the first place of each number from 0 to the largest, all of which occur."""
+    first = np.empty(int(codes.max(initial=-1)) + 1, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return first
+
+
 def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
     """Find a table's distinct rows: first of each as they appear, and each row's number."""
     # Rows are told apart by the value of a polynomial, far faster to sort than rows, then compared:

@@ -233,8 +233,9 @@ class Uncertain:
         ``instead_of``: the input in place of this one that the ends were found with.
 
         >>> priced = Uncertain(0.5, 1.5).times(2.0, {"low": 1.5, "high": 4.0})
-        >>> round(Uncertain().times(2.0, priced, Uncertain(0.5, 1.5))["low"], 9)
-        1.5
+        >>> again = Uncertain().times(2.0, priced, Uncertain(0.5, 1.5))
+        >>> round(again["low"], 9), round(again["high"], 9)
+        (1.5, 4.0)
         """
         was = instead_of or Uncertain()
         if (self.is_point and was.is_point) or not 0 < ends["low"] <= value <= ends["high"]:

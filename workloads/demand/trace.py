@@ -127,6 +127,20 @@ def period_means(values: FloatArray, minutes: int) -> FloatArray:
     return means
 
 
+def largest_within(values: FloatArray, *, ahead: int = 0, behind: int = 0) -> FloatArray:
+    """Largest value from ``behind`` minutes before each minute, or until ``ahead`` after it.
+
+    >>> largest_within(np.array([1.0, 3.0, 2.0]), ahead=1).tolist()
+    [3.0, 3.0, 2.0]
+    """
+    import pandas as pd  # names of policies are listed without it
+
+    # A window of pandas ends at its row, so windows that begin there are found from behind.
+    size, way = min(ahead + behind, len(values) - 1) + 1, 1 if behind else -1
+    maxima: FloatArray = pd.Series(values[::way]).rolling(size, min_periods=1).max().to_numpy()
+    return maxima[::way]
+
+
 def constant(
     requests_per_minute: float,
     *,

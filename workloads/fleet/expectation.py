@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.machines import machine_of
 from topologies.clusters.names import machine
 from topologies.support.arrays import FloatArray
+from workloads.demand.trace import largest_within
 from workloads.economics import Economics
 from workloads.fleet.processes.failures import failures_from
 from workloads.fleet.scenario import Scenario
@@ -130,18 +130,9 @@ def _kept_units(need: FloatArray, lead: float, back: float) -> FloatArray:
     """Units of a pool that serve or change role in each minute; (minutes,)."""
     if not math.isfinite(lead + back):
         return np.full(len(need), need.max())
-    ahead = _interpolated(lead, lambda minutes: _window_maximum(need, minutes, 0))
-    behind = _interpolated(back, lambda minutes: _window_maximum(need, 0, minutes))
+    ahead = _interpolated(lead, lambda minutes: largest_within(need, ahead=minutes))
+    behind = _interpolated(back, lambda minutes: largest_within(need, behind=minutes))
     return np.maximum(ahead, behind)
-
-
-def _window_maximum(need: FloatArray, ahead: int, behind: int) -> FloatArray:
-    """Largest need from ``behind`` minutes before each minute to ``ahead`` minutes after it."""
-    size = min(ahead + behind, len(need) - 1) + 1
-    # A window of pandas ends at its row, so windows that begin there are found from behind.
-    way = 1 if behind else -1
-    maxima: FloatArray = pd.Series(need[::way]).rolling(size, min_periods=1).max().to_numpy()
-    return maxima[::way]
 
 
 def _interpolated(minutes: float, window: Callable[[int], FloatArray]) -> FloatArray:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from topologies.support.arrays import FloatArray
+from workloads.demand.trace import largest_within
 from workloads.fleet.inputs.prices import J_PER_MWH
 from workloads.fleet.results import kind_units, service_minutes
 from workloads.fleet.simulation import FleetRun
@@ -119,8 +120,7 @@ def _headroom(quarters: list[Missed], *, allowed: float) -> float:
 
 def _rise(load: FloatArray, lead: int) -> FloatArray:
     """Load of each minute over the largest of the 15 minutes that ended ``lead`` minutes before."""
-    padded = np.concatenate([np.zeros(QUARTER - 1), load])
-    before = np.lib.stride_tricks.sliding_window_view(padded, QUARTER).max(axis=1)
+    before = largest_within(load, behind=QUARTER - 1)
     result = np.full(len(load), np.inf)
     if lead < len(load):
         visible = before[: len(load) - lead]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, get_type_hints
@@ -301,11 +300,13 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
 def _by_place(scenario: Scenario) -> list[Prices]:
     """Prices where each kind is, of the run and, where known, the day after; none without any."""
     # A policy that looks a day ahead needs that day until the last minute of the run.
-    ahead, demand = scenario.prices, scenario.demand
-    if ahead is None or scenario.tariff is None:
+    demand, tariff = scenario.demand, scenario.tariff
+    if tariff is None:
         return []
-    with suppress(InputError):
-        ahead = scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY)
+    try:
+        ahead = tariff(demand.start, demand.minutes + MINUTES_PER_DAY)
+    except InputError:
+        ahead = tariff(demand.start, demand.minutes)
     return [ahead.within(kind.region) for kind in scenario.kinds]
 
 

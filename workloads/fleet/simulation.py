@@ -46,7 +46,7 @@ from workloads.fleet.state.services import (
     units_needed,
 )
 from workloads.fleet.state.store import MINUTE_MS, MS, Store, milliseconds
-from workloads.fleet.state.world import NONE, Change, Gang, Role, Tally, World
+from workloads.fleet.state.world import Change, Gang, Role, Tally, World
 
 COMPUTING = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 """Roles of units that draw their full power, beside those that serve."""
@@ -350,10 +350,10 @@ def opened(
     ]
     for world in worlds:
         for gang in world.gangs:
-            gang.on_finish = partial(_lend_again, world)
+            gang.on_finish = partial(_take_back, world)
             if gang.job.arrives_s > 0:
                 arrival = store.env.timeout(milliseconds(gang.job.arrives_s, world.horizon_ms))
-                arrival.callbacks.append(partial(_lend_again, world, NONE))
+                arrival.callbacks.append(partial(_lend, world))
     rates = [
         max((gang.job.rate(1) for gang in world.gangs if gang.job.rated), default=0.0)
         for world in worlds
@@ -364,9 +364,14 @@ def opened(
     return worlds
 
 
-def _lend_again(world: World, units: IntArray, _event: simpy.Event | None = None) -> None:
-    """Take back the units of a job that is done, if any, and lend what is spare."""
+def _take_back(world: World, units: IntArray) -> None:
+    """Take back the units of a job that is done, and lend them to others."""
     world.ledger.put(units, Role.SPARE, world.now)
+    moves.dispatch(world)
+
+
+def _lend(world: World, _arrival: simpy.Event) -> None:
+    """Lend what is spare when a job arrives."""
     moves.dispatch(world)
 
 

@@ -153,9 +153,8 @@ def decode_key_s(
     """Least time of a decoding query and one latent or selected key, beside streaming it [s]."""
     # Selected keys are scattered: where transfers have DMA descriptors, each takes one.
     rank = rank_of(chip, **part)
-    issued = "gather_descriptor"
     computed = "selected_decode_efficiency" if selected else "latent_decode_efficiency"
-    issue_s = rank.constant(issued) if selected and rank.knows(issued) else 0.0
+    issue_s = rank.constant("gather_descriptor", 0.0) if selected else 0.0
     if not rank.knows(computed):
         return issue_s
     flops = 4 * dim * (whole_blocks(heads) if selected else heads)

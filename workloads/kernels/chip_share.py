@@ -75,8 +75,11 @@ class Rank:
         """Return whether the chip itself has a quantity."""
         return self.catalogue.has(self.chip, quantity)
 
-    def constant(self, quantity: str) -> float:
+    def constant(self, quantity: str, usual: float | None = None) -> float:
         """Return a constant of the family's kernels, or the chip's own one, in SI units."""
+        # ``usual``: value where the family has none, which is an error without it.
+        if usual is not None and not self.knows(quantity):
+            return usual
         return self._entry(quantity).value
 
     def knows(self, quantity: str) -> bool:

@@ -108,8 +108,7 @@ def _sustained(rank: Rank, precision: str) -> float:
     names = [f"gemm_sustained_{name}" for name in (rank.chip, element_width(precision))]
     stated = [name for name in names if rank.knows(name)]
     share = rank.constant(stated[0] if stated else "gemm_sustained")
-    power = f"gemm_power_{rank.chip}"
-    return share * rank.constant(power) if rank.knows(power) else share
+    return share * rank.constant(f"gemm_power_{rank.chip}", 1.0)
 
 
 def roofline_s(

@@ -21,7 +21,7 @@ from cluster_sim.progress import Watch, unwatched
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
-from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.arrays import FloatArray, IntArray, first_places, present
 from topologies.support.units import PS_PER_S
 from workloads.models.model import Layer, Model
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Replicas, least_s, orders, walk_s
@@ -506,9 +506,7 @@ def unlike_groups(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
     narrow = cluster.scale_out is not None and cluster.scale_out.narrowest > 1
     span = period(cluster) if narrow else cluster.chips_per_domain
     place = usual_chips(plan, cluster, first_rank // plan.ranks_per_chip) % span
-    first_at = np.full(int(place.max()) + 1, -1, np.int64)
-    first_at[place[::-1]] = np.arange(len(place))[::-1]
-    other, start = np.divmod(np.sort(first_at[first_at >= 0]), len(begin))
+    other, start = np.divmod(np.sort(first_places(present(place)[1])), len(begin))
     numbers = begin[start][:, None] + step * np.arange(degree)
     ranks = _ranks(plan, axes, numbers) + apart[other][:, None]
     chips = usual_chips(plan, cluster, ranks // plan.ranks_per_chip)

@@ -303,9 +303,17 @@ def estimates(
     count = len(plans) if aim.each else aim.finalists + 1
     seconds = best_estimates(model, listed.cluster, plans, count, watch)
     return Estimates(
-        *(model, listed.cluster, cluster, aim, listed.considered),
-        {**listed.pruned, **fits.pruned},
-        *(fits.oversized, plans, seconds, fits.total_bytes[fits.fits], named),
+        model=model,
+        cluster=listed.cluster,
+        bare=cluster,
+        aim=aim,
+        candidates=listed.considered,
+        pruned={**listed.pruned, **fits.pruned},
+        oversized=fits.oversized,
+        plans=plans,
+        best_estimate_s=seconds,
+        total_bytes=fits.total_bytes[fits.fits],
+        stated=named,
         estimated_in_s=time.perf_counter() - start,
     )
 
@@ -412,13 +420,25 @@ class Runner:
     def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
         """Simulate one plan."""
         step = self.step(plan)
-        of_step = {each.name: getattr(step, each.name) for each in fields(Finalist)[3:]}
-        return Finalist(plan, place, estimate_s, **of_step)
+        return Finalist(
+            plan=plan,
+            estimate_rank=place,
+            estimate_s=estimate_s,
+            iteration_s=step.iteration_s,
+            breakdown_s=step.breakdown_s,
+            memory=step.memory,
+            tokens_per_s=step.tokens_per_s,
+            mfu=step.mfu,
+            hfu=step.hfu,
+            cost=step.cost,
+        )
 
     def step(self, plan: ParallelPlan) -> Iteration:
         """Simulate the step of a plan, of which a search reads the times by category alone."""
         return iteration(
-            *(self.model, self.cluster, plan),
+            self.model,
+            self.cluster,
+            plan,
             engine=self.engine,
             shared=self.shared,
             trace=False,
@@ -598,7 +618,9 @@ def search_plans(
     parameters = ("model", "cluster", "global_batch", "finalists", "each", "beside", "quiet")
     check_names("search_plans", stated, [*parameters, *PLAN_FIELDS])
     result = search(
-        *(as_model(model), as_cluster(cluster), global_batch),
+        as_model(model),
+        as_cluster(cluster),
+        global_batch,
         stated=stated,
         finalists=finalists,
         each=each,

@@ -477,7 +477,7 @@ def _read(compare: str | None, inputs: CollectiveInputs, ranks: int) -> Measured
 
 def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
     """Print one table of all sizes, with the clusters of a size in consecutive rows."""
-    good = [row for row in rows if row["status"] == "ok"]
+    good = beside.answered(rows)
     first: dict[int, float] = {}
     for row in good:
         first.setdefault(row["size_bytes"], row["time_s"])

@@ -292,6 +292,7 @@ def fleet(
     Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
     """
     question = FleetOptions(fleet, demand, policy, limits, money)
+    catalogue_inputs.check_one_way()
     if money.price is not None and catalogue_inputs.price_basis == "owned":
         raise InputError(
             f"--price-basis owned includes electricity, and --price {money.price} adds it again; "

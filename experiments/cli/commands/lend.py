@@ -113,6 +113,7 @@ def lend(
     )
     from workloads.fleet.scenario import notes, scenario_from
 
+    catalogue_inputs.check_one_way()
     question = night_from(night, fleet.slo)
     options = for_lending(FleetOptions(fleet, demand, limits=limits))
     if growing.follow is not None:

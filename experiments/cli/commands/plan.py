@@ -15,9 +15,9 @@ from experiments.cli.commands.train import job_of
 from experiments.cli.options.from_fields import Stated, as_options
 from experiments.cli.options.inputs import (
     Invocation,
+    PricedInputs,
     SensitivityInputs,
     TrainedModel,
-    WaysToPay,
     target_of,
 )
 from experiments.cli.output.printing import print_rows, print_table, print_text, print_whole_job
@@ -146,7 +146,7 @@ def plan(
     how: SearchInputs,
     length: TokensInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: WaysToPay,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Search for the fastest parallel plans that fit in memory.
@@ -194,7 +194,7 @@ def plan(
     )
 
 
-def _as_written(*inputs: TrainedModel | WaysToPay) -> list[str]:
+def _as_written(*inputs: TrainedModel | PricedInputs) -> list[str]:
     """Return the options that inputs stand for, without those that have their defaults."""
     words = []
     for group in inputs:

@@ -10,7 +10,7 @@ import click
 
 from experiments.cli.commands.train import AskedStep, PlanInputs
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
+from experiments.cli.options.inputs import Invocation, PricedInputs, SensitivityInputs, TrainedModel
 from experiments.cli.output.printing import SPENT, print_table, print_text
 from experiments.reports.certainty import facts, price_sentences
 from experiments.reports.formatting import Column, days_text, idle_entry, idle_sentences
@@ -105,7 +105,7 @@ def run_job(
     plan: PlanInputs,
     how: JobInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: WaysToPay,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Run a training job of weeks through its failures.

@@ -12,8 +12,8 @@ import click
 from experiments.cli.options.inputs import (
     Invocation,
     ModelOnCluster,
+    PricedInputs,
     SensitivityInputs,
-    WaysToPay,
     target_of,
 )
 from experiments.cli.output.printing import print_rows, print_table, print_text
@@ -260,7 +260,7 @@ def serve(
     faster: DeploymentInputs,
     sure: SensitivityInputs,
     engines: EngineInputs,
-    catalogue_inputs: WaysToPay,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Serve requests on one replica, token by token.

@@ -11,7 +11,7 @@ import click
 
 from cluster_sim.progress import progress_bars
 from experiments.cli.options.from_fields import Stated
-from experiments.cli.options.inputs import Invocation, SensitivityInputs, TrainedModel, WaysToPay
+from experiments.cli.options.inputs import Invocation, PricedInputs, SensitivityInputs, TrainedModel
 from experiments.cli.output.printing import (
     print_paragraphs,
     print_table,
@@ -224,7 +224,7 @@ def train(
     how: RunInputs,
     beside: BesideInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: WaysToPay,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Simulate one optimizer step and say where its time goes.
@@ -280,7 +280,7 @@ def _side_by_side(
     step_options: AskedStep,
     beside: BesideInputs,
     sure: SensitivityInputs,
-    catalogue_inputs: WaysToPay,
+    catalogue_inputs: PricedInputs,
     call: Invocation,
 ) -> None:
     """Answer for several clusters, the first of which may have a measured step."""

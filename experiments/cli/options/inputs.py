@@ -133,13 +133,20 @@ class PricedInputs(CatalogueInputs):
         first, *_ = [with_prices(catalogue, way, machines) for way in self._ways(clusters)]
         return first
 
-    def _ways(self, _clusters: Sequence[str]) -> list[str]:
+    def check_one_way(self) -> None:
+        """Refuse several ways to pay, for a command that takes one."""
         if "," in str(self.price_basis):
             raise InputError(
                 f"--price-basis {self.price_basis}: train, plan, serve and run-job take several. "
                 "Name one way to pay."
             )
-        return [str(self.price_basis)]
+
+    def _ways(self, clusters: Sequence[str]) -> list[str]:
+        ways = str(self.price_basis).split(",")
+        if len(ways) > 1 and (len(clusters) > 1 or len(set(ways)) < len(ways)):
+            why = "several are for one cluster" if len(clusters) > 1 else "one appears twice"
+            raise InputError(f"--price-basis {self.price_basis}: {why}. Name one way to pay.")
+        return ways
 
     def _idle(self, noted: NotingCatalogue) -> list[str]:
         priced = self.price_basis is None or any(key[1] == "price" for key in noted.read)
@@ -156,11 +163,6 @@ class PricedInputs(CatalogueInputs):
         if stated or any(".price=" in text and ".price=x" not in text for text in self.variant):
             return catalogue, ""
         return one_kind_of_price(catalogue, machines)
-
-
-@dataclass(frozen=True)
-class WaysToPay(PricedInputs):
-    """Changes to the hardware catalogue, and the price of the machines."""
 
     def other_prices(
         self, results: Mapping[str, Any], catalogue: Catalogue, cluster: str
@@ -190,13 +192,6 @@ class WaysToPay(PricedInputs):
                 },
             }
         return {"other_prices": entries} if entries else {}
-
-    def _ways(self, clusters: Sequence[str]) -> list[str]:
-        ways = str(self.price_basis).split(",")
-        if len(ways) > 1 and (len(clusters) > 1 or len(set(ways)) < len(ways)):
-            why = "several are for one cluster" if len(clusters) > 1 else "one appears twice"
-            raise InputError(f"--price-basis {self.price_basis}: {why}. Name one way to pay.")
-        return ways
 
 
 def _machines(clusters: Sequence[str], catalogue: Catalogue) -> dict[str, Cluster]:

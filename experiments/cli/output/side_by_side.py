@@ -12,7 +12,7 @@ import click
 
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.certainty import ratio_sentences, ratios, value_at
-from experiments.reports.formatting import days_text, idle_sentences, value_text
+from experiments.reports.formatting import Column, days_text, idle_sentences, value_text
 from topologies.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ MOST = 20
 MOST_BATCHES = 8  # of the largest usual batch that one for all clusters may have
 REFUSED = "refused"
 STEP = (
-    ("chips", "chips"),
-    ("ranks", "ranks"),
-    ("iteration_s", "step"),
-    ("low_s", "80 % from"),
-    ("high_s", "to"),
-    ("tokens_per_s", "tokens a second"),
-    ("tokens_per_s_per_chip", "  a chip"),
-    ("mfu", "MFU"),
-    ("memory_bytes", "memory a rank"),
-    ("usd_per_million_tokens", "USD a million tokens"),
-    ("energy_joules", "energy a step"),
-    ("tokens_per_s_per_mw", "tokens a second a MW"),
+    Column("chips", "chips"),
+    Column("ranks", "ranks"),
+    Column("iteration_s", "step"),
+    Column("low_s", "80 % from"),
+    Column("high_s", "to"),
+    Column("tokens_per_s", "tokens a second"),
+    Column("tokens_per_s_per_chip", "  a chip"),
+    Column("mfu", "MFU"),
+    Column("memory_bytes", "memory a rank"),
+    Column("usd_per_million_tokens", "USD a million tokens"),
+    Column("energy_joules", "energy a step"),
+    Column("tokens_per_s_per_mw", "tokens a second a MW"),
 )
 """Lines of training steps side by side."""
 PLAN = (
@@ -43,46 +43,49 @@ PLAN = (
     "framework",
 )  # fmt: skip
 """Fields of a plan that have a line where they differ."""
-UNITS = (("fewest", "fewest units in time"), ("sure", "  by the end of their interval"))
+UNITS = (
+    Column("fewest", "fewest units in time"),
+    Column("sure", "  by the end of their interval"),
+)
 """Lines of a deadline's units."""
 JOB = (
-    ("days", "length of the job"),
-    ("interval.days.low", "  80 % from"),
-    ("interval.days.high", "  to"),
-    ("spare_chips", "  spare chips, in price and energy"),
-    ("cost_usd", "  USD"),
-    ("interval.cost_usd.low", "    80 % from"),
-    ("interval.cost_usd.high", "    to"),
-    ("energy_joules", "  energy"),
+    Column("days", "length of the job", write=days_text),
+    Column("interval.days.low", "  80 % from", write=days_text),
+    Column("interval.days.high", "  to", write=days_text),
+    Column("spare_chips", "  spare chips, in price and energy"),
+    Column("cost_usd", "  USD"),
+    Column("interval.cost_usd.low", "    80 % from"),
+    Column("interval.cost_usd.high", "    to"),
+    Column("energy_joules", "  energy"),
 )
 """Lines of the whole job, where its tokens are stated."""
 BOUGHT = (
-    ("tokens", "tokens that the budget buys"),
-    ("interval.tokens.low", "  80 % from"),
-    ("interval.tokens.high", "  to"),
-    ("days", "  length"),
+    Column("tokens", "tokens that the budget buys"),
+    Column("interval.tokens.low", "  80 % from"),
+    Column("interval.tokens.high", "  to"),
+    Column("days", "  length", write=days_text),
     *JOB[3:],
 )
 """Lines of the whole job, where its budget is stated."""
 SERVING = (
-    ("chips", "chips"),
-    ("ttft_s.p50", "time to first token, median"),
-    ("ttft_s.p99", "  99 % within"),
-    ("tpot_s.p50", "time per output token, median"),
-    ("tpot_s.p99", "  99 % within"),
-    ("tokens_per_s", "output tokens a second"),
-    ("tokens_per_s_per_chip", "  a chip"),
-    ("request_goodput_per_s", "requests a second within the SLO"),
-    ("max_rate_per_s", "highest rate within the SLO"),
-    ("demand.deployments", "replicas for the stated rate"),
-    ("demand.chips", "  their chips"),
-    ("demand.machines", "  whole machines"),
-    ("demand.usd_per_h", "    USD an hour"),
-    ("slo_attainment", "requests within the SLO"),
-    ("batch_mean", "mean decode batch"),
-    ("kv_peak_bytes", "KV cache, peak"),
-    ("usd_per_million_tokens", "USD a million output tokens"),
-    ("joules_per_token", "joules an output token"),
+    Column("chips", "chips"),
+    Column("ttft_s.p50", "time to first token, median"),
+    Column("ttft_s.p99", "  99 % within"),
+    Column("tpot_s.p50", "time per output token, median"),
+    Column("tpot_s.p99", "  99 % within"),
+    Column("tokens_per_s", "output tokens a second"),
+    Column("tokens_per_s_per_chip", "  a chip"),
+    Column("request_goodput_per_s", "requests a second within the SLO"),
+    Column("max_rate_per_s", "highest rate within the SLO"),
+    Column("demand.deployments", "replicas for the stated rate"),
+    Column("demand.chips", "  their chips"),
+    Column("demand.machines", "  whole machines"),
+    Column("demand.usd_per_h", "    USD an hour"),
+    Column("slo_attainment", "requests within the SLO"),
+    Column("batch_mean", "mean decode batch"),
+    Column("kv_peak_bytes", "KV cache, peak"),
+    Column("usd_per_million_tokens", "USD a million output tokens"),
+    Column("joules_per_token", "joules an output token"),
 )
 """Lines of replicas side by side, by their place in an answer."""
 
@@ -128,27 +131,37 @@ def answer_beside(
     draw: Callable[[Run], None] = lambda run: None,
 ) -> None:
     """Answer for several clusters in one table: of steps (``train``) or of replicas (``serve``)."""
-
-    def write_all(run: Run, _: object) -> None:
-        """Add the rows to the run directory, and what the command draws of all clusters."""
-        write(run, command, title, both)
-        draw(run)
-
     from workloads.economics import compared_machine
 
-    show = show_steps if command == "train" else show_serving
+    is_step = command == "train"
     check_single(single)
     catalogue, prices = read(names)
     rows = each(names, lambda name: [{**answer(name, catalogue), "cluster": name}])
     batches = ""
-    if command == "train":
+    if is_step:
         rows, batches = _of_one_batch(
             rows, lambda name, size: answer(name, catalogue, global_batch=size)
         )
     machines = {name: compared_machine(catalogue, name) for name in names}
     both = document(rows, command, prices, machines)
     both |= {"batches": batches} if batches else {}
-    put_out(both, lambda _: show(title, both), write_all)
+    flat = [_flat_step(row) if is_step else _flat_serving(row) for row in answered(rows)]
+
+    def write(run: Run, _: object) -> None:
+        """Write the rows, parts of steps as a figure, and what the command draws of all."""
+        run.table(
+            "metrics",
+            flat,
+            title="Results" if is_step else title,
+            note="\n".join(_sentences(both)),
+        )
+        if is_step:
+            _draw_steps(run, title, answered(rows))
+        run.json("results", both, title="Results")
+        draw(run)
+
+    lines = _step_lines(flat) if is_step else SERVING
+    put_out(both, lambda _: _show(title, both, flat, lines), write)
 
 
 def check_single(options: Mapping[str, Any]) -> None:
@@ -160,7 +173,7 @@ def check_single(options: Mapping[str, Any]) -> None:
 
 def _of_one_batch(rows: Rows, answer: Callable[[str, int], dict[str, Any]]) -> tuple[Rows, str]:
     """Return steps of one batch that all can divide where none is stated, and a sentence on it."""
-    good = [row for row in rows if row["status"] != REFUSED]
+    good = answered(rows)
     usual = {row["cluster"]: row["plan"]["global_batch"] for row in good}
     if len(set(usual.values())) <= 1:
         return rows, ""
@@ -191,96 +204,89 @@ def document(
     machines: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, Any]:
     """Return all rows under the keys of one cluster's answer, with ratios for a ``command``."""
-    good = [row for row in rows if row["status"] == "ok"]
+    good = answered(rows)
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
     more = {"ratios": ratios(command, good, machines)} if command else {}
     return {"rows": rows, "interval": ends, **more, **({"prices": prices} if prices else {})}
 
 
-def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
+def _flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a training step's document to numbers, for a table."""
     ends, memory = row["interval"], row["memory_bytes"]
-    cells = {name: row[name] for name, _ in STEP if name in row}
+    cells = {line.name: row[line.name] for line in STEP if line.name in row}
     tokens, joules = row["tokens_per_s"] * row["iteration_s"], row["energy_joules"]
     cells["tokens_per_s_per_mw"] = 1e6 * tokens / joules if joules else None
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
     fields = {name: row["plan"][name] for name in PLAN} | {"framework": row["framework"]}
-    job = (
-        {f"job_{name}": value_at(row["job"], name) for name in dict([*JOB, *BOUGHT])}
-        if "job" in row
-        else {}
-    )
-    job |= {name: row["sizes"][name] for name, _ in UNITS} if "sizes" in row else {}
+    lines = dict.fromkeys(line.name for line in (*JOB, *BOUGHT)) if "job" in row else {}
+    job = {f"job_{name}": value_at(row["job"], name) for name in lines}
+    job |= {line.name: row["sizes"][line.name] for line in UNITS} if "sizes" in row else {}
     return {"cluster": row["cluster"], **cells, **parts, **fields, **job}
 
 
-def flat_serving(row: Mapping[str, Any]) -> dict[str, Any]:
+def _flat_serving(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a replica's document to numbers, for a table."""
-    return {"cluster": row["cluster"], **{place: value_at(row, place) for place, _ in SERVING}}
+    return {"cluster": row["cluster"], **{line.name: value_at(row, line.name) for line in SERVING}}
 
 
-def show_steps(title: str, answer: Mapping[str, Any]) -> None:
-    """Print a table of training steps with a column for each cluster."""
+def _step_lines(flat: Rows) -> list[Column]:
+    """Return the lines of steps: what differs in their plans, the steps, the job, and the parts."""
     from experiments.figures.training import NAMES
 
-    flat = [flat_step(row) for row in answered(answer)]
-    parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
     fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
-    lines = [*((name, f"  {name}") for name in fields), *STEP]
+    lines = [*(Column(name, f"  {name}") for name in fields), *STEP]
     bought = flat[0].get("job_interval.tokens.low") is not None
-    units = (("fewest", "units"),) if bought else UNITS
-    lines += [line for line in units if line[0] in flat[0]]
-    job = BOUGHT if bought else JOB
-    lines += [(f"job_{name}", words) for name, words in job if "job_days" in flat[0]]
-    lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
-    _show_columns(title, answer, flat, lines)
-    for row in answered(answer):
-        if "train" in row:
-            click.echo(f"Run that of {row['cluster']}: {row['train']}")
+    units = (Column("fewest", "units"),) if bought else UNITS
+    lines += [line for line in units if line.name in flat[0]]
+    if "job_days" in flat[0]:
+        lines += [line._replace(name=f"job_{line.name}") for line in (BOUGHT if bought else JOB)]
+    parts = {f"{name}_s": words for name, words in NAMES.items()}
+    return lines + [
+        Column(name, f"  {words}")
+        for name, words in parts.items()
+        if any(row.get(name) for row in flat)
+    ]
 
 
-def show_serving(title: str, answer: Mapping[str, Any]) -> None:
-    """Print a table of replicas with a column for each cluster."""
-    good = answered(answer)
-    flat = [flat_serving(row) for row in good]
-    _show_columns(title, answer, flat, SERVING)
-    for row in good:
-        if "options" in row:
-            print_text(f"{row['cluster']}: found {row['options']}")
-
-
-def _show_columns(
-    title: str, answer: Mapping[str, Any], flat: Rows, lines: Sequence[tuple[str, str]]
-) -> None:
+def _show(title: str, answer: Mapping[str, Any], flat: Rows, lines: Sequence[Column]) -> None:
     """Print a line for each number with a column for each cluster, and what is said of them."""
-    shown = [line for line in lines if any(row[line[0]] is not None for row in flat)]
     cells = [
-        [heading, *("–" if row[name] is None else _text(name, row[name]) for row in flat)]
-        for name, heading in shown
+        [line.heading, *("–" if row[line.name] is None else line.text(row) for row in flat)]
+        for line in lines
+        if any(row[line.name] is not None for row in flat)
     ]
     print_table(title, ["", *(row["cluster"] for row in flat)], cells, right=True)
     for sentence in _sentences(answer):
         print_text(sentence)
     tell_idle(answer["rows"])
     tell_refused(answer["rows"])
+    for row in answered(answer["rows"]):
+        if "train" in row:
+            click.echo(f"Run that of {row['cluster']}: {row['train']}")
+        elif "options" in row:
+            print_text(f"{row['cluster']}: found {row['options']}")
+
+
+def _draw_steps(run: Run, title: str, rows: Rows) -> None:
+    """Draw the parts of steps side by side."""
+    from experiments.figures.training import stacked
+
+    notes = [f"{row['chips']:,} chips, MFU {row['mfu']:.0%}" for row in rows]
+    names, parts = [row["cluster"] for row in rows], [row["breakdown_s"] for row in rows]
+    figure = stacked(names, parts, notes, title=title)
+    run.figure("steps", figure, title="Where the time goes, side by side")
 
 
 def _sentences(answer: Mapping[str, Any]) -> list[str]:
     """Return what is said of all rows together."""
     sentences = ratio_sentences(answer["ratios"], answer.get("prices", ""))
-    usd = {row["cluster"]: value_at(row, "job.cost_usd") for row in answered(answer)}
+    usd = {row["cluster"]: value_at(row, "job.cost_usd") for row in answered(answer["rows"])}
     if len(usd) > 1 and all(usd.values()) and len(set(usd.values())) > 1:
         least = min(usd, key=usd.__getitem__)
         sentences.insert(0, f"The job costs least on {least}: {value_text('_usd', usd[least])}.")
     return [*sentences, *filter(None, [answer.get("batches")])]
-
-
-def _text(name: str, value: Any) -> str:
-    """Text of a number of a cluster's answer; the length of a job is in days."""
-    is_length = name.removesuffix(".low").removesuffix(".high").endswith("days")
-    return days_text(value) if is_length else value_text(name, value)
 
 
 def tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -297,23 +303,6 @@ def tell_refused(rows: Rows) -> None:
             click.echo(f"{row['cluster']}: {row['why']}")
 
 
-def write(run: Run, command: str, title: str, answer: Mapping[str, Any]) -> None:
-    """Add the rows to a run directory; those of steps with a figure of their parts."""
-    good = answered(answer)
-    is_step = command == "train"
-    rows = [(flat_step if is_step else flat_serving)(row) for row in good]
-    sentences = "\n".join(_sentences(answer))
-    run.table("metrics", rows, title="Results" if is_step else title, note=sentences)
-    if is_step:
-        from experiments.figures.training import stacked
-
-        notes = [f"{row['chips']:,} chips, MFU {row['mfu']:.0%}" for row in good]
-        names, parts = [row["cluster"] for row in good], [row["breakdown_s"] for row in good]
-        figure = stacked(names, parts, notes, title=title)
-        run.figure("steps", figure, title="Where the time goes, side by side")
-    run.json("results", answer, title="Results")
-
-
-def answered(answer: Mapping[str, Any]) -> Rows:
-    """Return the rows of an answer whose clusters were not refused."""
-    return [row for row in answer["rows"] if row["status"] != REFUSED]
+def answered(rows: Rows) -> Rows:
+    """Return the rows whose clusters were not refused."""
+    return [row for row in rows if row["status"] != REFUSED]

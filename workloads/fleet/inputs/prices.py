@@ -110,64 +110,62 @@ def _by_region(parts: Mapping[str, Tariff], start: str, minutes: int) -> Prices:
     return replace(next(iter(regions.values())), regions=regions)
 
 
-@dataclass(frozen=True, eq=False)
-class _Quotes:
-    """Prices of a file in one region, or everywhere."""
-
-    where: str  # file and region, for errors
-    usd_per_mwh: FloatArray  # (rows,)
-    carbon_g_per_kwh: FloatArray | None
-    # Moments from which the prices hold; or the row of each hour of a day or a week that repeats,
-    # by clocks that are so many hours ahead
-    times: pd.DatetimeIndex | IntArray
-    ahead_h: float
-    weighs: tuple[float, float]  # cap on the price, and price of carbon
-
-    def __call__(self, start: str, minutes: int) -> Prices:
-        """Return the prices of a run."""
-        run, (cap, carbon_usd_per_t) = (
-            pd.date_range(start, periods=minutes, freq="min"),
-            self.weighs,
-        )
-        if isinstance(self.times, pd.DatetimeIndex):
-            # The last price holds for as long as the one before it did.
-            first, end = self.times[0], self.times[-1] + (self.times[-1] - self.times[-2])
-            if first > run[0] or end <= run[-1]:
-                raise InputError(
-                    f"{self.where}: prices from {first} to {end} do not cover the run, {run[0]} to "
-                    f"{run[-1]}; add rows, or give hour instead of time."
-                )
-            now: IntArray = np.asarray(self.times.searchsorted(run, side="right") - 1)
-        else:
-            there = run + pd.Timedelta(hours=self.ahead_h)
-            hour_of_week = there.day_of_week.to_numpy() * 24 + there.hour.to_numpy()
-            now = self.times[hour_of_week % len(self.times)]
-        carbon = None if self.carbon_g_per_kwh is None else self.carbon_g_per_kwh[now]
-        return Prices(self.usd_per_mwh[now], cap, carbon, carbon_usd_per_t)
-
-
-def _quotes(table: pd.DataFrame, where: str, weighs: tuple[float, float], hours: float) -> _Quotes:
+def _quotes(table: pd.DataFrame, where: str, weighs: tuple[float, float], hours: float) -> Tariff:
     """Return the prices of a region whose clocks are so many hours ahead."""
+    # ``where``: file and region, for errors. ``weighs``: cap on the price, and price of carbon.
     price, carbon = _numbers(table, "usd_per_mwh", -HIGHEST, where), None
     if "carbon_g_per_kwh" in table:
         carbon = _numbers(table, "carbon_g_per_kwh", 0, where)
-    times: pd.DatetimeIndex | IntArray
     if "hour" in table:
         hour = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
-        times = np.argsort(hour)
-        if len(hour) not in CYCLES or not np.array_equal(hour[times], np.arange(len(hour))):
+        rows = np.argsort(hour)
+        if len(hour) not in CYCLES or not np.array_equal(hour[rows], np.arange(len(hour))):
             raise InputError(
                 f"{where}: hour must be 0 to 23 of a day, or 0 to 167 of a week from Monday on, in "
                 f"one row each. Rows: {len(hour):,}, different hours: {len(set(hour)):,}."
             )
-    else:
-        moments = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
-        times = pd.DatetimeIndex(moments.dt.tz_localize(None))
-        if times.hasnans or len(times) < 2 or (np.diff(times.asi8) <= 0).any():
-            raise InputError(
-                f"{where}: time must be two or more ascending times as 2024-05-10T13:00."
-            )
-    return _Quotes(where, price, carbon, times, hours, weighs)
+        return partial(_quoted, partial(_by_clock, rows, hours), price, carbon, weighs)
+    moments = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
+    times = pd.DatetimeIndex(moments.dt.tz_localize(None))
+    if times.hasnans or len(times) < 2 or (np.diff(times.asi8) <= 0).any():
+        raise InputError(f"{where}: time must be two or more ascending times as 2024-05-10T13:00.")
+    return partial(_quoted, partial(_by_moment, times, where), price, carbon, weighs)
+
+
+def _by_clock(rows: IntArray, ahead_h: float, run: pd.DatetimeIndex) -> IntArray:
+    """Return the row of each minute, from those of the hours of a day or a week that repeats."""
+    there = run + pd.Timedelta(hours=ahead_h)
+    hour_of_week = there.day_of_week.to_numpy() * 24 + there.hour.to_numpy()
+    return np.asarray(rows[hour_of_week % len(rows)])
+
+
+def _by_moment(times: pd.DatetimeIndex, where: str, run: pd.DatetimeIndex) -> IntArray:
+    """Return the row of each minute, from the moments from which rows hold."""
+    # The last price holds for as long as the one before it did.
+    first, end = times[0], times[-1] + (times[-1] - times[-2])
+    if first > run[0] or end <= run[-1]:
+        raise InputError(
+            f"{where}: prices from {first} to {end} do not cover the run, {run[0]} to {run[-1]}; "
+            "add rows, or give hour instead of time."
+        )
+    return np.asarray(times.searchsorted(run, side="right") - 1)
+
+
+def _quoted(
+    rows_of: Callable[[pd.DatetimeIndex], IntArray],
+    usd_per_mwh: FloatArray,
+    carbon_g_per_kwh: FloatArray | None,
+    weighs: tuple[float, float],
+    start: str,
+    minutes: int,
+) -> Prices:
+    """Return the prices of a run, from the row that holds in each of its minutes."""
+    now, (cap, carbon_usd_per_t) = (
+        rows_of(pd.date_range(start, periods=minutes, freq="min")),
+        weighs,
+    )
+    carbon = None if carbon_g_per_kwh is None else carbon_g_per_kwh[now]
+    return Prices(usd_per_mwh[now], cap, carbon, carbon_usd_per_t)
 
 
 def _read(file: Path) -> pd.DataFrame:

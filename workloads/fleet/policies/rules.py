@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from topologies.support.arrays import FloatArray
 from topologies.support.errors import InputError
-from workloads.demand.trace import MINUTES_PER_DAY, period_means
+from workloads.demand.trace import MINUTES_PER_DAY, largest_within, period_means
 from workloads.fleet.policies import predictive
 from workloads.fleet.policies.forecast import EVERY, Margins
 from workloads.fleet.policies.view import (
@@ -89,11 +89,9 @@ def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float
 
 
 def _threshold(settings: PolicyInputs, _situation: Situation) -> Policy:
-    return threshold(
-        headroom=0.10 if settings.headroom is None else settings.headroom,
-        hysteresis=0.05 if settings.hysteresis is None else settings.hysteresis,
-        hold_s=900.0 if settings.hold_s is None else settings.hold_s,
-    )
+    names = ("headroom", "hysteresis", "hold_s")
+    stated = {name: getattr(settings, name) for name in names}
+    return threshold(**{name: value for name, value in stated.items() if value is not None})
 
 
 def forecast(*, quantile: float = 0.999, headroom: float = USUAL_HEADROOM) -> Policy:
@@ -201,9 +199,7 @@ def oracle(
         closed = padded.rolling(window).max().rolling(window).min()
         plan = closed.to_numpy().T[:, 2 * window - 1 : -1]
     if lead:
-        ahead = np.pad(plan, ((0, 0), (0, lead)), mode="edge")
-        windows = np.lib.stride_tricks.sliding_window_view(ahead, lead + 1, axis=1)
-        plan = windows.max(axis=2)
+        plan = np.array([largest_within(row, ahead=lead) for row in plan])
     if ramp:
         # From behind: a minute has at least what the next one has, less one minute's orders.
         steps = ramp * np.arange(plan.shape[1], dtype=float)

@@ -80,12 +80,13 @@ def kinds_from(
         economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
         if money.batch_discount is not None:  # in place of the catalogue's
             economics = replace(economics, batch_discount=money.batch_discount)
-        work = whole, models, options.fleet, services, demand, fleet
         kind = Machines(
             name,
             services_in(services, regions) if regions else services,
             fleet,
-            night_work(*work, kinds=[*named], name=name),
+            night_work(
+                whole, models, options.fleet, services, demand, fleet, kinds=[*named], name=name
+            ),
             cluster=cluster,
             economics=replace(economics, usd_per_million_tokens=money.token_price),
             region=place,

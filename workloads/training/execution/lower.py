@@ -26,14 +26,11 @@ from workloads.training.program.program import OWN, Program
 from workloads.training.program.stage import Stream
 
 
-def _tiled(
-    program: Program, of_stage: Sequence[IntArray], dtype: npt.DTypeLike, join: int = 0
-) -> IntArray:
-    """Return a column of ops, from values that all ranks of a stage share, and of joins."""
-    # ``of_stage`` (ops of the stage,): values for each stage. ``join``: value of all joins.
+def _tiled(program: Program, of_stage: Sequence[IntArray], column: IntArray) -> IntArray:
+    """Write values that all ranks of a stage share into a column of ops and joins; return it."""
+    # ``of_stage`` (ops of the stage,): values for each stage. Joins keep what the column has.
     # Consecutive rows of one stage are written at once, as indices of all ops would take longer to
     # compute, and more memory, than the column itself.
-    column = np.full(program.total, join, dtype)
     bounds = np.flatnonzero(np.diff(program.stage, prepend=-1, append=-1))
     for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         values = of_stage[program.stage[low]]
@@ -47,8 +44,8 @@ def _by_step(
     program: Program, values: Sequence[int] | IntArray, dtype: npt.DTypeLike, join: int = 0
 ) -> IntArray:
     """Return a column of ops and joins, from values of the program's steps."""
-    of_steps = np.asarray(values, dtype)
-    return _tiled(program, [of_steps[stream.ops.step] for stream in program.streams], dtype, join)
+    of_steps, column = np.asarray(values, dtype), np.full(program.total, join, dtype)
+    return _tiled(program, [of_steps[stream.ops.step] for stream in program.streams], column)
 
 
 def lower(program: Program, *, memory: bool = False) -> Schedule:
@@ -161,8 +158,8 @@ def _labels(program: Program) -> dict[str, IntArray | Codes]:
         "stage": np.repeat(program.stage.astype(np.int16)[rows], times),
         "what": Codes(_by_step(program, what_of, np.int8, len(whats) - 1), whats),
         "name": Codes(_by_step(program, name_of, np.int16, len(names) - 1), names),
-        "layer": _tiled(program, layers, np.int16, join=-1),
-        "microbatch": _tiled(program, microbatches, np.int32, join=-1),
+        "layer": _tiled(program, layers, np.full(program.total, -1, np.int16)),
+        "microbatch": _tiled(program, microbatches, np.full(program.total, -1, np.int32)),
         "count": count,
     }
 
@@ -193,7 +190,7 @@ def lowered_edges(program: Program) -> Edges:
     # First the number of edges that leave each op and join, whose sums say where they begin; then
     # the targets, written in that order.
     ptr = np.zeros(program.total + 1, np.int64)
-    ptr[1:] = _tiled(program, [leads.leaving for leads in of_stage], np.int64)
+    _tiled(program, [leads.leaving for leads in of_stage], ptr[1:])
     at = 1 + int(program.length.sum())
     for exchange, leads in of_exchange:
         ends = at + exchange.joins * len(exchange.members)

@@ -173,8 +173,7 @@ def merged_exchange(catalogue: Catalogue | None, chip: str) -> bool:
 
 def _own_passes(shapes: RankShapes) -> float:
     """Passes over experts' tokens by kernels of their own: to sort, and to activate and cast."""
-    rank = _rank(shapes)
-    passes = rank.constant("expert_passes") if rank.knows("expert_passes") else 2
+    passes = _rank(shapes).constant("expert_passes", 2)
     # Products take activations and casts over only in fp8.
     return passes if ELEMENT_BYTES.get(shapes.plan.precision, TWO) < TWO else max(1, passes)
 
@@ -325,17 +324,17 @@ def _experts(shapes: RankShapes) -> Experts:
 def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
     """Batched product of the rank's experts, of (m, k) × (k, n) each."""
     timing = shapes.gemm(m, n, k, load(shapes).local)
-    rank = _rank(shapes)
-    if rank.knows("grouped_efficiency") and ELEMENT_BYTES.get(shapes.plan.precision, TWO) == TWO:
-        timing = timing._replace(seconds=timing.seconds / rank.constant("grouped_efficiency"))
+    if ELEMENT_BYTES.get(shapes.plan.precision, TWO) == TWO:
+        share = _rank(shapes).constant("grouped_efficiency", 1.0)
+        timing = timing._replace(seconds=timing.seconds / share)
     return _for_each(name, shapes, timing)
 
 
 def _for_each(name: str, shapes: RankShapes, timing: Timing) -> LayerOp:
     """Kernel of each expert of the rank, with the time of all."""
     # The host prepares that of each expert, which takes longer the more experts there are.
-    rank, usual = _rank(shapes), shapes.catalogue.value("training", "expert_issue")
-    share = rank.constant("expert_issue") if rank.knows("expert_issue") else usual
+    usual = shapes.catalogue.value("training", "expert_issue")
+    share = _rank(shapes).constant("expert_issue", usual)
     return kernel(name, timing)._replace(issued=1 + (load(shapes).local - 1) * share)
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from cluster_sim.hardware.faults import Fault
-from topologies.support.arrays import IntArray, distinct, distinct_rows
+from topologies.support.arrays import IntArray, distinct, distinct_rows, first_places
 from workloads.training.program.program import Exchange, Program
 
 MOST_COUNTED = 4
@@ -35,7 +35,7 @@ def fold(program: Program, apart: IntArray | None = None) -> Program:
 def keep(program: Program, classes: IntArray) -> Program:
     """Return the program with the first rank of each class only."""
     # ``classes`` (rows,): class of each row, as :func:`equal_ranks` returns it.
-    first = _first_rows(classes)
+    first = first_places(classes)
     names = ("stage", "rank", "domain", "chip", "core")
     return replace(
         program,
@@ -59,7 +59,7 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
     if all(settled):  # ranks of one class communicate with equal ranks already
         return start
     placed = _refine(program, _numbered(start * repeats + program.domain))
-    return _refine(keep(program, placed), _numbered(start[_first_rows(placed)]))[placed]
+    return _refine(keep(program, placed), _numbered(start[first_places(placed)]))[placed]
 
 
 def _refine(program: Program, classes: IntArray) -> IntArray:
@@ -95,12 +95,6 @@ def _different(exchanges: Sequence[Exchange]) -> list[tuple[Exchange, IntArray]]
         parts = exchange.members[:, order], _numbered(exchange.role[order]), _numbered(cost)
         different.setdefault(tuple(part.tobytes() for part in parts), (exchange, cost))
     return list(different.values())
-
-
-def _first_rows(classes: IntArray) -> IntArray:
-    first = np.zeros(int(classes.max(initial=-1)) + 1, np.int64)
-    first[classes[::-1]] = np.arange(len(classes))[::-1]
-    return first
 
 
 def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:

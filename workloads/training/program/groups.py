@@ -17,7 +17,7 @@ from cluster_sim.collectives.duration.expert_library import MERGING, WAYS, libra
 from cluster_sim.schedule.table import PS_PER_S
 from topologies.clusters.cluster import Cluster
 from topologies.routing import period
-from topologies.support.arrays import IntArray, present
+from topologies.support.arrays import IntArray, first_places, present
 from workloads.training.layers.feed_forward import merged_exchange
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.placement import Joined, Placement, place
@@ -334,10 +334,8 @@ class PlacedGroups:
         return self.placement.joined.geometry(self.placement.chip[ranks])
 
     def _of_kinds(self, ranks: IntArray, geometry: IntArray) -> Groups:
-        kinds, kind = present(geometry)
-        first = np.empty(len(kinds), np.int64)
-        first[kind[::-1]] = np.arange(len(kind))[::-1]
-        return Groups(ranks, kind, self.placement.chip[ranks[first]])
+        _, kind = present(geometry)
+        return Groups(ranks, kind, self.placement.chip[ranks[first_places(kind)]])
 
 
 # Parts that programs on one cluster share: costs and groups.

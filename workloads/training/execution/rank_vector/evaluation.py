@@ -318,7 +318,9 @@ def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Distur
     """Disturbance of kernels, of ranks in the order of the layout."""
     ranks, longest = program.rank[layout.order], int(np.diff(nodes.base).max())
     return Kernels(
-        *(disturbance.keys(ranks), disturbance.slowness(ranks), disturbance.table),
-        np.arange(longest).astype(np.uint64) * GOLDEN,
-        bool(disturbance),
+        key=disturbance.keys(ranks),
+        slow=disturbance.slowness(ranks),
+        table=disturbance.table,
+        op_key=np.arange(longest).astype(np.uint64) * GOLDEN,
+        disturbed=bool(disturbance),
     )
