@@ -183,6 +183,8 @@ def moved(catalogue: Catalogue, factors: Mapping[str, float]) -> Catalogue:
 LOW, HIGH, STEP = 0.5, 2.0, 0.05  # ends and step of a slider, as factors on the catalogue's number
 SLIDER_WIDTH, ANSWER_WIDTH = 330, 1000  # width of a slider, and largest width of an answer [pixels]
 WIDE: Mapping[str, Any] = {"sizing_mode": "stretch_width"}
+LEFT_HEADS = ".panel-df th { text-align: left !important; }"
+"""Style of tables whose cells are left-aligned; Panel leaves their heads right-aligned."""
 """Size of parts that take the available width; on a phone they are below the sliders."""
 PHONES = """{% extends base %}
 {% block preamble %}
@@ -316,7 +318,7 @@ def page(
         ]  # fmt: skip
         table = pn.pane.DataFrame(
             answer_table(runs, answers), index=False, justify="left", text_align="start",
-            styles={"overflow-x": "auto"}, **WIDE,
+            styles={"overflow-x": "auto"}, stylesheets=[LEFT_HEADS], **WIDE,
         )  # fmt: skip
         return pn.Column(table, *drawn, **WIDE)
 

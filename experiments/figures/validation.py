@@ -16,21 +16,28 @@ BAND = 0.2  # half-width of the shaded band around the diagonal, as a relative e
 MOST_DECADES = 1.7  # longest axis, in powers of ten, that has labels at 2 and 5 as well
 MOST_TICKS = 7
 STEP = 5.0
+FEWEST_COUNTED = 12  # rows from which a histogram of their errors is drawn
 
 
 def scatter(compared: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """Draw predicted over published, and a histogram of the errors."""
+    """Draw predicted over published, and the errors: a histogram, or the points of few rows."""
     figure, (plane, side) = canvas(10, 4.6, 1, 2, width_ratios=(3, 2))
     good = [row for row in compared if row["error"] is not None]
     if good:
         published, predicted = ([row[key] for row in good] for key in ("published", "predicted"))
         plane.scatter(published, predicted, s=14, alpha=0.7, lw=0)
         _diagonal(plane, good)
-        errors = np.clip([100 * row["error"] for row in good], -100, 100)
-        widest = max(STEP, float(STEP * np.ceil(np.abs(errors).max() / STEP)))
-        side.hist(errors, bins=np.arange(-widest, widest + STEP, STEP), color="#4477aa")
+        errors = np.sort(np.clip([100 * row["error"] for row in good], -100, 100))
+        # The bars of few rows would say less than the rows themselves, in order.
+        if len(good) < FEWEST_COUNTED:
+            side.plot(errors, np.arange(1, len(good) + 1), "o", color="#4477aa")
+            side.set_ylim(0, len(good) + 1)
+        else:
+            widest = max(STEP, float(STEP * np.ceil(np.abs(errors).max() / STEP)))
+            side.hist(errors, bins=np.arange(-widest, widest + STEP, STEP), color="#4477aa")
+    words = "rows" if len(good) >= FEWEST_COUNTED else "rows by their error, each a point"
     plane.set(xlabel=f"published {_quantity(good)}", ylabel=f"predicted {_quantity(good)}")
-    side.set(xlabel="error of the prediction [%]; larger ones count as 100", ylabel="rows")
+    side.set(xlabel="error of the prediction [%]; larger ones count as 100", ylabel=words)
     side.axvline(0, color="black", linewidth=1)
     side.yaxis.get_major_locator().set_params(integer=True)
     plane.set_title(f"{title}{_finding(good)}", loc="left", fontsize=10)

@@ -175,6 +175,10 @@ def _run_on_cluster(
             raise cluster.lost("its scheduler went away") from None
 
 
+LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio")
+"""Loggers of Dask that have levels of their own, and of what it runs on."""
+
+
 @contextmanager
 def _connected(address: str) -> Iterator[_Cluster]:
     if not address.partition(":")[2]:
@@ -185,7 +189,11 @@ def _connected(address: str) -> Iterator[_Cluster]:
         raise InputError(
             '--dask needs Dask. Install it with: pip install "cluster-sim[dask]"'
         ) from None
-    logging.disable(logging.CRITICAL)  # Dask's lost connections, which an error line reports
+    # Dask's lost connections, which an error line reports; what others log is shown.
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         try:
             client = distributed.Client(address, timeout=ANSWER_WITHIN, set_as_default=False)  # type: ignore[no-untyped-call]
@@ -203,4 +211,5 @@ def _connected(address: str) -> Iterator[_Cluster]:
         finally:
             client.close(timeout=2)  # type: ignore[no-untyped-call]
     finally:
-        logging.disable(logging.NOTSET)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

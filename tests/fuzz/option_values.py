@@ -54,7 +54,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "group": ("0-3", "0,1"), "hold": ("1min", "3h"), "holidays": ("holidays.txt",),
     "jobs": ("jobs.yaml",), "later-stages": ("trn1.32xlarge", "trn2.48xlarge:2,trn2.48xlarge"),
     "latency": ("7us",), "lease": ("2h",), "model": ("gpt2",), "night": ("3-5", "0-20"),
-    "noise": ("0.3", "measured"), "notice": ("0s", "3min"),
+    "nodes": ("nodes.csv",), "noise": ("0.3", "measured"), "notice": ("0s", "3min"),
     "order": ("dp-pp-cp-tp", "3,2,1,0", "order.txt"), "plan": ("plan.yaml",),
     "policy": ("oracle", "threshold", "static", "clock", "policy.py"),
     "prefill": ("separate", "chunked"), "prefill-cluster": ("p5.48xlarge",),

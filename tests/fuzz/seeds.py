@@ -127,6 +127,7 @@ all-gather,trn2.48xlarge,16,16,ring,1048576,0.0001,me
         b'{"neuroncore_per_device_count": 4}}\n'
     ),
     "order.txt": b"0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15\n",
+    "nodes.csv": b"node,tflops,between_gb_s\na,700,370\nb,650,371\nc,702,250\nd,699,369\n",
     "matrix.csv": b"\n".join(b",".join(b"65536" for _ in range(16)) for _ in range(16)) + b"\n",
 }  # fmt: skip
 """Formats of cluster-sim's own by the name under which a case finds them."""
@@ -164,6 +165,7 @@ train --model config.json --cluster dgx-h100 --global-batch 16
 train {ON_TRN2} --tp 4 --framework framework.yaml
 train {ON_TRN2} --tp 4 --compare monitor.json
 train {ON_TRN2} --tp 4 --global-batch 16 --compare steps.log
+train --model config.json --cluster trn2.48xlarge:4 --tp 4 --global-batch 64 --nodes nodes.csv
 share trn2.48xlarge:2 --jobs jobs.yaml --steps 1
 queue trn2-ultraserver:2 --jobs queue.csv
 queue trn2-ultraserver:2 --jobs queue.csv --discipline preempt --failures 40 --restart 5min \\

@@ -53,6 +53,7 @@ READERS = {
     "experiments/reports/html.py": "run/schedules.csv",
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
+    "workloads/training/nodes.py": "nodes.csv",
     "experiments/validation/reading/tool_outputs.py": "log.txt steps.log monitor.json",
     "experiments/validation/reading/rows.py": "rows.csv bench.json",
     "topologies/catalogue/reader.py": "overlay.csv",

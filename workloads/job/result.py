@@ -96,10 +96,22 @@ class JobResult:
         }
 
     @property
-    def failures_s(self) -> float:
-        """Time that failures cost, as the mean over the runs [s]."""
-        lost_ms = [sum(outcome.parts_ms[part] for part in OF_FAILURES) for outcome in self.outcomes]
-        return sum(lost_ms) / len(lost_ms) / 1000
+    def failure_cost_s(self) -> Interval | None:
+        """Time that one failure costs on average, by the runs that had any [s]; None for none."""
+
+        def cost_s(outcome: Outcome) -> float:
+            lost_ms = sum(outcome.parts_ms[part] for part in OF_FAILURES)
+            return lost_ms / 1000 / sum(outcome.failures.values())
+
+        failed = [each for each in self.outcomes if any(each.failures.values())]
+        if not failed:
+            return None
+        weights = [sum(each.failures.values()) for each in failed]
+        mean_s = float(np.average([cost_s(each) for each in failed], weights=weights))
+        runs = [each for each in (*self.outcomes, *self.varied) if any(each.failures.values())]
+        low, high = np.quantile([cost_s(each) for each in runs], (LOW, HIGH))
+        ends = min(float(low), mean_s), max(float(high), mean_s)
+        return Interval(*ends, basis=self.interval.basis, value=mean_s)
 
     @property
     def goodput(self) -> float:
@@ -212,6 +224,7 @@ class JobResult:
             "breakdown": self.breakdown,
             "failures": sum(failed.values()),
             "failures_by_cause": failed,
+            "failure_cost_s": lost.value if (lost := self.failure_cost_s) else None,
             "mtbf_s": None if math.isinf(mtbf_s) else mtbf_s,
             "checkpoint_interval_s": job.interval_s,
             "best_checkpoint_interval_s": curve.best_s if curve else None,
@@ -243,12 +256,17 @@ class JobResult:
 
     def _interval_document(self) -> dict[str, Any]:
         """Intervals of goodput, step time, and the amounts that follow from both."""
-        step, document = self.step.interval, self._document
+        step, document, lost = self.step.interval, self._document, self.failure_cost_s
         ends = finite_ends(self._drawn, document)
         ends = {name: each for name, each in ends.items() if each["low"] < each["high"]}
         return {
             **self.interval.document(),
             **ends,
+            **(
+                {"failure_cost_s": {"low": lost.low, "high": lost.high, "basis": lost.basis}}
+                if lost
+                else {}
+            ),
             "tokens": {**ends_of(self._drawn["tokens"], self.tokens), "basis": self._basis},
             **({} if self._price.is_point else {"price": self._price.document()}),
             "iteration_s": {"low": step.low, "high": step.high, "basis": step.basis},

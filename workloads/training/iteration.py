@@ -42,7 +42,13 @@ from workloads.training.detail import (
     peak_flops_per_s,
     ready,
 )
-from workloads.training.execution.jitter import Chips, Disturbance, Uneven, with_slower_network
+from workloads.training.execution.jitter import (
+    Chips,
+    Disturbance,
+    Uneven,
+    slowest_alone,
+    with_slower_network,
+)
 from workloads.training.execution.links import folded_flows
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.struck_groups import Crossed, composed, of_messages
@@ -451,7 +457,7 @@ def _on_uneven_chips(
     )
     drawn = chips.draw(base.causes, steps)
     every = not detail.folded or base.jitter > 0
-    uneven = drawn.slower if every else drawn.slowest(placed.stage)
+    uneven = drawn.slower if every else slowest_alone(drawn.slower, placed.stage)
     drawn_base = replace(base, causes=(), uneven=uneven, network=drawn.network)
     step = iteration(
         *(model, cluster, plan, replace(detail, disturbed=drawn_base)),
@@ -471,9 +477,12 @@ def _build(
     placed = place(plan, joined, detail.chips)
     step_program = program(shapes, placed, detail.iterations, shared, later)
     disturbed, level, engine = detail.disturbed, detail.level, detail.engine
-    if disturbed and disturbed.network:
-        domain = placed.chip // cluster.chips_per_domain
-        step_program = with_slower_network(step_program, domain, disturbed.network)
+    if disturbed and (disturbed.network or disturbed.within):
+        domain, late = (
+            placed.chip // cluster.chips_per_domain,
+            (disturbed.network, disturbed.within),
+        )
+        step_program = with_slower_network(step_program, domain, *late)
     folds = counts_equal_ranks(detail)
     if folds and level == "flow":
         few, flows = folded_flows(step_program, cluster)

@@ -44,8 +44,6 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
         f"unit{'s' * (spares != 1)} of {result.unit_chips} chip{'s' * (result.unit_chips > 1)}"
     )
     shown = {**document, "spares": f"{spares:,} {of_chips}"}
-    if failures := document["failures"]:
-        shown["lost_s"] = result.failures_s / failures
     shown |= {} if result.goal is None else {"interval": sure}
     print_table(title, ["result", "value"], facts(RESULTS, shown, "run-job"), left=2)
     basis = document.get("price_basis")
@@ -68,7 +66,7 @@ RESULTS = (
     Column("goodput", "goodput", write="{:.1%}".format),
     Column("failures", "failures", write="{:,.1f}".format),
     Column("mtbf_s", "  one expected every"),
-    Column("lost_s", "  one costs on average"),
+    Column("failure_cost_s", "  one costs on average"),
     Column("checkpoint_interval_s", "checkpoint every"),
     Column("best_checkpoint_interval_s", "  best"),
     Column("young_daly_interval_s", "  Young and Daly"),

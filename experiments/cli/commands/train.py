@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from workloads.search.choice import When
     from workloads.training.detail import Detail
     from workloads.training.iteration import Iteration
+    from workloads.training.nodes import Drain
     from workloads.training.plan.other_tools import OtherPlan
 
 
@@ -103,6 +104,13 @@ class RunInputs:
         "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
         metavar="RESOURCE@TIME:dead|slow=P/Q",
     )
+    nodes: Path | None = setting(
+        None,
+        "Measured speed of each node, in the order of ranks: columns node and tflops, speed or "
+        "time_s for kernels, within_gb_s or between_gb_s for collectives. Says which nodes to "
+        "drain first, and what each costs the step",
+        metavar="FILE.csv",
+    )
     later_stages: str = setting(
         "",
         "Cluster with chips of another kind for the later stages of the pipeline, or several "
@@ -128,6 +136,14 @@ class RunInputs:
 
     def __post_init__(self) -> None:
         check_choice("--level", self.level, LEVELS)
+        others = {"--jitter": self.jitter, "--straggler": self.straggler, "--fault": self.fault}
+        others["--later-stages"] = self.later_stages
+        beside = next((name for name, stated in others.items() if stated), None)
+        if self.nodes is not None and beside:
+            raise InputError(
+                f"--nodes {self.nodes} is for a step on chips of one kind, disturbed by nothing "
+                f"else. Leave {beside} out."
+            )
 
     def detail(self, call: Invocation) -> Detail:
         """Return the detail of a step, and what disturbs it."""
@@ -144,6 +160,16 @@ class RunInputs:
             disturbed=disturbance(self.jitter, call.seed, self.straggler),
             level=self.level,
         )
+
+    def drained(self, step: Iteration, call: Invocation) -> Drain | None:
+        """Return which measured nodes to take out first; None where none were measured."""
+        if self.nodes is None:
+            return None
+        from workloads.training.nodes import drained, read_nodes
+
+        nodes = read_nodes(self.nodes)
+        with progress_bars(quiet=call.quiet):
+            return drained(step, nodes, self.detail(call))
 
     @property
     def later(self) -> list[str]:
@@ -257,12 +283,14 @@ def train(
     filed = plan.file_beside(step)
     answered = {**document(step, call.engine), **job_of(step, beside, call)}
     answered |= _compared(step, measured)
+    drain = how.drained(step, call)
+    answered |= drain.document() if drain else {}
     answered |= catalogue_inputs.other_prices(answered, catalogue, inputs.cluster)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
         {**answered, **more},
-        show=lambda results: _print(step, results, filed),
-        write=lambda directory, _: _write(directory, step, answered),
+        show=lambda results: _print(step, results, filed, drain),
+        write=lambda directory, _: _write(directory, step, answered, drain),
         rankings=rankings,
     )
 
@@ -305,7 +333,7 @@ def _side_by_side(
         return {**row, **_measured_there(measured, first, step, row.get("remarks", []))}
 
     alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
-    alone |= {"--explain": how.explain}
+    alone |= {"--explain": how.explain, "--nodes": how.nodes}
     later = f", with later stages on {how.later_stages}" if how.later_stages else ""
     title = f"{inputs.model}: one optimizer step on {len(names)} clusters{later}"
     read = catalogue_inputs.read_side_by_side
@@ -357,7 +385,9 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.{remedy}")
 
 
-def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None) -> None:
+def _print(
+    run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None, drain: Drain | None
+) -> None:
     from experiments.reports.training import (
         STAGE_HEADINGS,
         beside_rows,
@@ -405,6 +435,26 @@ def _print(run: Iteration, answered: Mapping[str, Any], filed: OtherPlan | None)
     print_whole_job(answered)
     if compared := answered.get("compared"):
         _print_compared(compared, run)
+    if drain:
+        title, columns, rows = _drain_table(drain)
+        print_table(title, columns, rows)
+        print_text(drain.note)
+
+
+def _drain_table(drain: Drain) -> tuple[str, list[str], list[list[str]]]:
+    """Return title, headings and rows of the nodes in the order in which to drain them."""
+    kinds = list(drain.nodes.slower)
+    columns = ["drained", *(f"{kind} slower" for kind in kinds)]
+    columns += ["alone costs", "step", "gain", "80 % from", "to"]
+    none = ["" for _ in kinds]
+    rows = [["none", *none, "", format_seconds(drain.step_s), "", "", ""]]
+    for number, each in enumerate(drain.order):
+        gains = (each.gain_s, each.gain_low_s, each.gain_high_s)
+        shares = [f"{100 * share:+.1f} %" for share in each.slower.values()]
+        alone, *parts = (f"{100 * time / drain.step_s:.1f} %" for time in (each.alone_s, *gains))
+        name = f"{'and ' * (number > 0)}{each.node}"
+        rows.append([name, *shares, alone, format_seconds(each.step_s), *parts])
+    return f"{len(drain.nodes.names):,} measured nodes", columns, rows
 
 
 def _measured_beside(
@@ -440,7 +490,9 @@ def _print_compared(compared: Mapping[str, Any], run: Iteration) -> None:
     print_text(comparison_sentence(compared, run))
 
 
-def _write(directory: Run, step: Iteration, results: Mapping[str, Any]) -> None:
+def _write(
+    directory: Run, step: Iteration, results: Mapping[str, Any], drain: Drain | None
+) -> None:
     from experiments.reports.training import write
     from workloads.remarks import comparison_sentence
 
@@ -449,6 +501,10 @@ def _write(directory: Run, step: Iteration, results: Mapping[str, Any]) -> None:
         title, rows = _measured_beside(compared, step)
         note = comparison_sentence(compared, step)
         directory.table("compared", rows, title=title, note=note)
+    if drain:
+        _, columns, cells = _drain_table(drain)
+        shown = [dict(zip(columns, row, strict=True)) for row in cells]
+        directory.table("nodes", shown, title="Nodes to drain", note=drain.note)
 
 
 def _explained(run: Iteration) -> dict[str, Any]:

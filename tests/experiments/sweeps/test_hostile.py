@@ -26,7 +26,7 @@ from topologies.support.errors import InputError
 ROOT = Path(__file__).parents[3]
 READ = (
     "file", "deployment", "holidays", "jobs", "token_file", "matrix", "compare", "training",
-    "catalogue", "price", "plan", "out", "study", "trace", "runs", "first", "second",
+    "catalogue", "nodes", "price", "plan", "out", "study", "trace", "runs", "first", "second",
 )  # fmt: skip
 """Options that only read the file that they name, and those that no study can set."""
 

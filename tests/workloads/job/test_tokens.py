@@ -8,6 +8,7 @@ import cluster_sim as cs
 from tests.support.refusals import refused
 from workloads.economics import Economics, bought_s
 from workloads.job.front import whole_job
+from workloads.job.result import OF_FAILURES
 from workloads.options.job import JobInputs
 from workloads.training.iteration import Iteration
 
@@ -160,3 +161,14 @@ def test_a_stated_checkpoint_interval_is_compared_with_the_best(step):
     *_, same = cs.run_job(step, checkpoint_interval=best.job.interval_s, **words).notes
     assert same.endswith("would change the goodput by less than 0.1%.")
     assert not any("the best interval found" in note for note in best.notes)
+
+
+def test_the_cost_of_a_failure_is_that_of_all_runs_with_its_interval(step):
+    result = cs.run_job(step, days=60, runs=2)
+    document = result.document()
+    lost_s = document["failure_cost_s"]
+    parts = [sum(each.parts_ms[part] for part in OF_FAILURES) / 1000 for each in result.outcomes]
+    failures = sum(sum(each.failures.values()) for each in result.outcomes)
+    assert lost_s == pytest.approx(sum(parts) / failures)
+    ends = document["interval"]["failure_cost_s"]
+    assert ends["low"] <= lost_s <= ends["high"]

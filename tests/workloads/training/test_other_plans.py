@@ -846,3 +846,77 @@ def main():
         "tp": 2, "global_batch": 128, "precision": "fp8", "framework": "megatron-core",
     }  # fmt: skip
     assert plan.ignored == ("name", "num_nodes")
+
+
+TUNED = """
+tensor_parallel_dim: 2
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 8192}
+model: {_component_: torchtune.models.llama3_1.lora_llama3_1_70b, lora_rank: 16,
+  apply_lora_to_mlp: True}
+batch_size: 2
+gradient_accumulation_steps: 4
+loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}
+optimizer: {_component_: torch.optim.AdamW}
+enable_activation_checkpointing: True
+fsdp_cpu_offload: True
+dtype: bf16
+"""
+
+
+def test_torchtune_and_picotron_are_read(tmp_path):
+    (path := tmp_path / "tuned.yaml").write_text(TUNED)
+    read = read_any_plan(path)
+    assert (read.tool, dict(read.fields)) == ("torchtune", {
+        "tp": 2, "seq": 8192, "lora_rank": 16, "lora_on": "all", "microbatch": 2,
+        "microbatches": 4, "optimizer": "adamw", "recompute": "full", "precision": "bf16",
+        "zero": 3, "framework": "fsdp",
+    })  # fmt: skip
+    assert read.may_change_time == ("fsdp_cpu_offload = True",)
+    path.write_text(TUNED.replace("modules.loss.LinearCrossEntropyLoss", "rlhf.loss.DPOLoss"))
+    refused("loss 'torchtune.rlhf.loss.DPOLoss' needs more passes", read_any_plan, path)
+    (path := tmp_path / "picotron.json").write_text(
+        '{"distributed": {"tp_size": 4, "cp_size": 1, "pp_size": 2, "dp_size": 2, '
+        '"pp_engine": "afab"}, "training": {"seq_length": 2048, "micro_batch_size": 3, '
+        '"gradient_accumulation_steps": 8}}'
+    )
+    fields = read_any_plan(path).fields
+    assert {**fields, "tp": 4, "pp": 2, "dp": 2, "schedule": "gpipe", "seq": 2048} == fields
+    assert (fields["microbatch"], fields["microbatches"], fields["zero"]) == (3, 8, 0)
+
+
+def test_overrides_of_hydra_are_read_as_keys(tmp_path):
+    (path := tmp_path / "launch.sbatch").write_text(
+        "#!/bin/bash\nTP=4\nsrun python pretrain.py --config-name=gpt "
+        "++model.tensor_model_parallel_size=$TP \\\n  +model.sequence_parallel=True "
+        "model.micro_batch_size=1 model.global_batch_size=256\n"
+    )
+    read = read_any_plan(path)
+    assert (read.tool, dict(read.fields)) == ("NeMo", {
+        "tp": 4, "sequence_parallel": True, "microbatch": 1, "global_batch": 256,
+        "framework": "megatron-core",
+    })  # fmt: skip
+
+
+def test_options_of_a_trainer_are_read(tmp_path):
+    (path := tmp_path / "launch.sbatch").write_text(
+        "srun torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 2 "
+        '--gradient_accumulation_steps 4 --bf16 True --fsdp "full_shard auto_wrap"\n'
+    )
+    read = read_any_plan(path)
+    assert (read.tool, dict(read.fields)) == ("Accelerate", {
+        "microbatch": 2, "microbatches": 4, "precision": "bf16", "zero": 3,
+        "framework": "transformers",
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.sh", "#!/bin/sh\nllamafactory-cli train c/sft.yaml", "but names c/sft.yaml. If that"),
+        ("ray.yaml", "entrypoint: axolotl train my.yml\nworking_dir: .", "but names my.yml. If"),
+        ("b.sh", "#!/bin/sh\npython3 -m verl.trainer.main_ppo x=1", "launches verl, whose steps"),
+    ],
+)
+def test_a_launch_without_a_plan_says_where_it_is(tmp_path, name, text, message):
+    (path := tmp_path / name).write_text(text)
+    refused(message, read_any_plan, path)

@@ -160,8 +160,10 @@ HIDDEN = re.compile(r"[\"']?\$\{?\w*(?:ARGS|OPTS|OPTIONS|FLAGS)(?:\[[@*]\])?\}?[
 OPTION = re.compile(r"(^|\s)--[a-z]")
 TESTED = re.compile(r"\[ +(?:-\w +)?[\"']?\$\{?(\w+)")  # a variable that is compared
 # Commands of MaxText set keys of a file: ``python3 -m MaxText.train base.yml remat_policy=full``.
+# Those of NeMo 1 and its like override keys in sections: ``++model.tensor_model_parallel_size=4``.
 SETTINGS = re.compile(
-    r"\b(per_device_batch_size|max_target_length|remat_policy|ici_\w+_parallelism)="
+    r"\b(per_device_batch_size|max_target_length|remat_policy|ici_\w+_parallelism|"
+    r"model\.(?:\w+_model_parallel_size|(?:micro|global)_batch_size))="
 )
 
 
@@ -197,7 +199,7 @@ def script_options(
     sets_keys = bool(SETTINGS.search(text))
     for (word, conditional), (after, _) in zip(words, [*words[1:], ("", False)], strict=True):
         option = re.fullmatch(r"(?:[A-Za-z_]\w*=)?--([\w.-]+)(?:=(.*))?", word, re.DOTALL)
-        setting = re.fullmatch(r"([a-z]\w*)=(.*)", word, re.DOTALL) if sets_keys else None
+        setting = re.fullmatch(r"\+{0,2}([a-z][\w.]*)=(.*)", word, re.DOTALL) if sets_keys else None
         stated = option or setting
         if stated is None:
             variable = None if "=$" in word else VARIABLE.fullmatch(word)

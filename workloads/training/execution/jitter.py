@@ -49,6 +49,7 @@ class Disturbance:
     # (ranks of the plan,): share by which kernels of each rank take longer; None for none
     uneven: FloatArray | None = field(default=None, repr=False)
     network: float = 0.0  # share by which collectives between scale-up domains take longer
+    within: float = 0.0  # share by which those within a domain do
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter <= LARGEST_JITTER:
@@ -66,7 +67,8 @@ class Disturbance:
     def __bool__(self) -> bool:
         drawn = self.uneven is not None and bool(self.uneven.any())
         slow = any(factor != 1 for _, factor in self.stragglers)
-        return drawn or slow or self.jitter > 0 or self.network > 0 or bool(self.causes)
+        late = self.network > 0 or self.within > 0
+        return drawn or slow or late or self.jitter > 0 or bool(self.causes)
 
     @property
     def table(self) -> IntArray:
@@ -169,15 +171,18 @@ def disturbed_array(
     return np.maximum(1, drawn_ps)
 
 
-def with_slower_network(whole: Program, domain: IntArray, longer: float) -> Program:
-    """Return the program of all ranks whose calls between scale-up domains take longer."""
-    # ``domain`` (ranks,): domain of each rank. ``longer``: share of a call's time that is added.
+def with_slower_network(whole: Program, domain: IntArray, between: float, within: float) -> Program:
+    """Return the program of all ranks whose calls take longer between or within their domains."""
+    # ``domain`` (ranks,): scale-up domain of each rank. ``between``, ``within``: share of the time
+    # of a call between domains, or within one, that is added.
     exchanges = []
     for exchange in whole.exchanges:
         lasts_ps = exchange.duration_ps.copy()
         members = domain[exchange.members]
-        across = np.unique(exchange.kind[(members != members[:, :1]).any(axis=1)])
-        lasts_ps[across] = np.rint(lasts_ps[across] * (1 + longer)).astype(np.int64)
+        crosses = (members != members[:, :1]).any(axis=1)
+        for longer, groups in ((between, crosses), (within, ~crosses)):
+            kinds = np.unique(exchange.kind[groups])
+            lasts_ps[kinds] = np.rint(lasts_ps[kinds] * (1 + longer)).astype(np.int64)
         exchanges.append(replace(exchange, duration_ps=lasts_ps))
     return replace(whole, exchanges=tuple(exchanges))
 
@@ -338,6 +343,19 @@ class Straggler:
     share_of_steps: float = 0.0  # share of the drawn steps in which its server has the slowest chip
 
 
+def slowest_alone(slower: FloatArray, stage: IntArray) -> FloatArray:
+    """Return the slowness of ranks where only the slowest of each stage differs from others."""
+    # ``slower``, ``stage`` (ranks,): slowness and stage of each rank. A step waits for the slowest
+    # of each stage; all others are as the median one, so that equal ranks can be folded.
+    alone = np.full(len(stage), np.median(slower))
+    for number in range(int(stage.max()) + 1):
+        ranks = np.flatnonzero(stage == number)
+        worst = ranks[slower[ranks].argmax()]
+        alone[ranks] = np.minimum(alone[ranks], slower[worst])
+        alone[worst] = slower[worst]
+    return alone
+
+
 @dataclass(frozen=True, eq=False)
 class Uneven:
     """Draws of causes for the chips of a job in some steps, and the times of these steps."""
@@ -370,18 +388,6 @@ class Uneven:
     def without_straggler_s(self) -> float:
         """Time of the median step with the straggler's server replaced [s]."""
         return self.even_s + self._scale * self.kept_loss_s
-
-    def slowest(self, stage: IntArray) -> FloatArray:
-        """Return the slowness of ranks where only the slowest of each stage differs from others."""
-        # ``stage`` (ranks,): stage of each rank. A step waits for the slowest of each stage; all
-        # others are as the median one, so that equal ranks can be folded.
-        slower = np.full(len(stage), np.median(self.slower))
-        for number in range(int(stage.max()) + 1):
-            ranks = np.flatnonzero(stage == number)
-            worst = ranks[self.slower[ranks].argmax()]
-            slower[ranks] = np.minimum(slower[ranks], self.slower[worst])
-            slower[worst] = self.slower[worst]
-        return slower
 
     def quantile_s(self, percent: float) -> float:
         """Return a percentile of the drawn steps [s]."""

@@ -73,6 +73,16 @@ def _rank_of(kind: str, usual: str) -> Key:
     )
 
 
+def _by_words(value: Any, _all: Mapping[str, Any]) -> Any:
+    """ZeRO stage of the Trainer's option, such as ``full_shard auto_wrap``."""
+    words = value if isinstance(value, list) else str(value).split()
+    stages = [STRATEGIES[word] for word in map(str, words) if word in STRATEGIES]
+    offloads = "offload" in words
+    if not stages:
+        return 3 if str(value).lower() == "true" else None
+    return Near(stages[0]) if offloads and not isinstance(stages[0], Near) else stages[0]
+
+
 ADAPTERS = ("lora", "qlora")
 LORA_OF_FACTORY = 8  # rank of LLaMA-Factory's adapters where none is stated
 STAGE_OF_FILE = Key("zero", _stage_of_file)
@@ -115,6 +125,7 @@ ACCELERATE: Mapping[str, Key] = {
         ),
     ),
     "deepspeed": STAGE_OF_FILE,
+    "fsdp": Key("zero", _by_words),
 }  # fmt: skip
 AXOLOTL: Mapping[str, Key] = {
     "micro_batch_size": whole("microbatch"),

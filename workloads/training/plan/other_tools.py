@@ -27,7 +27,7 @@ from workloads.options.tool_keys import (
     when,
     whole,
 )
-from workloads.training.plan import accelerate, nemo
+from workloads.training.plan import accelerate, nemo, small_tools
 from workloads.training.plan.maxtext import MAXTEXT, over_base, sharded
 from workloads.training.plan.plan import ORDER, PLAN_FIELDS, ParallelPlan, check_field
 from workloads.training.plan.schedules.one_f_one_b import COMBINED
@@ -406,6 +406,7 @@ DEEPSPEED: Mapping[str, Key] = {
     },
 }
 ABSENT = {
+    **small_tools.USUAL,
     "axolotl": accelerate.USUAL_OF_AXOLOTL,
     "Megatron-LM": {
         "vpp": 1, "zero": 0, "sequence_parallel": False, "recompute": "none", "overlap": "none",
@@ -423,6 +424,8 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
     "MaxText": MAXTEXT,
     "Accelerate": accelerate.ACCELERATE,
     "axolotl": accelerate.AXOLOTL,
+    "torchtune": small_tools.TORCHTUNE,
+    "picotron": small_tools.PICOTRON,
 }
 NULLS = {
     "model.activations_checkpoint_granularity": "none",
@@ -487,6 +490,8 @@ MARKS = {
         "base_emb_dim", *(key for key in MAXTEXT if key.endswith("_parallelism")),
     ),
     "Accelerate": ("distributed_type", "fsdp_config", "per_device_train_batch_size"),
+    "torchtune": ("enable_activation_checkpointing",),
+    "picotron": ("distributed.pp_engine", "distributed.tp_size"),
 }  # fmt: skip
 """Keys by which a tool's file is recognised, any of them alone; a section stands for its keys."""
 
@@ -494,6 +499,7 @@ FRAMEWORKS = {
     "Megatron-LM": "megatron-core", "NeMo": "megatron-core", "torchtitan": "torchtitan",
     "DeepSpeed": "deepspeed", "NxD Training": "neuronx",
     "MaxText": "maxtext", "Accelerate": "transformers", "axolotl": "transformers",
+    "torchtune": "fsdp", "picotron": "",
 }  # fmt: skip
 """Framework that runs the plans of a tool."""
 SECTIONS = {
@@ -542,6 +548,8 @@ def _keys_of_tool(
     }
     if set(MARKS["Megatron-LM"]) & set(hyphened) and not set(MARKS["axolotl"]) & set(keys):
         keys = hyphened
+    if "per-device-train-batch-size" in keys and tool_of(keys, MARKS) is None:
+        keys = {key.replace("-", "_"): value for key, value in keys.items()}  # of a Trainer
     tool = tool_of(keys, MARKS)
     if tool is None and path.suffix == ".py":
         raise InputError(
@@ -620,22 +628,24 @@ def read_any_plan(path: Path) -> OtherPlan:
     # Files of other tools are recognised by their keys. Keys that a plan has no field for are
     # listed as ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or
     # has an unknown key.
-    limit_bytes, remedy = LARGEST_FILE_BYTES, "Name a plan's file."
-    path, text, environment = file_or_command(path, limit_bytes=limit_bytes, remedy=remedy)
+    how: Any = {"limit_bytes": LARGEST_FILE_BYTES}
+    path, text, environment = file_or_command(path, remedy="Name a plan's file.", **how)
     other = other_plan(path, text, environment)
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
         return replace(other, fields=stated)
-    if text.startswith("#!") or path.suffix in SCRIPTS:
+    is_launch = text.startswith("#!") or path.suffix in SCRIPTS or path.name == "the command"
+    if (is_launch or "entrypoint:" in text) and (remedy := small_tools.remedy_of(text)):
+        raise InputError(f"{path} {remedy}")
+    if is_launch:
         raise InputError(
             f"{path} launches none of {', '.join(TABLES)} with a degree or a batch among its "
             "options. Name the file that has them, or write the plan's fields into one, as tp: 8."
         )
-    # Most plans are stated by options alone.
-    from topologies.support.files.yaml_documents import read_yaml
+    from topologies.support.files.yaml_documents import read_yaml  # few plans are stated by files
 
     content = "fields. Write one a line, as tp: 8"
-    document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
+    document = read_yaml(path, content=content, **how)
     if not document:
         raise InputError(f"{path} holds no {content}.")
     named = {str(key).replace("-", "_"): value for key, value in document.items()}
