@@ -606,8 +606,7 @@ def search_plans(
     Raises
     ------
     InputError
-        For an unknown name or field, and when no plan divides model, batch and cluster or none
-        fits in memory.
+        For an unknown name or field, and when no plan divides model, batch and cluster, or fits.
 
     Examples
     --------

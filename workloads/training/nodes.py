@@ -37,8 +37,8 @@ MEASURES = (
     ("kernels", r"speed|([tgp]?flops|(tokens|samples)_per_s)(_.*)?|(.*_)?[tgp]flops", True),
     ("kernels", r"time|seconds|(.*_)?(time|time_s|ms|us|ns|s)", False),
 )  # fmt: skip
-"""What is measured by the heading of its column, and whether a larger value is a faster node:
-kernels of its chips, or collectives of its chips within a scale-up domain or with others."""
+"""Things that are measured, by the heading of their column, and whether a larger value is a faster
+node: kernels of its chips, or collectives of its chips within a scale-up domain or with others."""
 UNCLEAR = re.compile(r"(.*_)?(bus_?bw|alg_?bw|bandwidth|gb_?s)(_.*)?", re.IGNORECASE)
 APART = (
     3.0  # robust standard deviations by which a node that stands apart is slower than the median
@@ -113,18 +113,18 @@ def _measured(
     path: Path, table: pd.DataFrame, columns: Sequence[str]
 ) -> dict[str, tuple[str, bool]]:
     """Return the column of each thing that is measured, and whether more of it is faster."""
-    found: dict[str, tuple[str, bool]] = {}
+    measures: dict[str, tuple[str, bool]] = {}
     for column in columns:
         heading = re.sub(r"[^a-z0-9]+", "_", str(column).strip().lower()).strip("_")
         for kind, form, faster in MEASURES:
             if not re.fullmatch(form, heading):
                 continue
-            if kind in found:
+            if kind in measures:
                 raise InputError(
-                    f"nodes file {path}: columns {found[kind][0]} and {column} both measure "
+                    f"nodes file {path}: columns {measures[kind][0]} and {column} both measure "
                     f"{kind}. Keep one of them."
                 )
-            found[kind] = (column, faster)
+            measures[kind] = (column, faster)
             break
         else:
             if UNCLEAR.fullmatch(heading):
@@ -133,13 +133,13 @@ def _measured(
                     "Head it within_gb_s for a test on the chips of one node, or between_gb_s for "
                     "one between nodes."
                 )
-    if not found:
+    if not measures:
         raise InputError(
             f"nodes file {path} has no measured column: its columns are "
             f"{', '.join(map(excerpt, table.columns[:6]))}. Head it tflops, speed or time_s for "
             "kernels, within_gb_s or between_gb_s for collectives."
         )
-    return found
+    return measures
 
 
 def _numbers(

@@ -118,7 +118,7 @@ def _by_brute_force(fleet, causes, draws):
     ):
         demand, capacity, step, failures = (float(value) for value in values)
         changed = failing(slowed(loaded(fleet.scenario, 1 / capacity), step), failures)
-        past = changed.history and changed.history.times(demand)
+        past = changed.horizon.history and changed.horizon.history.times(demand)
         requests = changed.demand.times(demand)
         changed = replace(changed, demand=requests, horizon=Horizon(requests, past))
         done = run(changed, _forecast(changed), seed=seed)

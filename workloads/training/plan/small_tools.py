@@ -9,6 +9,7 @@ from typing import Any
 from topologies.support.errors import InputError, excerpt, shown
 from workloads.options.tool_keys import Key, Near, choice, when, whole
 from workloads.training.plan.accelerate import NAMED_IF_SET, optimizer_of
+from workloads.training.plan.schedules.one_f_one_b import GPIPE, ONE_F_ONE_B
 
 
 def _next_tokens(value: Any, _all: Mapping[str, Any]) -> str:
@@ -44,7 +45,9 @@ TORCHTUNE: Mapping[str, Key] = {
 }
 PICOTRON: Mapping[str, Key] = {
     **{f"distributed.{axis}_size": whole(axis) for axis in ("tp", "cp", "pp", "dp")},
-    "distributed.pp_engine": choice("schedule", {"1f1b": "1f1b", "afab": "gpipe"}),
+    "distributed.pp_engine": choice(
+        "schedule", {ONE_F_ONE_B.name: ONE_F_ONE_B.name, "afab": GPIPE.name}
+    ),
     "training.micro_batch_size": whole("microbatch"),
     "training.gradient_accumulation_steps": whole("microbatches"),
     "training.seq_length": whole("seq"),
@@ -55,7 +58,7 @@ USUAL = {
     "torchtune": {"zero": 3, "recompute": "none", "microbatches": 1},
     "picotron": {"zero": 0, "recompute": "none", "sequence_parallel": False},
 }
-"""What a tool does where its file says nothing; recipes of torchtune shard everything."""
+"""Fields of a plan by each tool where its file says nothing; recipes of torchtune shard everything."""
 
 VERL = (
     "launches verl, whose steps roll out and train in turn; the plan of its actor is not read. "
