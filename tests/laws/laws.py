@@ -256,13 +256,14 @@ TRAINING = (
         drawn_on(("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none",
                  zero=0, pp=1, framework="megatron-core"),
         to(lora_rank=2), "<=", STEP, 0.2),
-    # Each weight of an adapter is issued on its own, and its products stay in bf16.
+    # Each weight of an adapter is issued on its own, which long sequences hide, and its products
+    # stay in bf16.
     *(
         Law(f"adapters of wide layers in {precision} take no longer",
             drawn_on(("dgx-h100:2", "dgx-b200:2", "dgx-h200"), draws.divided, overlap="none",
-                     zero=0, pp=1, framework="megatron-core", precision=precision),
-            to(lora_rank=16), "<=", STEP, 0.05)
-        for precision in ("bf16", "fp8")
+                     zero=0, pp=1, seq=8192, framework="megatron-core", precision=precision),
+            to(lora_rank=16), "<=", STEP, tolerance)
+        for precision, tolerance in (("bf16", 0.05), ("fp8", 0.1))  # reads in bf16 beside fp8
     ),
     # The host issues adapters too: eager and traced steps that wait for it take longer with them.
     # With overlap of all, exchanges of tp hide behind gradients that frozen weights do not have.
