@@ -54,9 +54,14 @@ def commands(part, quantity):
                 if precision == "bf16" and name == "dgx-h100":
                     yield from trained_by_kind(f"--cluster={name}")
         if chips.runtime == "nccl" and part.startswith("kernels"):  # releases of others choose
-            experts = ("--model=qwen3-30b-a3b", "--ep=8", "--framework=torchtitan")
-            yield "train", f"--cluster={name}", *experts, "--allow-oversized"
+            for framework in ("torchtitan", "megatron-core"):
+                experts = ("--model=qwen3-30b-a3b", "--ep=8", f"--framework={framework}")
+                yield "train", f"--cluster={name}", *experts, "--allow-oversized"
         yield ("serve", "--model=llama-3.1-8b", f"--cluster={name}", "--count=20", "--tp=1")
+        if part == "serving.mi300x":
+            for scheduler in ("vllm", "sglang"):
+                latent = ("--model=deepseek-v3", "--tp=8", "--precision=fp8", "--count=20")
+                yield "serve", f"--cluster={name}", *latent, f"--scheduler={scheduler}"
         if part == "serving.gpu" and name.startswith("dgx-h"):
             yield from served_by_kind(f"--cluster={name}")
         if part.startswith("serving"):
@@ -96,6 +101,8 @@ def served_by_kind(cluster):
     for scheduler in ("vllm", "sglang"):
         small = ("--model=gpt-oss-20b", "--tp=1", "--count=20", "--prompt=100")
         yield "serve", cluster, *small, f"--scheduler={scheduler}"
+    beside = ("--model=llama-3.1-8b", "--tp=1", "--requests=poisson:20", "--prompt=4096")
+    yield "serve", "--cluster=dgx-a100", *beside, "--count=100", "--scheduler=vllm"
     many = ("--count=800", "--requests=poisson:2000")
     for model, tp in (("nemotron-h-56b", 2), ("qwen3.5-9b", 1)):
         yield "serve", cluster, f"--model={model}", f"--tp={tp}", *many
