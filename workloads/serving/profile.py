@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -166,29 +167,40 @@ class Profile:
     # kernel; 0 where it has its own
     mixed_rows: float = 0.0
 
-    @property
+    @cached_property
     def kv_tokens(self) -> int:
         """Tokens that the cache holds."""
         return int(self.kv_budget_bytes / self.kv_bytes_per_token)
 
-    @property
+    @cached_property
     def state_tokens(self) -> int:
         """Cached tokens in whose memory a request keeps its states."""
         return math.ceil(self.state_bytes / self.kv_bytes_per_token)
 
     def linear(self, tokens: float) -> float:
         """Time of an iteration of decode without attention [s]."""
-        return self._between(tokens, self.linear_s)
+        return self._between(tokens, prompts=False)
 
     def prompt_linear(self, tokens: float) -> float:
         """Time of an iteration with prompts without attention and prompt overheads [s]."""
-        seconds = self.linear_s if self.prompt_linear_s is None else self.prompt_linear_s
-        return self._between(tokens, seconds)
+        return self._between(tokens, prompts=True)
 
-    def _between(self, tokens: float, seconds: FloatArray) -> float:
+    def _between(self, tokens: float, *, prompts: bool) -> float:
         """Time between two sizes; above all of them in proportion to the tokens [s]."""
-        above = max(1.0, tokens / float(self.tokens[-1]))
-        return above * float(np.interp(tokens, self.tokens, seconds))
+        # Batches have few sizes, each of which comes again and again.
+        if (tokens, prompts) not in self._seconds_of:
+            seconds = self.prompt_linear_s if prompts else None
+            seconds = self.linear_s if seconds is None else seconds
+            above = max(1.0, tokens / float(self.tokens[-1]))
+            self._seconds_of[tokens, prompts] = above * float(
+                np.interp(tokens, self.tokens, seconds)
+            )
+        return self._seconds_of[tokens, prompts]
+
+    @cached_property
+    def _seconds_of(self) -> dict[tuple[float, bool], float]:
+        """Times between sizes asked before, by tokens and whether there are prompts [s]."""
+        return {}
 
     def prefill_s(self, tokens: int, before: int = 0) -> float:
         """Time of an iteration with one prompt, or a piece of it after ``before`` tokens [s]."""

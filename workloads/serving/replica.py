@@ -10,13 +10,11 @@ import heapq
 import math
 import sys
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
-from topologies.support.arrays import FloatArray, IntArray
+from topologies.support.arrays import BoolArray, FloatArray, IntArray
 from topologies.support.errors import InputError
 from workloads.serving.batching import FIRST, WHOLE, Batching
 from workloads.serving.profile import Profile
@@ -35,17 +33,20 @@ class Lockstep:
     def __init__(self) -> None:
         self._step = 0
         self._last: dict[int, int] = {}
-        # A heap, in which ends of requests that gave way stay until they are the first: a search
+        # Heaps, in which requests that ended or gave way stay until they are the first: a search
         # for them would take as long as the batch
         self._ends: list[tuple[int, int]] = []
+        # By the step less the tokens in the cache, which stays, with the request and its end
+        self._held: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
         return len(self._last)
 
-    def add(self, request: int, tokens: int) -> None:
-        """Add a request that still has these tokens to generate."""
-        self._last[request] = self._step + tokens
-        heapq.heappush(self._ends, (self._step + tokens, request))
+    def add(self, request: int, tokens: int, most: int) -> None:
+        """Add a request with tokens to generate still, and the most that it will have cached."""
+        last = self._last[request] = self._step + tokens
+        heapq.heappush(self._ends, (last, request))
+        heapq.heappush(self._held, (last - most, request, last))
 
     def steps(self) -> int:
         """Passes until the next request is done."""
@@ -53,9 +54,11 @@ class Lockstep:
             heapq.heappop(self._ends)
         return self._ends[0][0] - self._step
 
-    def left(self) -> Iterator[tuple[int, int]]:
-        """Requests, and the tokens that each still has to generate."""
-        return ((request, last - self._step) for request, last in self._last.items())
+    def longest(self) -> int:
+        """Most tokens that one request has in the cache."""
+        while self._last.get(self._held[0][1]) != self._held[0][2]:
+            heapq.heappop(self._held)
+        return self._step - self._held[0][0]
 
     def drop(self, request: int) -> int:
         """Take out a request that gives way; return the tokens that it still has to generate."""
@@ -80,32 +83,33 @@ class Speculating:
         self._speculation, self._rng = speculation, rng
         self._requests = np.empty(0, np.int64)
         self._left = np.empty(0, np.int64)
+        self._most = np.empty(0, np.int64)
         self._drawn = np.empty(0, np.int64)
         self._ahead: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self._left)
 
-    def add(self, request: int, tokens: int) -> None:
-        """Add a request that still has these tokens to generate."""
+    def add(self, request: int, tokens: int, most: int) -> None:
+        """Add a request with tokens to generate still, and the most that it will have cached."""
         self._ahead = None
         self._requests = np.append(self._requests, request)
         self._left = np.append(self._left, tokens)
+        self._most = np.append(self._most, most)
 
     def steps(self) -> int:
         """Passes until a request may be done, which is 1, as any pass may be a request's last."""
         return 1
 
-    def left(self) -> Iterator[tuple[int, int]]:
-        """Requests, and the tokens that each still has to generate."""
-        return zip(self._requests.tolist(), self._left.tolist(), strict=True)
+    def longest(self) -> int:
+        """Most tokens that one request has in the cache."""
+        return int((self._most - self._left).max())
 
     def drop(self, request: int) -> int:
         """Take out a request that gives way; return the tokens that it still has to generate."""
         kept = self._requests != request
         left = int(self._left[~kept][0])
-        self._ahead = None
-        self._requests, self._left = self._requests[kept], self._left[kept]
+        self._keep(kept)
         return left
 
     def ahead(self) -> IntArray:
@@ -129,8 +133,13 @@ class Speculating:
             unfinished = self._left > 0
             if not unfinished.all():
                 done += self._requests[~unfinished].tolist()
-                self._requests, self._left = self._requests[unfinished], self._left[unfinished]
+                self._keep(unfinished)
         return tokens, done
+
+    def _keep(self, kept: BoolArray) -> None:
+        self._ahead = None
+        self._requests, self._left = self._requests[kept], self._left[kept]
+        self._most = self._most[kept]
 
     def _taken(self, passes: int) -> IntArray:
         """Tokens of each request by the end of each pass, int64 (passes, requests)."""
@@ -188,6 +197,12 @@ class State:
     # before [s]
     first_token_s: FloatArray = field(init=False)
     end_s: FloatArray = field(init=False)
+    # The requests as lists, as they are read one by one: their arrivals [s], tokens of their
+    # prompts and outputs, and of both
+    arrival_s: list[float] = field(init=False)
+    prompt: list[int] = field(init=False)
+    output: list[int] = field(init=False)
+    whole: list[int] = field(init=False)
     # Mean time between tokens of each stretch of decoding [s], and how many tokens it covers
     gaps: list[tuple[float, float]] = field(default_factory=list)
     # Time in which decode waited for prompts since its last pass [s]; part of its next gap
@@ -205,12 +220,9 @@ class State:
     def __post_init__(self) -> None:
         self.first_token_s = np.full(len(self.requests), np.nan)
         self.end_s = np.full(len(self.requests), np.nan)
-
-    @cached_property
-    def most_cached(self) -> list[int]:
-        """Tokens of each request in the cache before its last one: a list, read one by one."""
-        tokens: list[int] = (self.requests.prompt + self.requests.output - 1).tolist()
-        return tokens
+        self.arrival_s = self.requests.arrival_s.tolist()
+        self.prompt, self.output = self.requests.prompt.tolist(), self.requests.output.tolist()
+        self.whole = (self.requests.prompt + self.requests.output).tolist()
 
     def pause_decode(self, took_s: float) -> None:
         """Let time pass in which decode waits for prompts."""
@@ -244,13 +256,9 @@ class State:
         if tokens:
             self.gaps.append((token_s, tokens))
 
-    def whole_tokens(self, request: int) -> int:
-        """Tokens of a request's prompt and output."""
-        return int(self.requests.prompt[request] + self.requests.output[request])
-
     def prompt_tokens(self, request: int) -> int:
         """Tokens that a waiting request has processed before its next token."""
-        return int(self.requests.prompt[request]) + self.gone.get(request, (0, 0.0))[0]
+        return self.prompt[request] + self.gone.get(request, (0, 0.0))[0]
 
     @property
     def free_tokens(self) -> int:
@@ -265,7 +273,7 @@ class State:
         while self.batching.reserved < 1 and self.free_tokens < 0 and len(self.running) > 1:
             self.gave_way = True
             request, prompt = self.running.popitem()
-            whole = self.whole_tokens(request)
+            whole = self.whole[request]
             self.reserved_tokens -= whole
             self.waiting.appendleft(request)
             if self.prompts.pop(request, None) is not None:
@@ -273,11 +281,11 @@ class State:
                 continue
             left = self.batch.drop(request)
             self.cached_tokens -= whole - 1 - left
-            self.gone[request] = whole - int(self.requests.prompt[request]) - left, self.now_s
+            self.gone[request] = whole - self.prompt[request] - left, self.now_s
 
     def record_first_token(self, request: int) -> None:
         """Note the first token of a request, and let it decode the rest of its output."""
-        prompt, output = self.prompt_tokens(request), int(self.requests.output[request])
+        prompt, output = self.prompt_tokens(request), self.output[request]
         first_s = self.now_s if self.first_by_s is None else float(self.first_by_s[request])
         if request in self.gone:
             generated, decoded_s = self.gone.pop(request)
@@ -290,22 +298,22 @@ class State:
             self.record_end(request)
             return
         self.joined_s.append(first_s)
-        self.batch.add(request, output - 1)
+        self.batch.add(request, output - 1, self.whole[request] - 1)
         self.cache(prompt)
 
     def release(self, done: list[int]) -> None:
         """Drop the caches of requests that are done; a request's last token was never cached."""
         for request in done:
-            self.cached_tokens -= self.whole_tokens(request) - 1
+            self.cached_tokens -= self.whole[request] - 1
             self.record_end(request)
 
     def record_end(self, request: int) -> None:
         """Note the end of a request and free its room; in a closed loop its user sends the next."""
         self.end_s[request] = self.now_s
-        self.reserved_tokens -= self.whole_tokens(request)
+        self.reserved_tokens -= self.whole[request]
         del self.running[request]
         if self.sent < len(self.requests):
-            self.requests.arrival_s[self.sent] = self.now_s
+            self.arrival_s[self.sent] = self.requests.arrival_s[self.sent] = self.now_s
             self.sent += 1
 
     def outcome(self) -> Served:
@@ -331,13 +339,13 @@ def look_for_arrivals(state: State) -> None:
     # A scheduler that polls looks only after every few passes of decode; one that plans an
     # iteration during the one before sees what came before that began. A request that answers the
     # end of another at that very instant is not seen yet.
-    arrival = state.requests.arrival_s
+    arrival = state.arrival_s
     busy = bool(len(state.batch) or state.prompts)
     if busy and state.unseen_passes % state.batching.poll_passes:
         return
     state.unseen_passes = 0
     ahead = busy and state.batching.overlapped
-    seen_until_s = np.nextafter(state.planned_s, -np.inf) if ahead else state.now_s
+    seen_until_s = math.nextafter(state.planned_s, -math.inf) if ahead else state.now_s
     while state.next_arrival < len(arrival) and arrival[state.next_arrival] <= seen_until_s:
         state.waiting.append(state.next_arrival)
         state.next_arrival += 1
@@ -351,7 +359,7 @@ def admissible(state: State) -> bool:
         return False
     request, share = state.waiting[0], state.batching.reserved
     states = profile.state_tokens
-    room = profile.kv_tokens - state.reserved_tokens - state.whole_tokens(request)
+    room = profile.kv_tokens - state.reserved_tokens - state.whole[request]
     room -= (count + 1) * states
     if share == 1:
         return room >= 0
@@ -363,7 +371,7 @@ def admit(state: State) -> int:
     """Reserve the cache of the first request that waits, and return the request."""
     request = state.waiting.popleft()
     state.running[request] = state.prompt_tokens(request)
-    state.reserved_tokens += state.whole_tokens(request)
+    state.reserved_tokens += state.whole[request]
     return request
 
 
@@ -389,7 +397,9 @@ def stops_for_arrivals(state: State) -> bool:
     # With all slots taken it need not, but one that polls may see the request before a slot is
     # free.
     has_slot = len(state.batch) < state.batching.slots
-    return state.next_arrival < len(state.requests) and (has_slot or state.batching.poll_passes > 1)
+    return state.next_arrival < len(state.arrival_s) and (
+        has_slot or state.batching.poll_passes > 1
+    )
 
 
 def passes_until_seen(state: State, passes: int) -> int:
@@ -397,7 +407,7 @@ def passes_until_seen(state: State, passes: int) -> int:
     # An overlapped scheduler needs one pass more, unless the request is there when the first
     # begins; one that polls goes on to its next look.
     poll, ahead = state.batching.poll_passes, state.batching.overlapped
-    is_there = state.requests.arrival_s[state.next_arrival] < state.now_s
+    is_there = state.arrival_s[state.next_arrival] < state.now_s
     passes += ahead and not is_there
     return -(-(state.unseen_passes + passes) // poll) * poll - state.unseen_passes
 
@@ -467,8 +477,8 @@ def _step(state: State) -> bool:
         state.unseen_passes += passes
         state.gathering_passes += passes if waiting else 0
         return True
-    if state.next_arrival < len(state.requests):
-        state.now_s = float(state.requests.arrival_s[state.next_arrival])
+    if state.next_arrival < len(state.arrival_s):
+        state.now_s = state.arrival_s[state.next_arrival]
         return True
     return False
 
@@ -478,7 +488,7 @@ def _prefill(state: State, request: int) -> None:
         state.record_first_token(request)
         return
     cached_before = state.requests.held(request)
-    size = state.batching.padded(int(state.requests.prompt[request]) - cached_before)
+    size = state.batching.padded(state.prompt[request] - cached_before)
     took_s = state.profile.prefill_s(size, cached_before)
     if state.speculation is not None:
         took_s += state.speculation.prefill_s(size, cached_before)
@@ -549,7 +559,7 @@ def _decode(state: State) -> None:
     pass_s = profile.decode_s(rows, cached)
     growth_s = profile.growth_s(rows, cached, growing)
     if stops_for_arrivals(state):
-        until_s = float(state.requests.arrival_s[state.next_arrival]) - state.now_s
+        until_s = state.arrival_s[state.next_arrival] - state.now_s
         if until_s < float("inf"):
             until_s = max(until_s, 0.0)
             steps = min(steps, passes_until_seen(state, passes_until(until_s, pass_s, growth_s)))
@@ -564,7 +574,7 @@ def _decode(state: State) -> None:
 def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[int]:
     """Verify proposals until one that could be admitted arrives, or requests end; returns these."""
     # A pass has its own time: the cache that it reads grows by the tokens accepted before.
-    requests, arrivals = len(batch), state.requests.arrival_s
+    requests, arrivals = len(batch), state.arrival_s
     rows, read, _, _ = _read_by_decode(state)
     tokens = batch.ahead()
     if state.batching.buckets:  # a pass may fill the bucket that it reads, so passes go one by one
@@ -601,8 +611,7 @@ def _read_by_decode(state: State) -> tuple[int, int, int, int]:
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
         return batch, state.cached_tokens, batch, sys.maxsize
-    cached = state.most_cached
-    longest = max(cached[request] - left for request, left in state.batch.left())
+    longest = state.batch.longest()
     size = state.batching.padded(longest + state.batching.fills_programs)
     batch = state.batching.rows(batch)
     if longest >= sizes[-1]:

@@ -114,7 +114,7 @@ def test_passes_drawn_ahead_are_those_drawn_one_by_one(outputs, proposed, accept
     speculation = Speculation(proposed, acceptance)
     batch = Speculating(speculation, np.random.default_rng(5))
     for number, tokens in enumerate(outputs):
-        batch.add(number, tokens)
+        batch.add(number, tokens, tokens)
     tokens, ended = [], 0
     while len(batch):
         ahead = batch.ahead()[:cut].tolist()

@@ -58,7 +58,7 @@ USUAL = {
     "torchtune": {"zero": 3, "recompute": "none", "microbatches": 1},
     "picotron": {"zero": 0, "recompute": "none", "sequence_parallel": False},
 }
-"""Fields of a plan by each tool where its file says nothing; recipes of torchtune shard everything."""
+"""Fields of a plan by each tool where its file is silent; recipes of torchtune shard everything."""
 
 VERL = (
     "launches verl, whose steps roll out and train in turn; the plan of its actor is not read. "
