@@ -395,6 +395,7 @@ INSTANTS = 1024
 messages: an adapter that sends below its switch and then above it loads the uplink at times."""
 FEWEST_INSTANTS = 64  # of collectives of more messages over uplinks than MOST_PARTS allows
 MOST_PARTS = 2**25  # messages over uplinks times instants: half a second of a processor
+PARTS_AT_ONCE = 2**17  # of these, a megabyte of each array
 LOADS = 10
 """Phases by the load of the fullest uplink: parts of its capacity, within which a load is one."""
 
@@ -425,14 +426,15 @@ def link_time(chunks: Schedule) -> LinkTime:
     bounds = begin + (end - begin) * np.arange(count + 1) // count
     lasting = np.diff(bounds)
     start, lasts = times.start_ps[op], np.maximum(1, times.end_ps[op] - times.start_ps[op])
-    until = [
-        np.bincount(
-            resource[above],
-            spent_ps[above] * np.clip((to - start[above]) / lasts[above], 0, 1),
-            len(table),
-        )
-        for to in bounds.tolist()
-    ]
+    uplink, which = np.unique(resource[above], return_inverse=True)
+    until = np.zeros((count + 1, len(uplink)))
+    at_once = max(1, PARTS_AT_ONCE // max(1, len(above)))
+    for first in range(0, count + 1, at_once):
+        to = bounds[first : first + at_once, None]
+        passed_ps = spent_ps[above] * np.clip((to - start[above]) / lasts[above], 0, 1)
+        place = np.arange(len(to))[:, None] * len(uplink) + which
+        each = np.bincount(place.ravel(), passed_ps.ravel(), len(to) * len(uplink))
+        until[first : first + at_once] = each.reshape(len(to), len(uplink))
     fullest = np.diff(until, axis=0).max(axis=1, initial=0)
     # In tenths of a full resource; rounded, as floats make 0.3 * 10 a little more than 3.
     tenths = np.ceil(np.round(LOADS * fullest / np.maximum(1, lasting), 6))
