@@ -126,6 +126,18 @@ def test_passes_drawn_ahead_are_those_drawn_one_by_one(outputs, proposed, accept
     assert ended == len(outputs)
 
 
+def test_the_longest_request_of_a_batch_that_speculates():
+    """All proposals are accepted, so that each pass gives two tokens of a request."""
+    batch = Speculating(Speculation(1, 1.0), np.random.default_rng(0))
+    batch.add(0, 10, 30)
+    batch.add(1, 6, 40)
+    assert batch.longest() == 34
+    batch.advance(1)
+    assert batch.longest() == 36
+    assert batch.drop(1) == 4
+    assert batch.longest() == 22
+
+
 def test_a_replica_under_load_matches_the_fluid_term():
     """Saturated at 16 requests, decoding only: the replica's rate over that without proposals."""
     held = profile(named("llama-3.1-8b"), SERVER, tp=4)
