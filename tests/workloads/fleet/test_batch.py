@@ -119,8 +119,9 @@ def test_requests_tokens_and_time_are_conserved(share, hours, reclaim, seed):
     arrivals = azure_code().between(0, 1440)
     demand = scaled_to_fleet(arrivals.times(1 - share), [SERVICE], 24, peak_share=0.8)
     work = batch_work(demand, [SERVICE], tier)
+    costs, failures = ChangeCosts.from_catalogue(4), Failures(40_000.0, 600.0, servers=4)
     run = simulate(
-        demand, [SERVICE], Fleet(32, failures=Failures(40_000.0, 600.0, servers=4)), forecast(),
+        demand, [SERVICE], Fleet(32, costs=costs, failures=failures), forecast(),
         jobs=[TrainingJob("run", 8, 2, reclaim=reclaim), evaluation_job(32)], batch=work,
         rng=np.random.default_rng(seed),
     )  # fmt: skip

@@ -37,7 +37,8 @@ from workloads.serving.tables import fixed_rate
     oracle(np.full((1, 1440), 50.0), lead_s=600, shortest_valley_s=3600),
 ], ids=["threshold", "forecast", "static", "clock", "oracle"])  # fmt: skip
 def test_flat_demand_changes_no_roles(policy):
-    run = simulate(FLAT_DAY, [SERVICE], Fleet(100), policy, jobs=default_jobs(100))
+    fleet = Fleet(100, costs=ChangeCosts.from_catalogue(4))
+    run = simulate(FLAT_DAY, [SERVICE], fleet, policy, jobs=default_jobs(100))
     assert (run.changes, summary(run)["slo_attainment"]) == ((), 1.0)
 
 

@@ -21,6 +21,8 @@ from workloads.fleet.state.world import Role
 from workloads.job.causes import failure_rates
 from workloads.serving.tables import fixed_rate
 
+COSTS = ChangeCosts.from_catalogue(4)
+
 
 def _broken_unit_h(domain, parts, size_units, hours):
     """Expected unit-hours under repair by a time, from none at the start: independent repairs."""
@@ -32,7 +34,7 @@ def _run_with(failures, units, days, seed):
     return simulate(
         constant(60.0, minutes=days * 1440),
         [Service("chat", fixed_rate(3.5), 1e9)],
-        Fleet(units, failures=failures),
+        Fleet(units, costs=COSTS, failures=failures),
         static(units // 2),
         # A unit in the middle of a change of role is out whole, not by the server that failed.
         jobs=default_jobs(units) if failures.domains else (),
@@ -90,7 +92,7 @@ def _trained_through(failures, days):
     units = 100
     return simulate(
         constant(60.0, minutes=days * 1440), [Service("chat", fixed_rate(3.5), 1e9)],
-        Fleet(units, failures=failures), static(10),
+        Fleet(units, costs=COSTS, failures=failures), static(10),
         jobs=[TrainingJob("base", units=90, step_tokens=16e6)],
     )  # fmt: skip
 
@@ -142,7 +144,7 @@ def test_a_lost_server_takes_its_share_and_no_more(servers):
     flat = constant(1.0, minutes=600)
     load = scaled_to_fleet(flat, [SERVICE], 40)
     forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=servers)
-    run = simulate(load, [SERVICE], Fleet(40, failures=forever), static(40))
+    run = simulate(load, [SERVICE], Fleet(40, costs=COSTS, failures=forever), static(40))
     total = role_server_ms(run.kinds[0])
     lost = np.diff(total[:, Role.BROKEN]) // 60_000
     assert run.failures > 5

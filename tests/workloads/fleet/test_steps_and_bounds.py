@@ -48,7 +48,8 @@ def test_repeated_days_are_equal_in_the_steady_state(seed, headroom, gangs):
     # Of the default jobs only those that stop or change their size every day: a gang that trains
     # on for days has its checkpoints at other times of each.
     jobs = [*default_jobs(UNITS)[:gangs], evaluation_job(UNITS)]
-    run = simulate(demand, [SERVICE_200], Fleet(UNITS), threshold(headroom=headroom), jobs=jobs)
+    fleet = Fleet(UNITS, costs=ChangeCosts.from_catalogue(4))
+    run = simulate(demand, [SERVICE_200], fleet, threshold(headroom=headroom), jobs=jobs)
     check_conserved(run)
     days = role_units(run).reshape(3, DAY, -1)
     queue = run.queues[0]

@@ -66,7 +66,7 @@ class ChangeCosts:
 
     @classmethod
     def from_catalogue(
-        cls, servers: int = 4, *, source: str = "nvme", catalogue: Catalogue | None = None
+        cls, servers: int, *, source: str = "nvme", catalogue: Catalogue | None = None
     ) -> Self:
         """Read the costs for units of ``servers`` servers, each of which loads its own weights."""
         catalogue = catalogue or shipped_catalogue()

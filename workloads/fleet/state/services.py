@@ -388,8 +388,7 @@ class Fleet:
     # their chips
     units: int
     chips_per_unit: int = 64
-    # Costs of a change of role; by default the catalogue's for units of four servers
-    costs: ChangeCosts = field(default_factory=ChangeCosts.from_catalogue)
+    costs: ChangeCosts = field(default_factory=ChangeCosts)  # by default changes take no time
     limits: Limits = field(default_factory=Limits)
     failures: Failures | None = None  # by default nothing breaks
     maintenance: tuple[Window, ...] = ()
