@@ -95,12 +95,17 @@ def run_job(
     job = _job(step, how, state, unit)
     others = replans(step, unit, _lacking(job)) if how.replan else ()
     job = replace(job, without=tuple(other.slower for other in others))
-    curve = search_interval(job, seed)
-    if how.interval_s is None and job.peers is None:
-        job = replace(job, interval_s=curve.best_s if curve else job.span_s)
-    outcomes, missed = _simulated(job, how.runs, seed), 0.0
-    if goal is not None:
-        job, outcomes, missed = _until(goal, job, outcomes, step.tokens_per_s, seed)
+    searched_s, missed = 0.0, 0.0
+    # A run until some tokens is searched anew where its whole length has windows that begin later.
+    while not searched_s or any(
+        searched_s <= window.begin_s < job.span_s for window in job.windows
+    ):
+        searched_s, curve = job.span_s, search_interval(job, seed)
+        if how.interval_s is None and job.peers is None:
+            job = replace(job, interval_s=curve.best_s if curve else job.span_s)
+        outcomes = _simulated(job, how.runs, seed)
+        if goal is not None:
+            job, outcomes, missed = _until(goal, job, outcomes, step.tokens_per_s, seed)
     varied = _varied(job, how.runs, seed) if job.rates.high > job.rates.low else []
     runs = tuple(outcomes), tuple(varied)
     result = JobResult(step, job, state, unit, *runs, curve, goal, _spent(how, job), (), others)

@@ -172,3 +172,12 @@ def test_the_cost_of_a_failure_is_that_of_all_runs_with_its_interval(step):
     assert lost_s == pytest.approx(sum(parts) / failures)
     ends = document["interval"]["failure_cost_s"]
     assert ends["low"] <= lost_s <= ends["high"]
+
+
+def test_windows_beyond_the_time_without_failures_count_in_the_search_for_an_interval(step):
+    """Twenty days of perfect goodput take longer, and have the window on the twenty-first."""
+    words = {"failures": 4, "runs": 1, "spares": "0", "maintenance": "out@20d06:00+12h=1"}
+    run = cs.run_job(step, tokens=round(20 * 86400 * step.tokens_per_s), **words)
+    same = cs.run_job(step, days=run.job.span_s / 86400, **words)
+    assert run.job.span_s > 20.25 * 86400
+    assert (run.curve, run.goodput) == (same.curve, same.goodput)
