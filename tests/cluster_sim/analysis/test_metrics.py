@@ -147,7 +147,8 @@ def test_waits_name_the_op_that_ended_them():
 
 def test_labels_that_are_missing_or_numbers_are_refused():
     trace = spans([0], ["tp"], [0], [1])
-    refused(r"no label ranc\. Did you mean rank", time_by_category, trace, ["tp"], by="ranc")
+    refused(r"no label ranc\. Did you mean rank\? The schedule has: rank, what\.",
+            time_by_category, trace, ["tp"], by="ranc")  # fmt: skip
     refused("label rank holds numbers", time_by_category, trace, ["tp"], what="rank")
 
 

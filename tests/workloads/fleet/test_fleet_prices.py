@@ -1,5 +1,7 @@
 """Electricity by the hour: reading prices, their cost, and training held while they are high."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -189,3 +191,21 @@ def test_each_region_trains_when_its_own_power_is_cheap(tmp_path):
     assert done.summary["electricity_usd"] < whole @ prices.within("eu").usd_per_mwh
     ends = done.intervals["carbon_kg"]
     assert ends["low"] <= done.summary["carbon_kg"] <= ends["high"]
+
+
+def test_the_price_of_trained_tokens_leaves_evaluation_out_where_it_is_said_so():
+    """Ten of twenty units serve, eight train and two evaluate, all alike."""
+    jobs = (
+        TrainingJob("run", 8, 8, tokens_per_s=((8, 100.0),)),
+        replace(evaluation_job(20), tokens_per_s=((1, 1.0),)),
+    )
+    done = summary(
+        simulate(constant(10.0, minutes=MINUTES), [SERVICE], Fleet(20), static(10), jobs=jobs)
+    )
+    hours, tokens = done["chip_hours_by_role"], done["training_tokens"]
+    worked = done["inference_chip_hours"] + done["training_chip_hours"]
+    alone = done["cost_usd"] * hours["training"] / worked / tokens * 1e6
+    assert hours["evaluation"] > 0
+    key = "usd_per_million_trained_tokens"
+    assert done[f"{key}_without_evaluation"] == pytest.approx(alone)
+    assert done[key] > done[f"{key}_without_evaluation"]

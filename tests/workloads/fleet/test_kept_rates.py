@@ -59,6 +59,20 @@ def test_a_plan_is_searched_on_128_chips_or_most_of_a_small_fleet(machine, units
     assert searched == [(units, chips, name) for name in ("none", "selective", "full")]
 
 
+@pytest.mark.parametrize(("model", "etp"), [("mixtral-8x7b", 1), ("llama-3.2-1b", None)])
+def test_experts_of_a_searched_rate_are_not_cut(model, etp, monkeypatch):
+    cuts = []
+
+    def search(*_, stated, **_how):
+        """Note the tensor-parallel degree of experts that is stated."""
+        cuts.append(stated.get("etp"))
+        raise InputError("no plan fits")
+
+    monkeypatch.setattr(night_work, "search", search)
+    training_rate(named(model), cluster("trn2-ultraserver:3"))
+    assert set(cuts) == {etp}
+
+
 def test_other_inputs_have_other_names():
     machine = cluster("trn2.48xlarge")
     assert rate_digest(MODEL, machine) == rate_digest(MODEL, cluster("trn2.48xlarge"))

@@ -256,3 +256,12 @@ def test_a_loan_is_shown_by_night_by_lead_time_and_in_a_picture(tmp_path):
     document = document_of([*words, "--failures=off", f"--out={tmp_path / 'run'}", "--json"])
     assert document["lent_unit_hours"] == tonight.summary["lent_unit_hours"]
     assert (tmp_path / "run" / "lend.png").is_file()
+
+
+def test_what_a_loan_draws_and_costs_is_that_of_its_chips_for_its_hours():
+    terms = Terms(100, watts_per_chip=500.0, usd_per_chip_s=0.5, tokens_per_unit_s=2e6)
+    day = np.repeat([20.0, 80.0], [600, 840])
+    loan = lend(np.tile(day, 21), "2024-01-01T00:00", Night("10:00"), terms)
+    assert loan.energy_joules == pytest.approx(loan.unit_hours * 3600 * 64 * 500.0)
+    assert loan.training_tokens == pytest.approx(loan.unit_hours * 3600 * 2e6)
+    assert loan.usd_per_million_tokens == pytest.approx(64 * 0.5 / 2)

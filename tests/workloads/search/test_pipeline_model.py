@@ -387,3 +387,11 @@ def test_degrees_that_are_tried_leave_few_chips_of_any_cluster_idle():
     tried = list(Question(TOY, pair, {}, Detail(), None, 1, 1.0).degrees())
     assert {each["tp"] * each["dp"] for each in tried} == {1, 2, 4, 8}
     assert all(each["pp"] == 40 // (each["tp"] * each["dp"]) for each in tried)
+
+
+def test_domains_of_a_later_cluster_are_counted_from_its_first_chip():
+    """Switches repeat after four domains of 144 chips, of which two lie behind 24 other chips."""
+    before, behind = cluster("dgx-h100:3"), cluster("trn3-gen2:2")
+    chips = np.arange(before.chips, before.chips + behind.chips)
+    domains = Joined((before, behind), (1, 1)).domain(chips)
+    assert domains.tolist() == [0] * 144 + [1] * 144

@@ -271,6 +271,7 @@ LONE = requests_of((0.0, 10, 1))
     (lambda: profile(SMALL, NEURON, tp=99), "within one scale-up domain of 16"),
     (lambda: profile(named("qwen3-235b-a22b"), NEURON, ep=3), "divisor of 64"),
     (lambda: profile(SMALL, NEURON, ep=2), "no experts"),
+    (lambda: profile(SMALL, NEURON, tp=99), "Use 1 to 16 chips, or up to 64 cores"),
     (lambda: profile(SMALL, H100, cache_precision="fp4"), "cache precision .fp4. is none of bf16"),
     (lambda: profile(SMALL, H100, attention_dp=2), "8b has no experts to share"),
     (lambda: profile(MIXTURE, H100, attention_dp=3), "mixtral-8x7b has 8 ranks to divide"),

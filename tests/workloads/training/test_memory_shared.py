@@ -1,6 +1,7 @@
 """Kernels and collectives that run at the same time share the memory of their rank."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,13 @@ from workloads.training.layers.steps import CC, CC_DP, ENGINE
 from workloads.training.program import program as program_module
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
-from workloads.training.program.program import contending, draws, fits_in_memory_rate, sharing
+from workloads.training.program.program import (
+    contending,
+    draws,
+    fits_in_memory_rate,
+    memory_bytes_per_s,
+    sharing,
+)
 
 BUCKETS = {"overlap": "dp", "bucket_bytes": 160_000_000}
 """Smaller than the toy model, so that gradients leave beside its backward pass."""
@@ -187,3 +194,16 @@ def test_contention_is_found_in_a_small_graph():
     both = streams, np.array([0, 0, 0, 1, 2, 3]), np.array([1, 2, 3, 4, 4, 4])
     assert contending(*both, at_once, 11).astype(int).tolist() == [0, 1, 1, 1, 0]
     assert not contending(*both, at_once, 12).any()
+
+
+@pytest.mark.parametrize("ranks_per_chip", [1, 4])
+def test_ranks_of_a_chip_divide_the_rate_of_its_memory(ranks_per_chip):
+    numbers = sixteen().numbers
+    how = replace(plan(), ranks_per_chip=ranks_per_chip)
+    rate = memory_bytes_per_s(SimpleNamespace(chip="trn2", catalogue=numbers, plan=how))
+    shares = [
+        numbers.value("trn2", "hbm_in_collectives"),
+        numbers.value("kernels.trainium", "elementwise_efficiency"),
+    ]
+    whole = max(shares) * numbers.value("trn2", "hbm_bandwidth")
+    assert rate == int(whole) // ranks_per_chip

@@ -24,7 +24,7 @@ from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ORDER, PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import schedule_names
 from workloads.training.program.groups import GroupCosts, group_ps
-from workloads.training.usual_plan import _savings, _with_room, complete
+from workloads.training.usual_plan import _changes, _savings, _with_room, complete
 
 ODD = replace(TOY, heads=12, kv_heads=6, hidden=960, ffn=3840)
 REFUSED = [
@@ -377,3 +377,12 @@ def test_a_field_is_idle_in_a_search_if_it_is_in_every_plan():
     unfused = replace(fused, attention="unfused")
     assert set(stages.idle_fields_in_all([fused, fused], TOY)) == {"cp_exchange", "recompute"}
     assert set(stages.idle_fields_in_all([unfused, fused], TOY)) == {"cp_exchange"}
+
+
+@pytest.mark.parametrize(("chips", "runtimes"), [(1, {"eager", "xla"}), (2, set())])
+def test_other_runtimes_are_plausible_on_one_chip(chips, runtimes):
+    model, machine = named("gpt2"), cluster("trn1.32xlarge")
+    how = complete({"tp": 2, "global_batch": 64}, model, machine, chips=chips)
+    assert {each["runtime"] for each in _changes(how, model, machine) if "runtime" in each} == (
+        runtimes
+    )

@@ -298,3 +298,11 @@ def test_groups_of_experts_are_named_where_prompts_take_half_as_long(more, named
     remarks = document_of(f"{line} --prompt=1000 --output=20 {more}")["remarks"]
     sentence = "With --ep 8, which divides the experts among the ranks, a prompt of 1,000 tokens"
     assert any(text.startswith(sentence) for text in remarks) == named
+
+
+def test_users_that_soon_fill_few_slots_are_not_said_to_queue():
+    """Nine requests of nine users for eight slots: the last decodes alone for half the run."""
+    line = f"{QUICK} --concurrency=9 --count=9 --prompt=500 --output=50 --slots=8"
+    document = document_of(line)
+    assert document["batch_mean"] < 0.75 * document["slots"]
+    assert "share" not in " ".join(document["remarks"])

@@ -368,3 +368,27 @@ def test_what_stands_before_each_line_is_passed_over(prefix):
     series = parse_measured("\n".join(lines))
     assert (series.collective, series.ranks) == ("all-reduce", 2)
     assert series.size_bytes.tolist() == [1024, 2**20]
+
+
+NCCOM = """nccom-test -r 16 allr
+compiled
+size(B) count time algbw
+        elems ({unit}) GB/s
+1024 256 12.0 0.1
+"""
+
+
+@pytest.mark.parametrize(("unit", "time_s"), [("ms", 12e-3), ("us", 12e-6)])
+def test_units_below_a_header_and_a_tool_named_in_one_of_several_lines_are_read(unit, time_s):
+    measured = parse_measured(NCCOM.format(unit=unit))
+    assert measured.time_s.tolist() == [time_s]
+    assert (measured.by_core, measured.ranks) == (True, 16)
+    assert not parse_measured(NCCOM.replace("nccom-test", "all_reduce_perf")).by_core
+
+
+def test_a_request_of_no_tokens_leaves_the_lengths_unsaid():
+    lengths = [0, 512, 1024]
+    (without,) = load_test_rows(json.dumps({**BENCH, "input_lens": lengths}), "run")
+    (drawn,) = load_test_rows(json.dumps({**BENCH, "input_lens": lengths[1:]}), "run")
+    assert "shortest_lengths" not in without
+    assert drawn["shortest_lengths"] == 0.5
