@@ -183,9 +183,9 @@ def moved(catalogue: Catalogue, factors: Mapping[str, float]) -> Catalogue:
 LOW, HIGH, STEP = 0.5, 2.0, 0.05  # ends and step of a slider, as factors on the catalogue's number
 SLIDER_WIDTH, ANSWER_WIDTH = 330, 1000  # width of a slider, and largest width of an answer [pixels]
 WIDE: Mapping[str, Any] = {"sizing_mode": "stretch_width"}
+"""Size of parts that take the available width; on a phone they are below the sliders."""
 LEFT_HEADS = ".panel-df th { text-align: left !important; }"
 """Style of tables whose cells are left-aligned; Panel leaves their heads right-aligned."""
-"""Size of parts that take the available width; on a phone they are below the sliders."""
 PHONES = """{% extends base %}
 {% block preamble %}
 <meta name="viewport" content="width=device-width, initial-scale=1">

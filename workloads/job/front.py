@@ -18,7 +18,7 @@ from workloads.confidence.poisson import fewest
 from workloads.economics import bought_s
 from workloads.job.causes import FailureRates, failure_rates, read_failures
 from workloads.job.checkpoints import State, job_state, peer_copies
-from workloads.job.goodput import daly_interval_s, search_interval, smooth_goodput
+from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
 from workloads.job.job import DAYS, MAINTENANCE, Job, Outcome, Recovery, Replicas, Stragglers
 from workloads.job.replan import replans
 from workloads.job.result import DAY_S, JobResult
@@ -95,21 +95,29 @@ def run_job(
     job = _job(step, how, state, unit)
     others = replans(step, unit, _lacking(job)) if how.replan else ()
     job = replace(job, without=tuple(other.slower for other in others))
-    searched_s, missed = 0.0, 0.0
+    job, outcomes, curve, missed = _run_through(job, how, step.tokens_per_s, seed)
+    varied = _varied(job, how.runs, seed) if job.rates.high > job.rates.low else []
+    runs = tuple(outcomes), tuple(varied)
+    result = JobResult(step, job, state, unit, *runs, curve, goal, _spent(how, job), (), others)
+    return replace(result, notes=_notes(result, how, missed, seed))
+
+
+def _run_through(
+    job: Job, how: JobInputs, tokens_per_s: float, seed: int
+) -> tuple[Job, list[Outcome], Curve | None, float]:
+    """Return a job with its interval of checkpoints and its length, and what became of it."""
     # A run until some tokens is searched anew where its whole length has windows that begin later.
-    while not searched_s or any(
+    searched_s, missed = -1.0, 0.0
+    while searched_s < 0 or any(
         searched_s <= window.begin_s < job.span_s for window in job.windows
     ):
         searched_s, curve = job.span_s, search_interval(job, seed)
         if how.interval_s is None and job.peers is None:
             job = replace(job, interval_s=curve.best_s if curve else job.span_s)
         outcomes = _simulated(job, how.runs, seed)
-        if goal is not None:
-            job, outcomes, missed = _until(goal, job, outcomes, step.tokens_per_s, seed)
-    varied = _varied(job, how.runs, seed) if job.rates.high > job.rates.low else []
-    runs = tuple(outcomes), tuple(varied)
-    result = JobResult(step, job, state, unit, *runs, curve, goal, _spent(how, job), (), others)
-    return replace(result, notes=_notes(result, how, missed, seed))
+        if how.goal is not None:
+            job, outcomes, missed = _until(how.goal, job, outcomes, tokens_per_s, seed)
+    return job, outcomes, curve, missed
 
 
 def _spent(how: JobInputs, job: Job) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -99,17 +100,15 @@ class JobResult:
     def failure_cost_s(self) -> Interval | None:
         """Time that one failure costs on average, by the runs that had any [s]; None for none."""
 
-        def cost_s(outcome: Outcome) -> float:
-            lost_ms = sum(outcome.parts_ms[part] for part in OF_FAILURES)
-            return lost_ms / 1000 / sum(outcome.failures.values())
+        def cost_s(runs: Iterable[Outcome]) -> float:
+            lost_ms: float = sum(run.parts_ms[part] for run in runs for part in OF_FAILURES)
+            return lost_ms / 1000 / sum(sum(run.failures.values()) for run in runs)
 
-        failed = [each for each in self.outcomes if any(each.failures.values())]
-        if not failed:
+        if not any(any(run.failures.values()) for run in self.outcomes):
             return None
-        weights = [sum(each.failures.values()) for each in failed]
-        mean_s = float(np.average([cost_s(each) for each in failed], weights=weights))
-        runs = [each for each in (*self.outcomes, *self.varied) if any(each.failures.values())]
-        low, high = np.quantile([cost_s(each) for each in runs], (LOW, HIGH))
+        mean_s = cost_s(self.outcomes)
+        failed = [run for run in (*self.outcomes, *self.varied) if any(run.failures.values())]
+        low, high = np.quantile([cost_s([run]) for run in failed], (LOW, HIGH))
         ends = min(float(low), mean_s), max(float(high), mean_s)
         return Interval(*ends, basis=self.interval.basis, value=mean_s)
 
@@ -262,11 +261,7 @@ class JobResult:
         return {
             **self.interval.document(),
             **ends,
-            **(
-                {"failure_cost_s": {"low": lost.low, "high": lost.high, "basis": lost.basis}}
-                if lost
-                else {}
-            ),
+            **({"failure_cost_s": lost.document()} if lost else {}),
             "tokens": {**ends_of(self._drawn["tokens"], self.tokens), "basis": self._basis},
             **({} if self._price.is_point else {"price": self._price.document()}),
             "iteration_s": {"low": step.low, "high": step.high, "basis": step.basis},

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, chip_family
+from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError
+from workloads.models.model import Model
 from workloads.training.frameworks.framework import DATE
 
 AHEAD_FROM = "2026-01"  # month of vLLM 0.14, from which it plans an iteration ahead by default
@@ -54,3 +57,15 @@ def release_variants(catalogue: Catalogue, chip: str, engine: str, date: str) ->
     if date < UNFUSED_BEFORE and catalogue.has(block_rate, "expert_block_rate"):
         variants[f"{block_rate}.expert_block_rate"] = "sdk-2.26"
     return variants
+
+
+def idle_release(model: Model, cluster: Cluster, date: str) -> Iterator[str]:
+    """Say that the month of a release changes nothing, as on Neuron chips it seldom does."""
+    if not date or not chip_family(cluster.chip, cluster.catalogue).is_neuron:
+        return
+    variants = release_variants(cluster.numbers, cluster.chip, "", date)
+    if not any(model.experts or not name.endswith(".expert_block_rate") for name in variants):
+        yield (
+            f"--date {date} changes nothing here: releases for {cluster.chip} from that month on "
+            f"run {model.name} alike."
+        )

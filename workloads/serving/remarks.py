@@ -13,6 +13,7 @@ from workloads.models.model import Model
 from workloads.serving.batching import engine_numbers
 from workloads.serving.deployment import Deployed, Deployment
 from workloads.serving.profile import profile
+from workloads.serving.releases import idle_release
 
 LATE = 0.1  # wait of the last requests, over the time of all arrivals, at which they pile up
 FULL = 0.75  # mean share of the slots in use from which users of a closed loop queue for one
@@ -35,7 +36,9 @@ def serving_remarks(
     older = _older(cluster, engine, document["tpot_s"]["p50"])
     grouped = _in_groups(model, cluster, deployed, document["prompt_tokens_mean"])
     share = _raised_shares(deployed.deployment)
-    return [*share, *grouped, *_of_requests(deployed, document), *older, *unsure_share(document)]
+    requests = _of_requests(deployed, document)
+    dated = idle_release(model, cluster, batching.date)
+    return [*dated, *share, *grouped, *requests, *older, *unsure_share(document)]
 
 
 def _raised_shares(deployment: Deployment) -> Iterator[str]:

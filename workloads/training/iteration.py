@@ -478,11 +478,8 @@ def _build(
     step_program = program(shapes, placed, detail.iterations, shared, later)
     disturbed, level, engine = detail.disturbed, detail.level, detail.engine
     if disturbed and (disturbed.network or disturbed.within):
-        domain, late = (
-            placed.chip // cluster.chips_per_domain,
-            (disturbed.network, disturbed.within),
-        )
-        step_program = with_slower_network(step_program, domain, *late)
+        domain, between = placed.chip // cluster.chips_per_domain, disturbed.network
+        step_program = with_slower_network(step_program, domain, between, disturbed.within)
     folds = counts_equal_ranks(detail)
     if folds and level == "flow":
         few, flows = folded_flows(step_program, cluster)

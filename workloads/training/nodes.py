@@ -40,9 +40,7 @@ MEASURES = (
 """Things that are measured, by the heading of their column, and whether a larger value is a faster
 node: kernels of its chips, or collectives of its chips within a scale-up domain or with others."""
 UNCLEAR = re.compile(r"(.*_)?(bus_?bw|alg_?bw|bandwidth|gb_?s)(_.*)?", re.IGNORECASE)
-APART = (
-    3.0  # robust standard deviations by which a node that stands apart is slower than the median
-)
+APART = 3.0  # robust standard deviations above the median from which a node stands apart
 TO_SIGMA = 1.4826  # standard deviation over the median absolute deviation, of normal values
 END = NormalDist().inv_cdf(0.9)  # standard deviations from the middle to an end of 80 %
 MOST = 8  # largest number of nodes that are taken out one after another
@@ -229,12 +227,18 @@ class Drain:
     @property
     def note(self) -> str:
         """Return the verdict, with what to know of the table that it belongs to."""
-        unread = ", ".join(self.nodes.unread)
-        more = f" {self.more} further nodes stand apart and were not simulated." * bool(self.more)
-        return (
-            f"{self.verdict} A drained node is replaced by a usual one. Intervals are those of the "
-            f"scatter of the measurements alone.{more}" + f" Not read: {unread}." * bool(unread)
-        )
+        notes = [
+            self.verdict,
+            "A drained node is replaced by a usual one.",
+            "Intervals are those of the scatter of the measurements alone.",
+        ]
+        if {"within", "between"} & self.nodes.slower.keys():
+            notes.append("Costs of links are upper bounds: all collectives wait for the slowest.")
+        if self.more:
+            notes.append(f"{self.more} further nodes stand apart and were not simulated.")
+        if self.nodes.unread:
+            notes.append(f"Not read: {', '.join(self.nodes.unread)}.")
+        return " ".join(notes)
 
     def document(self) -> dict[str, Any]:
         """Return the entries of a document."""
@@ -293,8 +297,10 @@ def drained(step: Iteration, nodes: Nodes, detail: Detail) -> Drain:
     # The costliest outliers by what they would cost at most; of these the order is simulated, as a
     # slow node may hide behind a pipeline stage that has more work.
     weight_s = weights_s(step)
-    most_s = sum(np.maximum(0.0, share) * weight_s[kind] for kind, share in nodes.slower.items())
-    slowest = sorted(nodes.outliers, key=lambda number: -float(np.asarray(most_s)[number]))
+    most_s = np.zeros(len(nodes.names))
+    for kind, share in nodes.slower.items():
+        most_s += np.maximum(0.0, share) * weight_s[kind]
+    slowest = sorted(nodes.outliers, key=lambda number: -most_s[number])
     few = slowest[:MOST]
     usual_s = seconds([*slowest]) if slowest else step.iteration_s
     alone_s = {one: seconds([each for each in slowest if each != one]) - usual_s for one in few}

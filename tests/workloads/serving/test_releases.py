@@ -6,8 +6,9 @@ import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
+from workloads.models.huggingface import named
 from workloads.serving.batching import batching_from, engine_numbers
-from workloads.serving.releases import release_month, release_variants
+from workloads.serving.releases import idle_release, release_month, release_variants
 
 OF_GPUS = ("iteration_overhead", "request_iteration")
 BEFORE_0_14 = {f"serving.gpu.{name}": "vllm-0.13" for name in OF_GPUS}
@@ -33,6 +34,20 @@ UNFUSED = {"serving.inf2.expert_block_rate": "sdk-2.26"}
 def test_serving_software_is_told_by_month_and_engine(date, engine, chip, variants):
     assert release_variants(shipped_catalogue(), chip, engine, date) == variants
     shipped_catalogue().with_variants(variants)
+
+
+@pytest.mark.parametrize(("date", "name", "machine", "acts"), [
+    ("2023-01", "llama-3.1-8b", "trn2.48xlarge", False),
+    ("2023-01", "qwen3-30b-a3b", "trn2.48xlarge", True),
+    ("2025-12", "qwen3-30b-a3b", "trn2.48xlarge", False),
+    ("2024-06", "llama-3.1-8b", "inf2.48xlarge", True),
+    ("2026-01", "llama-3.1-8b", "p5.48xlarge", True),  # where a month states the engine's own
+    ("", "llama-3.1-8b", "trn2.48xlarge", True),
+])  # fmt: skip
+def test_a_month_that_changes_nothing_is_named(date, name, machine, acts):
+    sentences = list(idle_release(named(name), cluster(machine), date))
+    assert (sentences == []) == acts
+    assert acts or sentences[0].startswith(f"--date {date} changes nothing here: releases for trn2")
 
 
 def test_numbers_that_a_user_replaced_stay_in_an_older_release():

@@ -160,10 +160,8 @@ def _quoted(
     minutes: int,
 ) -> Prices:
     """Return the prices of a run, from the row that holds in each of its minutes."""
-    now, (cap, carbon_usd_per_t) = (
-        rows_of(pd.date_range(start, periods=minutes, freq="min")),
-        weighs,
-    )
+    now = rows_of(pd.date_range(start, periods=minutes, freq="min"))
+    cap, carbon_usd_per_t = weighs
     carbon = None if carbon_g_per_kwh is None else carbon_g_per_kwh[now]
     return Prices(usd_per_mwh[now], cap, carbon, carbon_usd_per_t)
 

@@ -86,11 +86,12 @@ def commands(part, quantity):
 def trained_by_kind(cluster):
     """Yield steps that read constants of single kinds of training, on eight H100."""
     adapted = ("--model=llama-3.2-1b", "--global-batch=32", "--lora-rank=16", "--tp=1")
+    yield "train", cluster, *adapted, "--framework=megatron-core", "--seq=512", "--microbatch=1"
     yield "train", cluster, *adapted, "--framework=megatron-core"
     yield "train", cluster, *adapted, "--framework=deepspeed", "--zero=3"
     experts = ("--model=qwen3-30b-a3b", "--ep=8", "--allow-oversized")
     yield "train", cluster, *experts, "--framework=torchtitan"
-    again = ("--model=llama-3.1-8b", "--tp=8", "--seq=8192", "--recompute=selective")
+    again = ("--model=llama-3.1-8b", "--tp=8", "--pp=2", "--seq=8192", "--recompute=selective")
     yield "train", "--cluster=trn1.32xlarge:4", *again, "--framework=axlearn"
 
 
