@@ -13,9 +13,13 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from cluster_sim.progress import Watch, unwatched
 from topologies.support.errors import InputError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 ENDING_S = 0.1
 """Time in which threads that were told to end, such as those of progress bars, do so [s]."""
@@ -68,6 +72,19 @@ def forked(
     work = partial(_hold, function, items)
     with process_pool(workers, method="fork", begin=work) as pool:
         yield pool.map(_call, range(len(items)))
+
+
+def on_all_cores(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    watch: Watch = unwatched,
+    *,
+    task: str,
+) -> list[Result]:
+    """Return what a function gives for every item, in their order, from forked processes."""
+    # A progress bar has a thread, and beside one nothing may be forked: the pool comes first.
+    with forked(function, items, min(available_workers(), len(items))) as results:
+        return [next(results) for _ in watch(items, task)]
 
 
 def can_fork() -> bool:

@@ -11,11 +11,12 @@ from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.collectives.results import first_ranks
 from cluster_sim.plot.palette import colors, marks
+from cluster_sim.processes import on_all_cores
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.collective import bandwidth
 from experiments.figures.layout import canvas, entitle, logarithmic, over_bytes
 from experiments.figures.training import lines
-from experiments.scripts.support import each, with_collective_ends
+from experiments.scripts.support import with_collective_ends
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as named
@@ -87,7 +88,7 @@ def algorithm_switch_points(
         for group in groups
         for algorithm in suitable(CollectiveCall(op, group, steps[0]))
     ]
-    tables = each(table, points, watch, task="algorithms")
+    tables = on_all_cores(table, points, watch, task="algorithms")
     frame = pd.concat(tables, ignore_index=True)
     auto = {
         (group.cluster.name, size): choose_algorithm(CollectiveCall(op, group, size)).name
@@ -171,7 +172,7 @@ def torus_vs_neuronswitch(
         return timed.assign(injection_bytes_per_s=rate, share=share)
 
     points = [(machine, op) for machine in map(named, clusters) for op in ops]
-    return pd.concat(each(table, points, watch, task="collectives"), ignore_index=True)
+    return pd.concat(on_all_cores(table, points, watch, task="collectives"), ignore_index=True)
 
 
 def draw_torus_vs_neuronswitch(frame: pd.DataFrame) -> Figure:

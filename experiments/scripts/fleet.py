@@ -13,9 +13,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors
+from cluster_sim.processes import on_all_cores
 from cluster_sim.progress import Watch, one_piece, unwatched
 from experiments.figures.layout import canvas, logarithmic
-from experiments.scripts.support import each
 from topologies.clusters.names import cluster as named
 from topologies.support.arrays import FloatArray
 from workloads.demand import demand_from
@@ -82,7 +82,7 @@ def policy_frontier(
     for share in (0.2, 0.4, 0.6, 0.8):
         clock = policy_of("clock", scene, night_share=share)
         points.append(("clock", f"{share:.0%} at night", clock))
-    answers = each(partial(_row, scene, seed), points, watch, task="runs")
+    answers = on_all_cores(partial(_row, scene, seed), points, watch, task="runs")
     frame = pd.DataFrame([row for row, _ in answers])
     foresight = frame.loc[frame["policy"].isin(WITH_FORESIGHT), "training_share"].max()
     frame.insert(3, "regret", foresight - frame["training_share"])
@@ -217,7 +217,7 @@ def role_change_value(
         (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)
         for row in lendable(built.need.sum(axis=0), lead_minutes=minutes).itertuples()
     ]
-    least = each(lambda lead: _least(built, lead, target), minutes, watch, task="durations")
+    least = on_all_cores(lambda lead: _least(built, lead, target), minutes, watch, task="durations")
     rows += [(lead, FLEET, *freed) for lead, freed in zip(minutes, least, strict=True)]
     names = ["minutes", "method", "headroom", "freed_share", "slo_attainment"]
     frame = pd.DataFrame(rows, columns=names)

@@ -12,10 +12,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cluster_sim.processes import on_all_cores
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.layout import canvas, entitle
 from experiments.reports.plan_rows import plan_interval
-from experiments.scripts.support import each
 from topologies.catalogue.catalogue import Catalogue, chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
@@ -98,7 +98,7 @@ def generations(
     def row(point: tuple[str, str]) -> dict[str, Any]:
         return _row(shape, *point, catalogue, (global_batch, seq, finalists))
 
-    frame = pd.DataFrame(each(row, points, watch, task="machines"))
+    frame = pd.DataFrame(on_all_cores(row, points, watch, task="machines"))
     rank = frame.groupby("cluster").tokens_per_s_per_chip.rank(method="first", ascending=False)
     frame["best"] = rank == 1
     return frame

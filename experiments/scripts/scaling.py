@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from cluster_sim.processes import on_all_cores
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.plan import scaling
 from experiments.figures.training import lines
-from experiments.scripts.support import Replica, Steps, chips_kept, each, relative
+from experiments.scripts.support import Replica, Steps, chips_kept, relative
 from topologies.clusters.names import cluster
 from topologies.support.errors import InputError
 from workloads.models.huggingface import as_model
@@ -112,7 +113,7 @@ def weak_scaling(
             for plan, causes in cases
         ]
 
-    sizes = each(rows, chips, watch, task="sizes")
+    sizes = on_all_cores(rows, chips, watch, task="sizes")
     frame = pd.DataFrame(row for kinds in zip(*sizes, strict=True) for row in kinds)
     return relative(frame[[*COLUMNS, *(f"{part}_s" for part in PARTS)]])
 
@@ -180,7 +181,9 @@ def stragglers_and_jitter(
                 rows_of_size.append({**row, "case": case})
         return rows_of_size
 
-    frame = pd.DataFrame(row for size in each(rows, domains, watch, task="sizes") for row in size)
+    frame = pd.DataFrame(
+        row for size in on_all_cores(rows, domains, watch, task="sizes") for row in size
+    )
     even = frame[frame.case == "equal"].set_index("chips").iteration_s
     return frame.assign(slowdown=frame.iteration_s / frame.chips.map(even) - 1)
 

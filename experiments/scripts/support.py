@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from cluster_sim.processes import available_workers, forked
-from cluster_sim.progress import Watch, unwatched
 from experiments.reports.formatting import values_of
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
@@ -22,22 +20,6 @@ from workloads.training.usual_plan import complete
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-Point = TypeVar("Point")
-Result = TypeVar("Result")
-
-
-def each(
-    function: Callable[[Point], Result],
-    points: Sequence[Point],
-    watch: Watch = unwatched,
-    *,
-    task: str = "points",
-) -> list[Result]:
-    """Return what a function gives for every point, in their order, on all cores."""
-    with forked(function, points, min(available_workers(), len(points))) as results:
-        return [next(results) for _ in watch(points, task)]
 
 
 def with_collective_ends(

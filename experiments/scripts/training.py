@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from cluster_sim.processes import on_all_cores
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.training import lines, stacked_rows
 from experiments.reports.plan_rows import brief
-from experiments.scripts.support import Steps, each
+from experiments.scripts.support import Steps
 from topologies.catalogue.catalogue import chip_family, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster as named
@@ -101,7 +102,7 @@ def step_time_across_models(
         )
         return brief(searched, 1).assign(tokens_per_s=searched.finalists[0].tokens_per_s)
 
-    rows = each(row, [read_model(text) for text in models], watch, task="models")
+    rows = on_all_cores(row, [read_model(text) for text in models], watch, task="models")
     return pd.concat(rows, ignore_index=True)
 
 
@@ -249,7 +250,7 @@ def moe_on_torus_and_switch(
         plan = {"tp": tp, "pp": pp, "ep": 1, "global_batch": global_batch, "seq": seq}
         return [steps.row({**plan, "ep": degree}) for degree in ep if not replicas % degree]
 
-    tables = each(rows, every, watch, task="clusters")
+    tables = on_all_cores(rows, every, watch, task="clusters")
     return pd.DataFrame(row for table in tables for row in table)
 
 

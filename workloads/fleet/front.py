@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from cluster_sim.processes import on_all_cores
 from cluster_sim.progress import Watch, unwatched
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
@@ -139,16 +140,19 @@ class FleetResult:
         """Training compared with the bound of foresight and with a split that never changes."""
         scenario = self.scenario
         names = [bound_of(scenario.options.policy.policy), "static"]
-        bound, static = (
-            run(scenario, policy_of(name, scenario, headroom=None), seed=self.seed)
-            for name in self.watch(names, "fleet, to compare (--no-compare for none)")
-        )
-        others = [summary(each, scenario.prices) for each in (bound, static)]
-        more, days = regret(self.summary, *others), self.run.minutes / MINUTES_PER_DAY
+
+        def other(name: str) -> tuple[dict[str, Any], FloatArray]:
+            done = run(scenario, policy_of(name, scenario, headroom=None), seed=self.seed)
+            return summary(done, scenario.prices), daily_training(done)
+
+        task = "fleet, to compare (--no-compare for none)"
+        (bound, most), (static, least) = on_all_cores(other, names, self.watch, task=task)
+        more, days = regret(self.summary, bound, static), self.run.minutes / MINUTES_PER_DAY
         # Chip-hours that one run trains more than the other, over the whole run
-        pairs = {"regret_interval": (bound, self.run), "gain_interval": (self.run, static)}
-        for name, (one, other) in pairs.items():
-            ends = paired_interval(daily_training(one), daily_training(other))
+        trained = daily_training(self.run)
+        pairs = {"regret_interval": (most, trained), "gain_interval": (trained, least)}
+        for name, (one, two) in pairs.items():
+            ends = paired_interval(one, two)
             if ends is not None:
                 ends = replace(ends, low=ends.low * days, high=ends.high * days)
             more[name] = None if ends is None else ends.document()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cluster_sim.processes import on_all_cores
 from cluster_sim.progress import Watch, unwatched
 from topologies.support.arrays import FloatArray
 from workloads.confidence.sensitivity import (
@@ -240,11 +241,14 @@ def fleet_intervals(
     part = scenario if stated_sizes else miniature(scenario)
     questions = [] if part is scenario else [_Question("", 0.0, part, seed)]
     questions += _at_ends(part, causes, seed)
-    answers = []
-    for each in watch(questions, "fleet, for intervals (--no-intervals for none)"):
-        changed = each.scenario
-        done = run(changed, policy(changed), seed=each.seed)
-        answers.append(_relative(summary(done, changed.prices)))
+
+    def answer(question: _Question) -> dict[str, Any]:
+        changed = question.scenario
+        done = run(changed, policy(changed), seed=question.seed)
+        return _relative(summary(done, changed.prices))
+
+    task = "fleet, for intervals (--no-intervals for none)"
+    answers = on_all_cores(answer, questions, watch, task=task)
     whole = _relative(results)
     middle = whole if part is scenario else answers[0]
     repeated = [

@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from cluster_sim import processes
 from experiments.__main__ import main
 from experiments.cli.commands import experiment as module
 from experiments.cli.commands.experiment import _parameters
 from experiments.reports.run_record import read_record
-from experiments.scripts import registry, scaling, support
+from experiments.scripts import registry, scaling
 from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 from experiments.scripts.support import Replica
 from tests.support.commands import document_of, printed_by, refusal_of
@@ -209,7 +210,7 @@ def frame_of(name, watch):
 def test_processes_change_no_number(name, monkeypatch):
     frames, watches = [], []
     for workers in (1, 2):
-        monkeypatch.setattr(support, "available_workers", lambda workers=workers: workers)
+        monkeypatch.setattr(processes, "available_workers", lambda workers=workers: workers)
         watches.append(Watched())
         frames.append(frame_of(name, watches[-1]))
     pd.testing.assert_frame_equal(*frames, check_exact=True)

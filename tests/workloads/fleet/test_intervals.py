@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import cluster_sim as cs
+from cluster_sim import processes
 from tests.support.commands import document_of
+from tests.support.forks import forks
 from tests.support.toy_fleet import SERVICE, scaled_to_fleet, simulate
 from workloads.confidence.sensitivity import AS_STATED, Uncertain
 from workloads.demand import Horizon, azure_code
@@ -35,6 +37,7 @@ from workloads.fleet.state.services import Failures, Fleet
 KNOWN = Causes(AS_STATED, AS_STATED, AS_STATED, AS_STATED)
 SPREAD = Uncertain(0.8, 1.25, "assumed by this test")
 ALL = Causes(SPREAD, SPREAD, SPREAD, Uncertain(0.5, 2.0))
+__all__ = ["forks"]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,15 @@ def test_without_uncertainty_every_interval_is_a_point_and_nothing_is_repeated(f
         if value is not None:
             assert ends[name]["low"] == pytest.approx(value, rel=1e-12)
             assert ends[name]["high"] == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.usefixtures("forks")
+def test_the_number_of_processes_changes_neither_intervals_nor_comparison(fleet, monkeypatch):
+    answers = []
+    for workers in (1, 3):
+        monkeypatch.setattr(processes, "available_workers", lambda workers=workers: workers)
+        answers.append((_ends(fleet, ALL), replace(fleet).regret))
+    assert answers[0] == answers[1]
 
 
 def test_the_step_time_scales_tokens_and_nothing_else(fleet):
