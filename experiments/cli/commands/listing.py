@@ -12,6 +12,7 @@ from typing import Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
 from experiments.reports.formatting import values_of
+from experiments.scripts.registry import EXPERIMENTS
 from topologies.catalogue.catalogue import Catalogue, chip_family
 from topologies.clusters.machines import machines
 from topologies.clusters.names import PLAIN, RAINIER, cluster
@@ -171,8 +172,6 @@ def jitter(catalogue: Catalogue) -> Rows:
 
 def experiments(catalogue: Catalogue) -> Rows:
     """Experiments and the question that each of them answers."""
-    from experiments.scripts.registry import EXPERIMENTS
-
     return [values_of(experiment, "name", "question") for experiment in EXPERIMENTS]
 
 

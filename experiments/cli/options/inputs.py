@@ -15,6 +15,7 @@ import click
 
 from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_rows
+from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.certainty import paid
 from experiments.reports.formatting import Column, sentence
 from experiments.reports.result_checks import check_results
@@ -242,8 +243,6 @@ class SeveralMachines(MachineInputs):
     @property
     def names(self) -> list[str]:
         """Names of all clusters."""
-        from experiments.cli.output.side_by_side import cluster_names
-
         return cluster_names(self.name)
 
     def read(self, catalogue: Catalogue) -> Cluster:
