@@ -363,16 +363,12 @@ def transfer_ps(size_bytes: npt.ArrayLike, rate_bytes_per_s: npt.ArrayLike) -> I
     if seconds.max(initial=0) > _LONGEST_S:
         raise ScheduleError(f"a transfer of {size.max()} B takes {seconds.max()} s, beyond 2⁶² ps")
     if rate.max(initial=1) >= _WIDEST_RATE:
-        return _transfer_ps_wide(size, rate)
+        # bytes · 10¹² passes 64 bits however it is divided, so Python's own integers are taken.
+        sizes, rates = np.broadcast_arrays(size, rate)
+        pairs = zip(sizes.ravel().tolist(), rates.ravel().tolist(), strict=True)
+        exact = [max(1, -(-amount * PS_PER_S // per_s)) for amount, per_s in pairs]
+        return np.array(exact, np.int64).reshape(sizes.shape)
     # bytes · 10¹² does not fit in 64 bits, so a second is divided twice, by 10⁶ each time.
     micros, rest = np.divmod(rest * _MILLION, rate)
     picos = -(-rest * _MILLION // rate)
     return np.asarray(np.maximum(1, seconds * PS_PER_S + micros * _MILLION + picos))
-
-
-def _transfer_ps_wide(size: IntArray, rate: IntArray) -> IntArray:
-    """Transfer time [ps] for rates whose millionfold passes 64 bits, in Python's own integers."""
-    sizes, rates = np.broadcast_arrays(size, rate)
-    pairs = zip(sizes.ravel().tolist(), rates.ravel().tolist(), strict=True)
-    exact = [max(1, -(-amount * PS_PER_S // per_s)) for amount, per_s in pairs]
-    return np.array(exact, np.int64).reshape(sizes.shape)

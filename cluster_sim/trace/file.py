@@ -110,7 +110,17 @@ def to_table(schedule: Schedule, times: Times) -> pa.Table:
         )
     columns |= _edge_columns(schedule.edges)
     if len(schedule.flows):
-        columns |= _flow_columns(schedule)
+        flows = schedule.flows
+        cap = np.zeros(len(schedule), np.int64)
+        cap[flows.op] = flows.cap_bytes_per_s
+        shares = np.zeros(len(schedule), np.int64)
+        shares[flows.op] = np.diff(flows.ptr)
+        ptr = pointers(shares)
+        columns |= {
+            "rate_cap_bytes_per_s": cap,
+            "shares": _lists(ptr, flows.resource),
+            "share_weights": _lists(ptr, flows.weight),
+        }
     arrays = {
         name: pa.array(column) if isinstance(column, np.ndarray) else column
         for name, column in columns.items()
@@ -199,20 +209,6 @@ def _edge_columns(edges: Edges) -> dict[str, Any]:
     if edges.from_start is not None:
         columns["from_start"] = _lists(edges.ptr, edges.from_start)
     return columns
-
-
-def _flow_columns(schedule: Schedule) -> dict[str, Any]:
-    flows = schedule.flows
-    cap = np.zeros(len(schedule), np.int64)
-    cap[flows.op] = flows.cap_bytes_per_s
-    shares = np.zeros(len(schedule), np.int64)
-    shares[flows.op] = np.diff(flows.ptr)
-    ptr = pointers(shares)
-    return {
-        "rate_cap_bytes_per_s": cap,
-        "shares": _lists(ptr, flows.resource),
-        "share_weights": _lists(ptr, flows.weight),
-    }
 
 
 def _flows(table: pa.Table, kind: IntArray) -> Flows:

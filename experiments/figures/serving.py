@@ -10,14 +10,13 @@ from matplotlib.figure import Figure
 
 from cluster_sim.plot.palette import colors, marks
 from experiments.figures.layout import canvas, dress, entitle, logarithmic
+from topologies.support.arrays import FloatArray
 from topologies.support.units import format_seconds
+from workloads.serving import Served, Slo
 from workloads.serving.served import latency
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from topologies.support.arrays import FloatArray
-    from workloads.serving import Served, Slo
 
 SHOWN = (50, 90, 99)
 

@@ -89,46 +89,22 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """Plans of a search that fit in memory, with their estimates, before any is simulated.
-
-    Attributes
-    ----------
-    model : Model
-    cluster : Cluster
-    bare : Cluster
-        Cluster without the numbers of the plans' framework, as it was stated.
-    aim : Aim
-    candidates : int
-        Plans that divide model, batch and cluster.
-    pruned : mapping of str to int
-        Number of plans that were left out, by reason.
-    oversized : int
-        Number of plans that do not fit in memory.
-    plans : tuple of ParallelPlan
-        Plans that fit.
-    best_estimate_s : float64 array (plans,)
-        Estimated time of one optimizer step [s]; infinite for plans that a lower bound of their
-        estimate shows to be slower than the finalists and the next plan.
-    total_bytes : int64 array (plans,)
-        Memory of the rank that needs most [B].
-    stated : collection of str
-        Fields of a plan that were stated, so that they are the same in all plans.
-    estimated_in_s : float
-        Wall-clock time of estimating [s].
-    """
+    """Plans of a search that fit in memory, with their estimates, before any is simulated."""
 
     model: Model
-    cluster: Cluster
-    bare: Cluster = field(repr=False)
+    cluster: Cluster  # with the numbers of the plans' framework
+    bare: Cluster = field(repr=False)  # as it was stated
     aim: Aim
-    candidates: int
-    pruned: Mapping[str, int]
-    oversized: int
-    plans: tuple[ParallelPlan, ...] = field(repr=False)
+    candidates: int  # plans that divide model, batch and cluster
+    pruned: Mapping[str, int]  # numbers of plans that were left out, by reason
+    oversized: int  # plans that do not fit in memory
+    plans: tuple[ParallelPlan, ...] = field(repr=False)  # those that fit
+    # (plans,): time of one optimizer step [s]; infinite for plans that a lower bound of their
+    # estimate shows to be slower than the finalists and the next plan
     best_estimate_s: FloatArray = field(repr=False)
-    total_bytes: IntArray = field(repr=False)
-    stated: Collection[str]
-    estimated_in_s: float
+    total_bytes: IntArray = field(repr=False)  # (plans,): memory of the rank that needs most [B]
+    stated: Collection[str]  # fields that were stated, and so are the same in all plans
+    estimated_in_s: float  # wall-clock time of estimating [s]
 
     @cached_property
     def order(self) -> list[int]:

@@ -78,12 +78,15 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
     count = max(1, min(iterations))
     world = job_of(first).get("world_size", 0)
     world = world if isinstance(world, int) and 0 <= world < LARGEST else 0
+    devices = first.get("deviceProperties")
+    listed = devices if isinstance(devices, list) else []
+    names = [entry.get("name", "") for entry in listed if isinstance(entry, dict)]
     facts: dict[str, str | int | float] = {
         "format": "kineto",
         "version": str(first.get("schemaVersion", "")),
         "world": world if len(paths) > 1 else 0,
         "stated_world": world,
-        "chip": _device(first),
+        "chip": str(names[0]) if names else "",
         "iterations": count,
         "recorded_s": recorded_ps / PS_PER_S / count,
     }
@@ -131,14 +134,6 @@ def _rank(document: Mapping[str, Any], path: Path, files: int) -> int:
     if rank >= MOST_RANKS:
         raise InputError(f"{path}: its rank is {str(rank)[:40]}; ranks are below {MOST_RANKS:,}.")
     return rank
-
-
-def _device(document: Mapping[str, Any]) -> str:
-    """Name of the accelerator that a profile states; empty if it states none."""
-    devices = document.get("deviceProperties")
-    listed = devices if isinstance(devices, list) else []
-    names = [entry.get("name", "") for entry in listed if isinstance(entry, dict)]
-    return str(names[0]) if names else ""
 
 
 def _read(columns: Columns, rank: int, path: Path, document: Mapping[str, Any]) -> tuple[int, int]:

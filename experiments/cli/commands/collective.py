@@ -19,6 +19,8 @@ from experiments.cli.options.inputs import (
 from experiments.cli.output import side_by_side as beside
 from experiments.cli.output.printing import print_rows
 from experiments.reports.formatting import Column, idle_entry, idle_sentences
+from topologies.catalogue.catalogue import Catalogue, chip_family
+from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError, check_choice
 from topologies.support.options import required, setting
 from topologies.support.units import format_bytes, format_seconds
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from cluster_sim.trace.trace import Trace
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.tool_outputs import Measured
-    from topologies.catalogue.catalogue import Catalogue
-    from topologies.clusters.cluster import Cluster
     from topologies.support.arrays import IntArray
 
     Rows = list[dict[str, Any]]
@@ -442,7 +442,6 @@ def _compared(
     import pandas as pd
 
     from experiments.validation import comparison
-    from topologies.catalogue.catalogue import chip_family
 
     frame = comparison.beside(pd.DataFrame(rows), measured, name)
     errors = frame["error"].dropna().to_numpy(float)

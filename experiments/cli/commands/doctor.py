@@ -16,6 +16,8 @@ from cluster_sim.processes import available_workers
 from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
+from topologies.support.files.kept_files import folders, is_private
 from topologies.support.units import format_bytes, format_seconds
 
 LIBRARIES = ("numpy", "numba", "scipy", "pandas", "networkx", "simpy", "matplotlib", "pyarrow")
@@ -84,7 +86,6 @@ def _import() -> None:
 
 def _collective() -> None:
     from cluster_sim.collectives import CollectiveCall, measure, whole
-    from topologies.clusters.names import cluster
 
     measure(CollectiveCall("all-reduce", whole(cluster("trn2.48xlarge")), 2**20), "ring")
 
@@ -109,8 +110,6 @@ def _available_bytes() -> int | None:
 
 def _compiled() -> tuple[int, list[str]]:
     """Number of compiled functions in the cache, and the folders of the cache."""
-    from topologies.support.files.kept_files import folders, is_private
-
     places = [folder for folder in folders() if folder.is_dir() and is_private(folder)]
     files = [path for folder in places for path in folder.glob("*.o")]
     return len(files), sorted({str(path.parent) for path in files})

@@ -16,6 +16,8 @@ import click
 from experiments.cli.commands.serve_api import HOST, HOSTS, check_free, only_for
 from experiments.cli.options.inputs import Invocation
 from experiments.cli.output.printing import print_table, print_text
+from experiments.reports.certainty import ratio_sentences
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.support.options import required, setting
 
 if TYPE_CHECKING:
@@ -49,7 +51,6 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     printed instead, and nothing is served.
     """
     from experiments.explore.page import framed, knobs, page, panel, read_runs
-    from topologies.catalogue.catalogue import shipped_catalogue
 
     pn = None if call.json else panel()
     if pn is not None:
@@ -110,7 +111,6 @@ def compare(inputs: ComparedRuns, call: Invocation) -> None:
     beyond the error of two predictions and, for steps, which parts of them it consists of.
     """
     from experiments.reports import differences
-    from experiments.reports.certainty import ratio_sentences
     from experiments.reports.differences import change_sentence, question_rows, result_rows
 
     answer = differences.compare(inputs.first, inputs.second)

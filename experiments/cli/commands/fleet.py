@@ -15,6 +15,7 @@ from experiments.cli.options.inputs import Invocation, PricedInputs, Ranking, Se
 from experiments.cli.output.printing import interval_frame, print_rows, print_table, print_text
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, number
+from topologies.catalogue.catalogue import Catalogue
 from topologies.support.errors import InputError
 from workloads.options.fleet import (
     DemandInputs,
@@ -27,7 +28,6 @@ from workloads.options.fleet import (
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation
     from workloads.fleet.front import FleetResult
     from workloads.fleet.scenario import Scenario

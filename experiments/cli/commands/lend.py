@@ -16,6 +16,7 @@ from experiments.cli.options.inputs import Invocation, PricedInputs
 from experiments.cli.output.printing import interval_frame, print_rows, print_table
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, option_name
+from topologies.clusters.names import machine
 from topologies.support.errors import InputError, printable
 from topologies.support.options import setting
 from topologies.support.units import parse_seconds
@@ -155,7 +156,6 @@ def _follow(
     """Answer every hour that comes, once or until interrupted."""
     from experiments.hourly.demand import source_of
     from experiments.hourly.follow import USUAL_DAYS, Follower, of_this_night
-    from topologies.clusters.names import machine
     from workloads.fleet.lending.front import lend_on
     from workloads.fleet.scenario import check_question, read_models, scenario
 

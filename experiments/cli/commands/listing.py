@@ -7,16 +7,17 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
 from experiments.reports.formatting import values_of
+from experiments.scripts.registry import EXPERIMENTS
+from topologies.catalogue.catalogue import Catalogue, chip_family
+from topologies.clusters.machines import machines
+from topologies.clusters.names import PLAIN, RAINIER, cluster
 from topologies.support.errors import InputError, check_choice, shown, suggestion
 from topologies.support.options import required, setting
-
-if TYPE_CHECKING:
-    from topologies.catalogue.catalogue import Catalogue
 
 Rows = list[dict[str, Any]]
 
@@ -38,9 +39,6 @@ def models(catalogue: Catalogue) -> Rows:
 
 def clusters(catalogue: Catalogue) -> Rows:
     """Named machines, one scale-up domain each, and the forms of plain shapes."""
-    from topologies.clusters.machines import machines
-    from topologies.clusters.names import PLAIN, RAINIER, cluster
-
     named = (*machines(catalogue), RAINIER)
     rows = [
         {"name": name, **values_of(machine, "chip", "chips", "domains")}
@@ -100,8 +98,6 @@ def policies(catalogue: Catalogue) -> Rows:
 
 def frameworks(catalogue: Catalogue) -> Rows:
     """Training frameworks: their chips, what they leave in a plan, and errors on measured rows."""
-    from topologies.catalogue.catalogue import chip_family
-    from topologies.clusters.machines import machines
     from workloads.confidence.residuals import shipped_residuals
     from workloads.training.frameworks.framework import LATER, framework, names
 
@@ -176,8 +172,6 @@ def jitter(catalogue: Catalogue) -> Rows:
 
 def experiments(catalogue: Catalogue) -> Rows:
     """Experiments and the question that each of them answers."""
-    from experiments.scripts.registry import EXPERIMENTS
-
     return [values_of(experiment, "name", "question") for experiment in EXPERIMENTS]
 
 

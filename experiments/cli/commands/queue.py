@@ -11,6 +11,7 @@ from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.reports.certainty import facts
 from experiments.reports.formatting import Column, idle_entry, idle_sentences, values_of
+from topologies.clusters.names import machine
 from topologies.support.options import required, setting
 from topologies.support.units import format_seconds
 from workloads.options.job import HazardInputs
@@ -52,7 +53,6 @@ def queue(
     long as train says. A job that a failure or a higher priority stops goes back to its last
     checkpoint.
     """
-    from topologies.clusters.names import machine
     from workloads.sharing.queueing import queue_jobs
 
     worked_off = queue_jobs(

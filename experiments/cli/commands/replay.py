@@ -11,6 +11,7 @@ import click
 
 from experiments.cli.options.inputs import CatalogueInputs, Invocation, MachineInputs
 from experiments.cli.output.printing import print_table, print_text
+from topologies.catalogue.catalogue import chip_family
 from topologies.support.options import required, setting
 from topologies.support.units import format_seconds
 
@@ -146,8 +147,6 @@ def _print(played: Replay) -> None:
 
 
 def _print_waits(played: Replay, share: float) -> None:
-    from topologies.catalogue.catalogue import chip_family
-
     if share < MANY_WAITS:
         return
     chip, machine = played.source, played.cluster

@@ -21,15 +21,16 @@ from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.certainty import ends_text, facts, price_sentences
 from experiments.reports.formatting import Column, value_text
 from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.support.errors import InputError
 from topologies.support.files.writing import whole_file
 from topologies.support.options import setting
 from topologies.support.units import format_seconds
+from workloads.economics import Economics
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
     from workloads.serving import Slo as Limits
     from workloads.serving.deployment import Deployed
@@ -336,7 +337,6 @@ def _document(
     inputs: ModelOnCluster, catalogue: Catalogue, deployed: Deployed, limits: Limits
 ) -> dict[str, Any]:
     """Return the results of a replica with their intervals and price."""
-    from workloads.economics import Economics
     from workloads.serving.deployment import with_intervals
     from workloads.serving.remarks import serving_remarks
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs, Invocation
 from experiments.cli.output.printing import print_rows, print_table, print_text
 from experiments.reports.formatting import Column, values_of
+from topologies.clusters.names import machine
 from topologies.support.options import required, setting
 from topologies.support.units import format_seconds
 
@@ -47,7 +48,6 @@ def share(inputs: SharingInputs, catalogue_inputs: CatalogueInputs, call: Invoca
     full, their collectives slow each other. Jobs that state starts_at or steps meet only while both
     run.
     """
-    from topologies.clusters.names import machine
     from workloads.sharing.sharing import share as run
 
     shared = run(

@@ -23,6 +23,7 @@ from experiments.reports.certainty import price_sentences
 from experiments.reports.formatting import idle_sentences, table_text
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import machine
 from topologies.support.errors import InputError, check_choice
 from topologies.support.options import setting
 from topologies.support.units import format_seconds
@@ -221,7 +222,6 @@ class AskedStep:
         detail, fields = how.detail(call), plan.fields(self.stated, cluster)
         size = {"lnc": plan.lnc, "chips": plan.chips}
         if how.later_stages:
-            from topologies.clusters.names import machine
             from workloads.search.unlike import unlike_step
 
             clusters = [cluster, *(machine(name, catalogue=catalogue) for name in how.later)]

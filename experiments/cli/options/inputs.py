@@ -15,17 +15,22 @@ import click
 
 from cluster_sim.progress import progress
 from experiments.cli.output.printing import print_json, print_rows
+from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.certainty import paid
 from experiments.reports.formatting import Column, sentence
 from experiments.reports.result_checks import check_results
 from experiments.reports.run_record import check_replaceable
+from topologies.catalogue.catalogue import LIKE, Catalogue, choose
+from topologies.catalogue.reader import NAME, is_reference, read_entries
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import machine_of
+from topologies.clusters.names import cluster, machine
 from topologies.support.errors import InputError, check_choice, printable
 from topologies.support.options import required, setting
+from workloads.economics import Economics, one_kind_of_price, with_prices
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from topologies.catalogue.catalogue import Catalogue
-    from topologies.clusters.cluster import Cluster
     from workloads.confidence.sensitivity import NotingCatalogue, Sensitivity
     from workloads.models.model import Model
 
@@ -55,8 +60,6 @@ class CatalogueInputs:
 
     def read(self, *clusters: str) -> Catalogue:
         """Read the catalogue with these changes."""
-        from topologies.catalogue.catalogue import choose
-
         return choose(self.variant, self.catalogue)
 
     def watched(self, *clusters: str) -> Catalogue:
@@ -83,9 +86,6 @@ class CatalogueInputs:
 
     def _idle(self, noted: NotingCatalogue) -> list[str]:
         """Changes that nothing read."""
-        from topologies.catalogue.catalogue import LIKE
-        from topologies.catalogue.reader import NAME, is_reference, read_entries
-
         changes, lenders = {}, {part for part, *_ in noted.read}
         for text in self.variant:
             path, _, name = text.partition("=")
@@ -127,8 +127,6 @@ class PricedInputs(CatalogueInputs):
         catalogue = super().read()
         if self.price_basis is None:
             return catalogue
-        from workloads.economics import with_prices
-
         machines = _machines(clusters, catalogue).values()
         first, *_ = [with_prices(catalogue, way, machines) for way in self._ways(clusters)]
         return first
@@ -154,8 +152,6 @@ class PricedInputs(CatalogueInputs):
 
     def read_side_by_side(self, names: Sequence[str]) -> tuple[Catalogue, str]:
         """Read a catalogue with prices of one kind, unless the user chose, and a sentence on it."""
-        from workloads.economics import one_kind_of_price
-
         catalogue = self.watched(*names)
         machines = _machines(names, catalogue)
         stated = self.catalogue or self.price_basis
@@ -168,14 +164,12 @@ class PricedInputs(CatalogueInputs):
         self, results: Mapping[str, Any], catalogue: Catalogue, cluster: str
     ) -> dict[str, Any]:
         """Return the entry of a document with its prices by other ways to pay; empty for none."""
-        from topologies.clusters.names import machine as named_machine
         from workloads.confidence.sensitivity import Uncertain
-        from workloads.economics import Economics, with_prices
 
         ways = (self.price_basis or "").split(",")[1:]
         if ways and "budget_usd" in results.get("job", {}):
             raise InputError("--budget buys as much as one price allows. Name one --price-basis.")
-        where, entries = named_machine(cluster, catalogue=catalogue), {}
+        where, entries = machine(cluster, catalogue=catalogue), {}
         for way in ways:
             changed = with_prices(catalogue, way, [where])
             other, mine = Economics.of(replace(where, catalogue=changed)), Economics.of(where)
@@ -196,9 +190,6 @@ class PricedInputs(CatalogueInputs):
 
 def _machines(clusters: Sequence[str], catalogue: Catalogue) -> dict[str, Cluster]:
     """Clusters by the names of their machines, each once."""
-    from topologies.clusters.machines import machine_of
-    from topologies.clusters.names import machine
-
     every = [machine(each, catalogue=catalogue) for each in clusters]
     return {machine_of(each): each for each in every}
 
@@ -219,8 +210,6 @@ class MachineInputs:
 
     def read(self, catalogue: Catalogue) -> Cluster:
         """Build the cluster."""
-        from topologies.clusters.names import cluster
-
         return cluster(
             self.cluster, bandwidth=self.bandwidth, latency=self.latency, catalogue=catalogue
         )
@@ -254,8 +243,6 @@ class SeveralMachines(MachineInputs):
     @property
     def names(self) -> list[str]:
         """Names of all clusters."""
-        from experiments.cli.output.side_by_side import cluster_names
-
         return cluster_names(self.name)
 
     def read(self, catalogue: Catalogue) -> Cluster:
@@ -283,8 +270,6 @@ class ModelOnCluster:
 
     def read_cluster(self, catalogue: Catalogue) -> Cluster:
         """Build the cluster, which must have chips that compute."""
-        from topologies.clusters.names import machine
-
         return machine(self.cluster, catalogue=catalogue)
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from experiments.cli.output.printing import print_text
 from experiments.reports.formatting import option_name
-
-if TYPE_CHECKING:
-    from topologies.catalogue.reader import Entry
+from topologies.catalogue.reader import Entry
 
 NAME = "name"  # unit of a row that is a word
 

@@ -13,11 +13,12 @@ import click
 from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.certainty import ratio_sentences, ratios, value_at
 from experiments.reports.formatting import Column, days_text, idle_sentences, value_text
+from topologies.catalogue.catalogue import Catalogue
 from topologies.support.errors import InputError
+from workloads.economics import compared_machine
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from topologies.catalogue.catalogue import Catalogue
 
 Rows = list[dict[str, Any]]
 MOST = 20
@@ -131,8 +132,6 @@ def answer_beside(
     draw: Callable[[Run], None] = lambda run: None,
 ) -> None:
     """Answer for several clusters in one table: of steps (``train``) or of replicas (``serve``)."""
-    from workloads.economics import compared_machine
-
     is_step = command == "train"
     check_single(single)
     catalogue, prices = read(names)

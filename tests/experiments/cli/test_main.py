@@ -19,17 +19,17 @@ from experiments.cli import main as main_function
 from experiments.cli.commands.listing import KINDS
 from experiments.cli.main import EXAMPLES, app, run
 from experiments.cli.options.from_fields import FIRST
-from experiments.cli.registry import COMMANDS
+from experiments.cli.registry import COMMANDS, command_function
 from tests.support.commands import ended, printed_by, refusal_of
 
 
 def test_the_help_page_lists_every_command_by_the_first_line_of_its_docstring():
     lines = printed_by("-h").splitlines()
     assert max(len(line) for line in lines) <= 80
-    for command in COMMANDS:
-        assert any(line.split(maxsplit=1) == [command.name, command.summary] for line in lines)
-        if command.name != "experiment":
-            assert (command.load().__doc__ or "").partition("\n")[0] == command.summary
+    for name, summary in COMMANDS.items():
+        assert any(line.split(maxsplit=1) == [name, summary] for line in lines)
+        if name != "experiment":
+            assert (command_function(name).__doc__ or "").partition("\n")[0] == summary
 
 
 HELP_PAGE = {
@@ -139,7 +139,7 @@ def test_shells_are_told_commands_and_choices():
     assert completed("cluster-sim train --schedule g", 3) == ["plain,gpipe"]
 
 
-@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_helps(command):
     page = printed_by(f"{command} --help")
     assert f"Usage: cluster-sim {command} " in page
@@ -296,7 +296,7 @@ def test_a_fault_of_the_system_is_words_not_a_number(fault, message, monkeypatch
     def full(*_, **__):
         raise fault
 
-    monkeypatch.setattr("topologies.clusters.names.cluster", full)
+    monkeypatch.setattr("experiments.cli.options.inputs.cluster", full)
     assert re.fullmatch(message, refusal_of("topology trn2.48xlarge"))
 
 
@@ -308,7 +308,7 @@ def test_a_fault_of_the_program_is_a_line_or_a_traceback(wants_traceback, monkey
     def left(status: int) -> None:
         raise SystemExit(status)
 
-    monkeypatch.setattr("topologies.clusters.names.cluster", broken)
+    monkeypatch.setattr("experiments.cli.options.inputs.cluster", broken)
     monkeypatch.setattr(MAIN, "prepare", lambda: None)
     monkeypatch.setattr(MAIN, "open_streams", lambda: True)
     monkeypatch.setattr(MAIN, "leave", left)

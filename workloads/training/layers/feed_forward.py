@@ -51,11 +51,6 @@ def mlp_again(shapes: RankShapes) -> list[LayerOp]:
     return prefixed(steps[: last + 1], "again.")
 
 
-def mlp_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Return the steps of one layer's dense feed-forward part for a microbatch's backward pass."""
-    return _products_backward(shapes, shapes.model.ffn, "mlp")
-
-
 def beside_forward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps for copies of the hidden state, and for a layer's own embedding."""
     # Every rank of a tensor-parallel group has all products, for its part of the sequence.
@@ -112,7 +107,7 @@ def _products(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
     ]
 
 
-def _products_backward(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
+def products_backward(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
     """Return the steps of the gradients of :func:`_products`, and of the norm before them."""
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
     wide = _up_width(shapes, inner)
@@ -248,7 +243,7 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
     """Return the steps of one layer's experts for the backward pass of a microbatch."""
     experts, work, h = _experts(shapes), load(shapes), shapes.model.hidden
     wide, width = _up_width(shapes, work.inner), shapes.model.expert_hidden
-    shared = _products_backward(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
+    shared = products_backward(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
     dispatch, combine = _dispatch(shapes, "experts.gradient"), _combine(shapes, "experts.gradient")
     before, after = [], []
     last = [] if shared else [norm(shapes, "mlp.norm.data", backward=True)]

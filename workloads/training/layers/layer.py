@@ -138,7 +138,7 @@ def _fed(shapes: RankShapes, *, moe: bool, backward: bool) -> list[LayerOp]:
     from_tokens = shapes.catalogue.integer("training", "feed_again_tokens")
     again = feed_forward.fed_again(shapes.plan, from_tokens)
     before = feed_forward.mlp_again(shapes) if again else []
-    return [*before, *feed_forward.mlp_backward(shapes)]
+    return [*before, *feed_forward.products_backward(shapes, shapes.model.ffn, "mlp")]
 
 
 def _norms_after(

@@ -488,11 +488,6 @@ def traced_update_s(shapes: RankShapes, job: ParallelPlan, layers: int) -> float
     return layers * tensors * rank.constant("host_update_tensor") * rank.constant("host_layer_pass")
 
 
-def scheduling_share(shapes: RankShapes, job: ParallelPlan) -> float:
-    """Unexplained time of a pass as a share of its kernels' time; 0 within one chip."""
-    return _constant_across_chips(shapes, job, "scheduling")
-
-
 def sharded_bytes_per_s(shapes: RankShapes, job: ParallelPlan) -> float:
     """Rate at which a rank's kernels wait for sharded parameters; 0 for no waiting [B/s]."""
     # Under ZeRO-3 across several Trainium chips, kernels were seen to wait for gathered parameters
@@ -500,10 +495,10 @@ def sharded_bytes_per_s(shapes: RankShapes, job: ParallelPlan) -> float:
     # times the parameters and eight times the kernels took ten times as long beyond its kernels.
     if job.sharding != 3:
         return 0.0
-    return _constant_across_chips(shapes, job, "sharded_rate") / job.ranks_per_chip
+    return constant_across_chips(shapes, job, "sharded_rate") / job.ranks_per_chip
 
 
-def _constant_across_chips(shapes: RankShapes, job: ParallelPlan, name: str) -> float:
+def constant_across_chips(shapes: RankShapes, job: ParallelPlan, name: str) -> float:
     """Constant of a chip's training that applies to plans on several chips; 0 on a single chip."""
     quantity = f"{name}_{shapes.chip}"
     if job.ranks <= job.ranks_per_chip:

@@ -370,7 +370,8 @@ class StagePasses:
     def _scheduling(self, layers: Ops) -> list[LayerOp]:
         """Unexplained time of a pass over the layers, as a step of its own."""
         # Published training runs leave it: stalls between engines that no kernel's time has.
-        share = replicas.scheduling_share(self.shapes, self.job)
+        # Unexplained time of a pass as a share of its kernels' time
+        share = replicas.constant_across_chips(self.shapes, self.job, "scheduling")
         if not share or not len(layers):
             return []
         engine = self.catalog.column("stream") == ENGINE
