@@ -118,10 +118,7 @@ def cluster(
     if kind != RAINIER and not catalogue.has(kind, "chip") and not is_file:
         raise InputError(_unknown(text, kind, catalogue))
     if (bandwidth, latency) != (None, None):
-        raise InputError(
-            f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
-            f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
-        )
+        raise InputError(_has_rates(text))
     if is_file:
         return _read(text, catalogue)
     if kind == RAINIER:
@@ -193,6 +190,13 @@ def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
             "chip: trn2."
         )
     return named
+
+
+def _has_rates(text: str) -> str:
+    return (
+        f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
+        f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
+    )
 
 
 LONGEST_NAME = 256  # of a file that is looked for
