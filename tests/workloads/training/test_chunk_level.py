@@ -278,6 +278,25 @@ def bursts(link: int) -> Schedule:
     )  # fmt: skip
 
 
+def test_a_phase_is_known_by_the_fullest_uplink_not_by_all_of_them():
+    """One uplink is half full throughout, another during the first half: a phase for both."""
+    uplinks = Resources.table("ToR-up", [0, 1], slots=[0, 0], capacity=[PACE, PACE])
+    chunks = from_columns(
+        kind=[FLOW] * 3,
+        resource=[NO_RESOURCE] * 3,
+        duration_ps=[0] * 3,
+        size_bytes=[1600] * 3,
+        edges=Edges.from_pairs(3, [0], [2]),
+        resources=uplinks,
+        flows=Flows(
+            np.arange(3, dtype=np.int32), np.full(3, PACE // 2), np.arange(4),
+            np.array([0, 1, 0], np.int32), np.ones(3, np.int32),
+        ),
+    )  # fmt: skip
+    used = link_time(chunks)
+    assert (used.phase_ps.tolist(), used.busy_ps.tolist()) == ([6400], [[3200, 1600]])
+
+
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 def test_phases_wait_on_an_uplink_that_is_full_in_one_of_them(engine):
     """Two collectives load it fully on the mean, and wait for each other as all messages do."""
