@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from cluster_sim import processes
 from experiments.__main__ import main
 from experiments.cli.commands import experiment as module
+from experiments.cli.commands import listing
 from experiments.cli.commands.experiment import _parameters
 from experiments.reports.run_record import read_record
 from experiments.scripts import registry, scaling
@@ -52,7 +53,7 @@ def hop(monkeypatch):
     script = types.SimpleNamespace(run=_run, plot=_plot, claims=None)
     only = (Experiment("hop_time", "hops", "How long does a hop take?"),)
     monkeypatch.setattr(module, "EXPERIMENTS", only)
-    monkeypatch.setattr(registry, "EXPERIMENTS", only)
+    monkeypatch.setattr(listing, "EXPERIMENTS", only)
     monkeypatch.setattr(Experiment, "load", lambda self: script)
     return script
 
