@@ -44,6 +44,7 @@ APART = 3.0  # robust standard deviations above the median from which a node sta
 TO_SIGMA = 1.4826  # standard deviation over the median absolute deviation, of normal values
 END = NormalDist().inv_cdf(0.9)  # standard deviations from the middle to an end of 80 %
 MOST = 8  # largest number of nodes that are taken out one after another
+FEW = 4  # largest number of nodes of which two are half or more
 LARGEST_FILE_BYTES = 2**24
 
 
@@ -190,7 +191,7 @@ class Drain:
         if not self.order:
             return (
                 f"None of the {count:,} nodes stands apart: none is slower than the median by more "
-                f"than {APART:g} robust standard deviations ({kinds})."
+                f"than {APART:g} robust standard deviations ({kinds}).{self._slowest()}"
             )
         best_s = min(each.step_s for each in self.order) + MARGIN * self.step_s
         last = next(number for number, each in enumerate(self.order, 1) if each.step_s <= best_s)
@@ -223,6 +224,20 @@ class Drain:
             f"{saved}{usd} a day of the whole job. A restart of ten minutes is regained in "
             f"{regained}.{hidden}"
         )
+
+    def _slowest(self) -> str:
+        """Return how slow the slowest node is, and among few nodes why it may not stand apart."""
+        kind, share = max(
+            ((kind, float(each.max())) for kind, each in self.nodes.slower.items()),
+            key=lambda measured: measured[1],
+        )
+        if share <= MARGIN:
+            return ""
+        name = self.nodes.names[int(self.nodes.slower[kind].argmax())]
+        few = ""
+        if len(self.nodes.names) <= FEW:
+            few = "; two slow ones among so few hide each other, so measure more nodes"
+        return f" The slowest, {name}, takes {share:.1%} longer than the median{few}."
 
     @property
     def note(self) -> str:

@@ -71,6 +71,18 @@ def test_equal_nodes_need_no_drain(nodes):
     )
 
 
+def test_the_slowest_is_named_where_two_slow_ones_of_few_hide_each_other(nodes):
+    drain, _ = asked(nodes("node,time_s", "a,1", "b,1", "c,1.1", "d,1.26"))
+    assert drain.order == ()
+    assert drain.verdict.endswith(
+        "(kernels). The slowest, d, takes 20.0% longer than the median; two slow ones among so "
+        "few hide each other, so measure more nodes."
+    )
+    many = [f"n{at},{1 + at % 5 / 100}" for at in range(8)]
+    drain, _ = asked(nodes("node,time_s", *many))
+    assert drain.verdict.endswith(" The slowest, n4, takes 2.5% longer than the median.")
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
