@@ -280,7 +280,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def test_commands_and_experiments_of_the_readme_exist():
-    commands = set(COMMANDS)
+    commands = {command.name for command in COMMANDS}
     named = set(re.findall(r"^cluster-sim ([a-z-]+)", README, re.MULTILINE))
     assert named
     assert named <= commands

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -11,47 +12,52 @@ import click
 from experiments.cli.options.from_fields import HelpContext, as_options
 from topologies.support.errors import InputError, suggestion
 
-COMMANDS = {
-    "topology": "Print sizes, distances, cuts and rates of a cluster.",
-    "collective": "Simulate a collective at one or many sizes.",
-    "train": "Simulate one optimizer step and say where its time goes.",
-    "plan": "Search for the fastest parallel plans that fit in memory.",
-    "share": "Run several jobs on one cluster, and see what they lose.",
-    "queue": "Queue jobs for a cluster, and see how long they wait.",
-    "run-job": "Run a training job of weeks through its failures.",
-    "serve": "Serve requests on one replica, token by token.",
-    "replay": "Replay an execution trace of another tool on a cluster.",
-    "fleet": "Run a fleet that serves by day and trains by night.",
-    "lend": "Say how many units can be lent tonight, at a stated confidence.",
-    "experiment": "Run one of the experiments, or list them.",
-    "sweep": "Run a table of parameters on all processors.",
-    "validate": "Compare predictions with published measurements.",
-    "calibrate": "Fit the catalogue to your own measurements.",
-    "measure-kit": "Write scripts that measure your own machine.",
-    "compare": "Say what differs between two recorded runs, and why.",
-    "explore": "Serve a local page with sliders over runs side by side.",
-    "serve-api": "Answer questions of programs over HTTP, in JSON.",
-    "report": "Write the stand-alone page of a run directory again.",
-    "list": "List models, clusters, algorithms and other names.",
-    "doctor": "Report versions, caches, memory and speed of this machine.",
-}
-"""Commands with their line of ``cluster-sim --help``, the first of their function's docstring."""
-ELSEWHERE = {
-    "measure-kit": "calibrate",
-    "compare": "explore",
-    "report": "explore",
-    "list": "listing",
-}
-"""Modules of ``experiments.cli.commands`` that have another name than their command."""
-CHECKING_OUT = ("topology", "sweep")  # commands that check themselves what ``--out`` names
+
+@dataclass(frozen=True)
+class Command:
+    """A command that is loaded when it is used."""
+
+    name: str
+    module: str  # module of ``experiments.cli.commands`` with the function of that name
+    summary: str  # line of ``cluster-sim --help``, and first line of the function's docstring
+    function: str = ""  # name of the function where it differs from the command's with underscores
+    begins: bool = False  # whether the command itself checks what ``--out`` names
+
+    def load(self) -> Callable[..., int | None]:
+        """Import the function of the command."""
+        module: Any = importlib.import_module(f"experiments.cli.commands.{self.module}")
+        loaded: Callable[..., int | None] = getattr(
+            module, self.function or self.name.replace("-", "_")
+        )
+        return loaded
 
 
-def command_function(name: str) -> Any:
-    """Import the function of a command."""
-    module = importlib.import_module(
-        f"experiments.cli.commands.{ELSEWHERE.get(name, name.replace('-', '_'))}"
-    )
-    return module.listing if name == "list" else getattr(module, name.replace("-", "_"))
+COMMANDS = (
+    Command(
+        "topology", "topology", "Print sizes, distances, cuts and rates of a cluster.", begins=True
+    ),
+    Command("collective", "collective", "Simulate a collective at one or many sizes."),
+    Command("train", "train", "Simulate one optimizer step and say where its time goes."),
+    Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
+    Command("share", "share", "Run several jobs on one cluster, and see what they lose."),
+    Command("queue", "queue", "Queue jobs for a cluster, and see how long they wait."),
+    Command("run-job", "run_job", "Run a training job of weeks through its failures."),
+    Command("serve", "serve", "Serve requests on one replica, token by token."),
+    Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),
+    Command("fleet", "fleet", "Run a fleet that serves by day and trains by night."),
+    Command("lend", "lend", "Say how many units can be lent tonight, at a stated confidence."),
+    Command("experiment", "experiment", "Run one of the experiments, or list them."),
+    Command("sweep", "sweep", "Run a table of parameters on all processors.", begins=True),
+    Command("validate", "validate", "Compare predictions with published measurements."),
+    Command("calibrate", "calibrate", "Fit the catalogue to your own measurements."),
+    Command("measure-kit", "calibrate", "Write scripts that measure your own machine."),
+    Command("compare", "explore", "Say what differs between two recorded runs, and why."),
+    Command("explore", "explore", "Serve a local page with sliders over runs side by side."),
+    Command("serve-api", "serve_api", "Answer questions of programs over HTTP, in JSON."),
+    Command("report", "explore", "Write the stand-alone page of a run directory again."),
+    Command("list", "listing", "List models, clusters, algorithms and other names.", "listing"),
+    Command("doctor", "doctor", "Report versions, caches, memory and speed of this machine."),
+)
 
 
 class LazyGroup(click.Group):
@@ -64,14 +70,15 @@ class LazyGroup(click.Group):
     @property
     def summaries(self) -> Mapping[str, str]:
         """Summaries of all commands by name, in the order of the help page."""
-        return COMMANDS
+        return {command.name: command.summary for command in COMMANDS}
 
     def load(self, name: str) -> Any:
         """Load the command of a registered name."""
-        function = command_function(name)
+        command = next(command for command in COMMANDS if command.name == name)
+        function: Any = command.load()
         if isinstance(function, click.Group):
             return function
-        return as_options(name, function, begins=name in CHECKING_OUT)
+        return as_options(name, function, begins=command.begins)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of the help page."""

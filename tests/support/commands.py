@@ -10,12 +10,13 @@ import click
 
 from experiments.cli.main import app, run
 from experiments.cli.options.from_fields import as_options
-from experiments.cli.registry import command_function
+from experiments.cli.registry import COMMANDS
 
 
 def command(name):
     """Function of a command; arguments may be given by position, options by name."""
-    command = as_options(name, command_function(name))
+    (registered,) = (one for one in COMMANDS if one.name == name)
+    command = as_options(name, registered.load())
     assert command.callback is not None
     callback = command.callback
     arguments = [str(one.name) for one in command.params if isinstance(one, click.Argument)]

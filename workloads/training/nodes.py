@@ -227,17 +227,15 @@ class Drain:
 
     def _slowest(self) -> str:
         """Return how slow the slowest node is, and among few nodes why it may not stand apart."""
-        kind, share = max(
-            ((kind, float(each.max())) for kind, each in self.nodes.slower.items()),
-            key=lambda measured: measured[1],
-        )
-        if share <= MARGIN:
+        worst = {kind: float(each.max()) for kind, each in self.nodes.slower.items()}
+        kind = max(worst, key=worst.__getitem__)
+        if worst[kind] <= MARGIN:
             return ""
         name = self.nodes.names[int(self.nodes.slower[kind].argmax())]
         few = ""
         if len(self.nodes.names) <= FEW:
-            few = "; two slow ones among so few hide each other, so measure more nodes"
-        return f" The slowest, {name}, takes {share:.1%} longer than the median{few}."
+            few = "; two slow ones among so few can hide each other, so measure more nodes"
+        return f" The slowest, {name}, takes {worst[kind]:.1%} longer than the median{few}."
 
     @property
     def note(self) -> str:

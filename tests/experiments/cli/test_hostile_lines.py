@@ -244,7 +244,7 @@ def contents(folder):
 
 
 def test_every_command_has_hostile_lines():
-    assert VALID.keys() == OWN.keys() == set(COMMANDS)
+    assert VALID.keys() == OWN.keys() == {command.name for command in COMMANDS}
     for name in VALID:
         assert len(OWN[name]) + len(EVERYWHERE) >= 24, name
 

@@ -19,17 +19,17 @@ from experiments.cli import main as main_function
 from experiments.cli.commands.listing import KINDS
 from experiments.cli.main import EXAMPLES, app, run
 from experiments.cli.options.from_fields import FIRST
-from experiments.cli.registry import COMMANDS, command_function
+from experiments.cli.registry import COMMANDS
 from tests.support.commands import ended, printed_by, refusal_of
 
 
 def test_the_help_page_lists_every_command_by_the_first_line_of_its_docstring():
     lines = printed_by("-h").splitlines()
     assert max(len(line) for line in lines) <= 80
-    for name, summary in COMMANDS.items():
-        assert any(line.split(maxsplit=1) == [name, summary] for line in lines)
-        if name != "experiment":
-            assert (command_function(name).__doc__ or "").partition("\n")[0] == summary
+    for command in COMMANDS:
+        assert any(line.split(maxsplit=1) == [command.name, command.summary] for line in lines)
+        if command.name != "experiment":
+            assert (command.load().__doc__ or "").partition("\n")[0] == command.summary
 
 
 HELP_PAGE = {
@@ -139,7 +139,7 @@ def test_shells_are_told_commands_and_choices():
     assert completed("cluster-sim train --schedule g", 3) == ["plain,gpipe"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_every_command_helps(command):
     page = printed_by(f"{command} --help")
     assert f"Usage: cluster-sim {command} " in page

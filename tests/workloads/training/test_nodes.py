@@ -76,7 +76,7 @@ def test_the_slowest_is_named_where_two_slow_ones_of_few_hide_each_other(nodes):
     assert drain.order == ()
     assert drain.verdict.endswith(
         "(kernels). The slowest, d, takes 20.0% longer than the median; two slow ones among so "
-        "few hide each other, so measure more nodes."
+        "few can hide each other, so measure more nodes."
     )
     many = [f"n{at},{1 + at % 5 / 100}" for at in range(8)]
     drain, _ = asked(nodes("node,time_s", *many))
